@@ -42,8 +42,10 @@ _ANSWERS = {"DescribeLogDirsResponse": "LogDirs", "PlanCompactionResponse": "Com
 """The values of answers whose names begin with a verb."""
 _ON_THE_WIRE = re.compile(
     r"^A page of "
-    r"|\s*Each page is planned anew\."
-    r"|\s*With the last page only\."
+    r"|\s*All pages are of one plan: .*"
+    r"|\s*Each page has them as they are then\."
+    r"|\s*With the first page only\."
+    r"|(?<=, and )a page of "
     r"|\s*Details as in a failed call\."
 )
 """Says how an answer is cut, or what a status holds: values are whole, and hold errors."""

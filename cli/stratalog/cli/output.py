@@ -59,6 +59,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def print_rest(shown_count: int, count: int, noun: str, *, err: bool = False) -> None:
+    """Print how many of the counted things are not shown, if any: a result lists the first ones only."""
+    if count > shown_count:
+        click.echo(f"and {counted(count - shown_count, f'more {noun}')}", err=err)
+
+
 def utc_time(time_ms: int) -> str | None:
     """The time in ISO 8601, as positions take it; None if the calendar does not have it."""
     if not 0 <= time_ms <= _MAX_TIME_MS:

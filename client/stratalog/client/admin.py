@@ -6,10 +6,11 @@ from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations
+from stratalog.client.pages import at_page, pages
 from stratalog.client.partitions_admin import PartitionsAdmin
 from stratalog.client.tier_admin import TierAdmin
 from stratalog.client.topics_admin import TopicsAdmin
-from stratalog.client.values.conversion import value_of
+from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2
 
 
@@ -33,9 +34,13 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
     async def describe_log_dirs(self) -> values.LogDirs:
         """The directories that hold local logs, and moves between them."""
         request = admin_pb2.DescribeLogDirsRequest()
-        response = await self._channel.call(
-            self._stub.DescribeLogDirs(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        found = pages(
+            self._channel,
+            lambda token: self._stub.DescribeLogDirs(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
+        response = admin_pb2.DescribeLogDirsResponse()
+        async for page in found:
+            response.MergeFrom(page)
         return value_of(values.LogDirs, response)
 
     async def cordon_log_dir(self, path: str, *, is_cordoned: bool = True) -> str:
@@ -74,10 +79,18 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
     async def cleaner_status(self) -> values.CleanerStatus:
         """Work of the cleaner of local logs, and partitions that it cannot clean now."""
         request = admin_pb2.CleanerStatusRequest()
-        response = await self._channel.call(
-            self._stub.CleanerStatus(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        found = pages(
+            self._channel,
+            lambda token: self._stub.CleanerStatus(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return value_of(values.CleanerStatus, response)
+        uncleanable: list[admin_pb2.UncleanablePartition] = []
+        response = admin_pb2.CleanerStatusResponse()
+        async for response in found:
+            uncleanable += response.uncleanable_partitions
+        status = value_of(values.CleanerStatus, response)
+        return status._replace(
+            uncleanable_partitions=tuple(values_of(values.UncleanablePartition, uncleanable))
+        )
 
     async def reset_cleaner(self, topic: str, partition: int) -> bool:
         """Clean a partition again whose cleaning failed; returns False if it had not failed."""

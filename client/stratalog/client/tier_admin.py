@@ -78,12 +78,13 @@ class TierAdmin:
         return value_of(values.Operation, response.operation)
 
     async def run_compaction(self, topics: Sequence[str] = ()) -> list[values.CompactionJob]:
-        """`start_compaction`, and wait. Returns the jobs that ran."""
+        """`start_compaction`, and wait. Returns the jobs that ran, the first 1,000 of them."""
         result = await self._result(await self.start_compaction(topics), values.CompactionResult)
         return list(result.jobs)
 
     async def plan_compaction(self, topics: Sequence[str] = ()) -> values.CompactionPlan:
-        """The jobs that a compaction would run now, and the reasons where there is none."""
+        """The jobs that a compaction would run now, and the reasons where there is none. Raises
+        PlanChangedError if the plan changed while its pages were read; call again then."""
         from stratalog.v1 import tier_pb2
 
         with refusing_misfits():

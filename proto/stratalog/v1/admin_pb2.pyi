@@ -1109,16 +1109,25 @@ Global___DescribeLogResponse: _TypeAlias = DescribeLogResponse  # noqa: Y015
 
 @_typing.final
 class DescribeLogDirsRequest(_message.Message):
-    """A request for the log directories."""
+    """A page of the moves between the log directories."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most moves in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1138,6 +1147,7 @@ class LogDir(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     REMAINING_LOG_COUNT_FIELD_NUMBER: _builtins.int
     SET_ASIDE_PATHS_FIELD_NUMBER: _builtins.int
+    SET_ASIDE_COUNT_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Absolute. The last one that the server knew if the directory is missing."""
     directory_id: _builtins.str
@@ -1152,9 +1162,13 @@ class LogDir(_message.Message):
     """Size of the logs that are open in it."""
     remaining_log_count: _builtins.int
     """Logs that were found at the start and have not been opened yet."""
+    set_aside_count: _builtins.int
+    """All of these directories."""
     @_builtins.property
     def set_aside_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Paths of directories in it that belong to no topic, that were set aside, or that a killed import has left."""
+        """The first 100 paths of directories in it that belong to no topic, that were set aside, or that a killed import has
+        left, sorted by path.
+        """
 
     def __init__(
         self,
@@ -1167,10 +1181,11 @@ class LogDir(_message.Message):
         size_bytes: _builtins.int = ...,
         remaining_log_count: _builtins.int = ...,
         set_aside_paths: _abc.Iterable[_builtins.str] | None = ...,
+        set_aside_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_log_count", b"remaining_log_count", "set_aside_paths", b"set_aside_paths", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "partition_count", b"partition_count", "path", b"path", "reason", b"reason", "remaining_log_count", b"remaining_log_count", "set_aside_count", b"set_aside_count", "set_aside_paths", b"set_aside_paths", "size_bytes", b"size_bytes", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1232,29 +1247,33 @@ Global___PartitionMove: _TypeAlias = PartitionMove  # noqa: Y015
 
 @_typing.final
 class DescribeLogDirsResponse(_message.Message):
-    """The log directories of this server."""
+    """The log directories of this server, and a page of the moves between them."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LOG_DIRS_FIELD_NUMBER: _builtins.int
     MOVES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def log_dirs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDir]:
-        """Missing ones last."""
+        """Missing ones last. With the first page only."""
 
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionMove]:
-        """At most one for each partition."""
+        """At most one for each partition, sorted by topic and number."""
 
     def __init__(
         self,
         *,
         log_dirs: _abc.Iterable[Global___LogDir] | None = ...,
         moves: _abc.Iterable[Global___PartitionMove] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_dirs", b"log_dirs", "moves", b"moves"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["log_dirs", b"log_dirs", "moves", b"moves", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1458,12 +1477,21 @@ class CleanerStatusRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most uncleanable partitions in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1529,7 +1557,7 @@ Global___UncleanablePartition: _TypeAlias = UncleanablePartition  # noqa: Y015
 
 @_typing.final
 class CleanerStatusResponse(_message.Message):
-    """The work of the cleaner. Counts and sums are since the start of the server."""
+    """The work of the cleaner. Counts and sums are since the start of the server. Each page has them as they are then."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1549,6 +1577,7 @@ class CleanerStatusResponse(_message.Message):
     RECLAIMED_BYTES_FIELD_NUMBER: _builtins.int
     UNCLEANABLE_PARTITIONS_FIELD_NUMBER: _builtins.int
     NEXT_CLEAN_MS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     worker_count: _builtins.int
     """Threads that clean; 0 if the cleaner is switched off."""
     running_count: _builtins.int
@@ -1581,9 +1610,11 @@ class CleanerStatusResponse(_message.Message):
     """The earliest time at which a log is cleaned again, to drop tombstones and markers that its last clean kept, in
     milliseconds since 1970 UTC; -1 if no log keeps any.
     """
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def uncleanable_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___UncleanablePartition]:
-        """Partitions whose last clean failed."""
+        """Partitions whose last clean failed, sorted by topic and number."""
 
     def __init__(
         self,
@@ -1604,10 +1635,11 @@ class CleanerStatusResponse(_message.Message):
         reclaimed_bytes: _builtins.int = ...,
         uncleanable_partitions: _abc.Iterable[Global___UncleanablePartition] | None = ...,
         next_clean_ms: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_count", b"aborted_count", "clean_count", b"clean_count", "cleaned_bytes", b"cleaned_bytes", "cleaned_record_count", b"cleaned_record_count", "dead_worker_count", b"dead_worker_count", "dropped_record_count", b"dropped_record_count", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "next_clean_ms", b"next_clean_ms", "null_key_record_count", b"null_key_record_count", "reclaimed_bytes", b"reclaimed_bytes", "running_count", b"running_count", "since_last_search_ms", b"since_last_search_ms", "uncleanable_partitions", b"uncleanable_partitions", "worker_count", b"worker_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted_count", b"aborted_count", "clean_count", b"clean_count", "cleaned_bytes", b"cleaned_bytes", "cleaned_record_count", b"cleaned_record_count", "dead_worker_count", b"dead_worker_count", "dropped_record_count", b"dropped_record_count", "max_clean_ms", b"max_clean_ms", "max_cleanable_ratio", b"max_cleanable_ratio", "max_compaction_delay_ms", b"max_compaction_delay_ms", "next_clean_ms", b"next_clean_ms", "next_page_token", b"next_page_token", "null_key_record_count", b"null_key_record_count", "reclaimed_bytes", b"reclaimed_bytes", "running_count", b"running_count", "since_last_search_ms", b"since_last_search_ms", "uncleanable_partitions", b"uncleanable_partitions", "worker_count", b"worker_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ A call that starts such work returns an operation at once. The work goes on if t
 run one after the other, in the order of their start; moves run side by side, one for each partition. Operations are in
 the server's memory: a restart forgets them, and of those that have ended only the newest are kept. Work that a stop of
 the server ends fails with STOPPING, and what it has committed stays. Fields called `reason` and `phase` are texts for
-people; their wording may change.
+people; their wording may change, and one of more than 1,000 bytes is cut off.
 """
 
 from collections import abc as _abc
@@ -340,6 +340,7 @@ class UploadResult(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DELETED_SEGMENT_COUNT_FIELD_NUMBER: _builtins.int
     FAILED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    FAILED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     object_count: _builtins.int
     """Objects that were written."""
     slice_count: _builtins.int
@@ -348,9 +349,13 @@ class UploadResult(_message.Message):
     """Size of the batches in them."""
     deleted_segment_count: _builtins.int
     """Local segments that were deleted; 0 without `delete_local`."""
+    failed_partition_count: _builtins.int
+    """All of these partitions."""
     @_builtins.property
     def failed_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedPartition]:
-        """Partitions of which nothing was uploaded, or not all. Where the topic of one was named, the operation fails."""
+        """The first 1,000 partitions of which nothing was uploaded, or not all. Where the topic of one was named, the operation
+        fails.
+        """
 
     def __init__(
         self,
@@ -360,10 +365,11 @@ class UploadResult(_message.Message):
         size_bytes: _builtins.int = ...,
         deleted_segment_count: _builtins.int = ...,
         failed_partitions: _abc.Iterable[Global___FailedPartition] | None = ...,
+        failed_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_segment_count", b"deleted_segment_count", "failed_partitions", b"failed_partitions", "object_count", b"object_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_segment_count", b"deleted_segment_count", "failed_partition_count", b"failed_partition_count", "failed_partitions", b"failed_partitions", "object_count", b"object_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,6 +424,7 @@ class CompactionJob(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REFUSED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    REFUSED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     input_count: _builtins.int
     """Objects that were read."""
     get_request_count: _builtins.int
@@ -442,9 +449,11 @@ class CompactionJob(_message.Message):
     """The end of the job."""
     reason: _builtins.str
     """A text for people; empty if the job was committed."""
+    refused_partition_count: _builtins.int
+    """All partitions that the job left unchanged."""
     @_builtins.property
     def refused_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedPartition]:
-        """Partitions that the job left unchanged."""
+        """Partitions that the job left unchanged. A result has the first 1,000 of those of all its jobs."""
 
     def __init__(
         self,
@@ -462,10 +471,11 @@ class CompactionJob(_message.Message):
         outcome: Global___CompactionOutcome.ValueType = ...,
         reason: _builtins.str = ...,
         refused_partitions: _abc.Iterable[Global___RefusedPartition] | None = ...,
+        refused_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["get_request_count", b"get_request_count", "input_bytes", b"input_bytes", "input_count", b"input_count", "input_record_count", b"input_record_count", "outcome", b"outcome", "output_bytes", b"output_bytes", "output_count", b"output_count", "output_record_count", b"output_record_count", "partition_count", b"partition_count", "read_bytes", b"read_bytes", "reason", b"reason", "refused_partitions", b"refused_partitions", "removed_tombstone_count", b"removed_tombstone_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["get_request_count", b"get_request_count", "input_bytes", b"input_bytes", "input_count", b"input_count", "input_record_count", b"input_record_count", "outcome", b"outcome", "output_bytes", b"output_bytes", "output_count", b"output_count", "output_record_count", b"output_record_count", "partition_count", b"partition_count", "read_bytes", b"read_bytes", "reason", b"reason", "refused_partition_count", b"refused_partition_count", "refused_partitions", b"refused_partitions", "removed_tombstone_count", b"removed_tombstone_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -478,18 +488,22 @@ class CompactionResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     JOBS_FIELD_NUMBER: _builtins.int
+    JOB_COUNT_FIELD_NUMBER: _builtins.int
+    job_count: _builtins.int
+    """All jobs that ran."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompactionJob]:
-        """In the order of their execution; empty: there was nothing to compact, and PlanCompaction says why."""
+        """The first 1,000 in the order of their execution; empty: there was nothing to compact, and PlanCompaction says why."""
 
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[Global___CompactionJob] | None = ...,
+        job_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_count", b"job_count", "jobs", b"jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -553,23 +567,31 @@ class RetentionResult(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     FAILED_PARTITIONS_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    partition_count: _builtins.int
+    """All partitions that have lost anything."""
+    failed_partition_count: _builtins.int
+    """All partitions that retention could not look at, or left out."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetainedPartition]:
-        """Partitions that have lost anything, by topic and number."""
+        """The first 1,000 partitions that have lost anything, by topic and number."""
 
     @_builtins.property
     def failed_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FailedPartition]:
-        """Partitions that retention could not look at, or left out."""
+        """The first 1,000 partitions that retention could not look at, or left out."""
 
     def __init__(
         self,
         *,
         partitions: _abc.Iterable[Global___RetainedPartition] | None = ...,
         failed_partitions: _abc.Iterable[Global___FailedPartition] | None = ...,
+        partition_count: _builtins.int = ...,
+        failed_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_partitions", b"failed_partitions", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_partition_count", b"failed_partition_count", "failed_partitions", b"failed_partitions", "partition_count", b"partition_count", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

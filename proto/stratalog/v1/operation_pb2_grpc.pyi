@@ -7,7 +7,7 @@ A call that starts such work returns an operation at once. The work goes on if t
 run one after the other, in the order of their start; moves run side by side, one for each partition. Operations are in
 the server's memory: a restart forgets them, and of those that have ended only the newest are kept. Work that a stop of
 the server ends fails with STOPPING, and what it has committed stays. Fields called `reason` and `phase` are texts for
-people; their wording may change.
+people; their wording may change, and one of more than 1,000 bytes is cut off.
 """
 
 from collections import abc as _abc

@@ -378,7 +378,9 @@ class DeleteRecordsRequest(_message.Message):
     """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordsToDelete]:
-        """From 1 to 10,000. An unknown partition, or a place behind the high watermark, fails the call, and nothing is deleted."""
+        """From 1 to 10,000, unless the server was started with another limit of the partitions of a topic. An unknown partition, or
+        a place behind the high watermark, fails the call, and nothing is deleted.
+        """
 
     def __init__(
         self,

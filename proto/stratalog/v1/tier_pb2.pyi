@@ -705,7 +705,7 @@ class PlanCompactionRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Most jobs in the answer, see the top of admin.proto."""
+    """Most jobs and idle topics in the answer, see the top of admin.proto."""
     page_token: _builtins.str
     """Empty: the first page."""
     @_builtins.property
@@ -841,8 +841,8 @@ Global___IdleTopic: _TypeAlias = IdleTopic  # noqa: Y015
 
 @_typing.final
 class PlanCompactionResponse(_message.Message):
-    """A page of a plan for the data as it is now. Each page is planned anew, and begins behind as many jobs as the pages before
-    have: if the plan has changed, a job may be missing or come twice.
+    """A page of a plan for the data as it is now. All pages are of one plan: if it has changed since the page before, the call
+    fails with PLAN_CHANGED. Begin again with the first page then.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -858,7 +858,7 @@ class PlanCompactionResponse(_message.Message):
 
     @_builtins.property
     def idle_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdleTopic]:
-        """By name: of the requested topics those that no job has. With the last page only."""
+        """By name: of the requested topics those that no job has. They come behind the last job."""
 
     def __init__(
         self,

@@ -222,6 +222,13 @@ class UnexpectedOffsetError(LogStoreError):
     code = "UNEXPECTED_OFFSET"
 
 
+class PlanChangedError(LogStoreError):
+    """A plan has changed since its page before, so the pages would not fit together: begin again with the
+    first one."""
+
+    code: ClassVar[str] = "PLAN_CHANGED"
+
+
 class FencingTokenMismatchError(LogStoreError):
     """The partition has another fencing token than the request names. Fields: fencing_token (of the request),
     current_token (empty if there is none)."""

@@ -27,6 +27,7 @@ class CleanerStats:
     uncleanable: Mapping[str, UncleanableLogs]
     """By log directory; a directory without failures is missing."""
     failures: tuple[CleaningFailure, ...]
+    """Sorted by partition, each once."""
     worker_count: int
     running_count: int
     """Cleans that run now."""

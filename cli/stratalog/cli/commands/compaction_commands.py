@@ -12,7 +12,7 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import print_json, print_table, utc_time, value_document
+from stratalog.cli.output import counted, print_json, print_rest, print_table, utc_time, value_document
 from stratalog.client import values
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def _print_jobs(result: values.CompactionResult) -> None:
             for job in result.jobs
         ]  # fmt: skip
         print_table(header.split(","), rows)
+        print_rest(len(result.jobs), result.job_count, "job")
 
 
 @compaction.command()
@@ -156,8 +157,10 @@ def reset(topic: str, partition: int, as_json: bool, server: str) -> None:
 
 def _refusal(job: values.CompactionJob) -> str | None:
     """The reason if the job was refused, or the reasons of the partitions that it left unchanged."""
-    partitions = (f"{one.topic_id}:{one.partition}: {one.reason}" for one in job.refused_partitions)
-    return job.reason or "; ".join(partitions) or None
+    partitions = [f"{one.topic_id}:{one.partition}: {one.reason}" for one in job.refused_partitions]
+    left_count = job.refused_partition_count - len(partitions)
+    more = [f"{counted(left_count, 'partition')} more"] if left_count else []
+    return job.reason or "; ".join([*partitions, *more]) or None
 
 
 def _print_idle(topics: Iterable[values.IdleTopic], *, is_idle: bool = True) -> None:

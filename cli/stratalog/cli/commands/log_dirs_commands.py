@@ -9,7 +9,7 @@ from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import print_json, print_table, value_document
+from stratalog.cli.output import print_json, print_rest, print_table, value_document
 from stratalog.client import values
 
 
@@ -50,6 +50,7 @@ def describe(as_json: bool, server: str) -> None:
             click.echo(f"{found.path} is {found.state}: {found.reason}")
         for path in found.set_aside_paths:
             click.echo(f"{path} belongs to no topic, or was set aside: look at it, then move or remove it")
+        print_rest(len(found.set_aside_paths), found.set_aside_count, "path")
     if response.moves:
         print_table(
             ("MOVE", "TO", "STATE", "COPIED", "REMAINING", "OPERATION", "REASON"),

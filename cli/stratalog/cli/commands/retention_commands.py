@@ -11,7 +11,7 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import print_json, print_table, utc_time, value_document
+from stratalog.cli.output import print_json, print_rest, print_table, utc_time, value_document
 from stratalog.client import values
 
 
@@ -52,6 +52,7 @@ def run(topics: tuple[str, ...], dry_run: bool, no_wait: bool, as_json: bool, se
     if result is not None and result.failed_partitions:
         raise DataDirectoryError(
             "retention left partitions out; see to the reasons that are named above",
+            partition_count=result.failed_partition_count,
             partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
         )
 
@@ -137,10 +138,12 @@ def _print_result(result: values.RetentionResult) -> None:
                 for one in result.partitions
             ],
         )
+        print_rest(len(result.partitions), result.partition_count, "partition")
     else:
         click.echo("nothing had expired")
     for one in result.failed_partitions:
         click.echo(f"{one.topic}-{one.partition} was left out: {one.reason}", err=True)
+    print_rest(len(result.failed_partitions), result.failed_partition_count, "partition", err=True)
 
 
 def _rule(rule: values.RetentionRule) -> str:

@@ -16,6 +16,7 @@ from stratalog.cli.output import (
     counted,
     print_json,
     print_offline,
+    print_rest,
     print_table,
     utc_time,
     value_document,
@@ -225,8 +226,10 @@ def upload(topics: tuple[str, ...], delete_local: bool, no_wait: bool, as_json: 
     if result is not None and result.failed_partitions:
         for one in result.failed_partitions:
             click.echo(f"{one.topic}-{one.partition}: {one.reason}", err=True)
+        print_rest(len(result.failed_partitions), result.failed_partition_count, "partition", err=True)
         raise DataDirectoryError(
             "offline partitions were not uploaded; mend the faults that are named above",
+            partition_count=result.failed_partition_count,
             partitions=",".join(f"{one.topic}-{one.partition}" for one in result.failed_partitions),
         )
 
@@ -333,6 +336,7 @@ def _print_verification(result: values.VerificationResult) -> None:
             f"{one.topic}-{one.partition}, offsets {one.base_offset}-{one.end_offset}, object"
             f" {one.object_name}: {one.reason}"
         )
+    print_rest(len(result.findings), result.finding_count, "slice")
 
 
 @tier.command()

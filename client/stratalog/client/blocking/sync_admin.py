@@ -154,11 +154,12 @@ class SyncAdmin:
         return self._thread.run(self._admin.start_compaction(topics))
 
     def run_compaction(self, topics: Sequence[str] = ()) -> list[values.CompactionJob]:
-        """`start_compaction`, and wait. Returns the jobs that ran."""
+        """`start_compaction`, and wait. Returns the jobs that ran, the first 1,000 of them."""
         return self._thread.run(self._admin.run_compaction(topics))
 
     def plan_compaction(self, topics: Sequence[str] = ()) -> values.CompactionPlan:
-        """The jobs that a compaction would run now, and the reasons where there is none."""
+        """The jobs that a compaction would run now, and the reasons where there is none. Raises
+        PlanChangedError if the plan changed while its pages were read; call again then."""
         return self._thread.run(self._admin.plan_compaction(topics))
 
     def excluded_partitions(self) -> list[values.ExcludedPartition]:

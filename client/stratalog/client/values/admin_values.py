@@ -233,9 +233,11 @@ class LogDir(NamedTuple):
     remaining_log_count: int
     """Logs that were found at the start and have not been opened yet."""
     set_aside_paths: tuple[str, ...]
-    """Paths of directories in it that belong to no topic, that were set aside, or that a killed import has
-    left.
+    """The first 100 paths of directories in it that belong to no topic, that were set aside, or that a killed
+    import has left, sorted by path.
     """
+    set_aside_count: int
+    """All of these directories."""
 
 
 class PartitionMove(NamedTuple):
@@ -262,12 +264,12 @@ class PartitionMove(NamedTuple):
 
 
 class LogDirs(NamedTuple):
-    """The log directories of this server."""
+    """The log directories of this server, and the moves between them."""
 
     log_dirs: tuple[LogDir, ...]
     """Missing ones last."""
     moves: tuple[PartitionMove, ...]
-    """At most one for each partition."""
+    """At most one for each partition, sorted by topic and number."""
 
 
 class UncleanablePartition(NamedTuple):
@@ -327,7 +329,7 @@ class CleanerStatus(NamedTuple):
     reclaimed_bytes: int
     """The difference of that and the size of the segments that took their place."""
     uncleanable_partitions: tuple[UncleanablePartition, ...]
-    """Partitions whose last clean failed."""
+    """Partitions whose last clean failed, sorted by topic and number."""
     next_clean_ms: int
     """The earliest time at which a log is cleaned again, to drop tombstones and markers that its last clean
     kept, in milliseconds since 1970 UTC; -1 if no log keeps any.

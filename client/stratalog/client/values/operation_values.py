@@ -112,9 +112,11 @@ class UploadResult(NamedTuple):
     deleted_segment_count: int
     """Local segments that were deleted; 0 without `delete_local`."""
     failed_partitions: tuple[FailedPartition, ...]
-    """Partitions of which nothing was uploaded, or not all. Where the topic of one was named, the operation
-    fails.
+    """The first 1,000 partitions of which nothing was uploaded, or not all. Where the topic of one was named,
+    the operation fails.
     """
+    failed_partition_count: int
+    """All of these partitions."""
 
 
 class RefusedPartition(NamedTuple):
@@ -158,14 +160,20 @@ class CompactionJob(NamedTuple):
     reason: str
     """A text for people; empty if the job was committed."""
     refused_partitions: tuple[RefusedPartition, ...]
-    """Partitions that the job left unchanged."""
+    """Partitions that the job left unchanged. A result has the first 1,000 of those of all its jobs."""
+    refused_partition_count: int
+    """All partitions that the job left unchanged."""
 
 
 class CompactionResult(NamedTuple):
     """The jobs that a compaction ran."""
 
     jobs: tuple[CompactionJob, ...]
-    """In the order of their execution; empty: there was nothing to compact, and PlanCompaction says why."""
+    """The first 1,000 in the order of their execution; empty: there was nothing to compact, and
+    PlanCompaction says why.
+    """
+    job_count: int
+    """All jobs that ran."""
 
 
 class RetainedPartition(NamedTuple):
@@ -193,9 +201,13 @@ class RetentionResult(NamedTuple):
     """Partitions that retention shortened."""
 
     partitions: tuple[RetainedPartition, ...]
-    """Partitions that have lost anything, by topic and number."""
+    """The first 1,000 partitions that have lost anything, by topic and number."""
     failed_partitions: tuple[FailedPartition, ...]
-    """Partitions that retention could not look at, or left out."""
+    """The first 1,000 partitions that retention could not look at, or left out."""
+    partition_count: int
+    """All partitions that have lost anything."""
+    failed_partition_count: int
+    """All partitions that retention could not look at, or left out."""
 
 
 class VerificationFinding(NamedTuple):

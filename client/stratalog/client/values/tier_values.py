@@ -275,14 +275,12 @@ class IdleTopic(NamedTuple):
 
 
 class CompactionPlan(NamedTuple):
-    """A plan for the data as it is now. Each page is planned anew, and begins behind as many jobs as the
-    pages before have: if the plan has changed, a job may be missing or come twice.
-    """
+    """A plan for the data as it is now."""
 
     jobs: tuple[PlannedJob, ...]
     """The most useful first, for each shard."""
     idle_topics: tuple[IdleTopic, ...]
-    """By name: of the requested topics those that no job has."""
+    """By name: of the requested topics those that no job has. They come behind the last job."""
 
 
 class ExcludedPartition(NamedTuple):

@@ -24,12 +24,19 @@ REFUSED_CONFIG = "this version refuses its configuration"
 NO_SLICES = "no records in the object store; `stratalog tier upload` uploads them now"
 
 
+class IdleTopic(NamedTuple):
+    """A topic without a job, and why it has none."""
+
+    topic: str
+    reasons: Sequence[str]
+
+
 class PlannedCompaction(NamedTuple):
     """The jobs that a compaction would run, and the topics without one."""
 
     jobs: Sequence[CompactionJob]
-    idle_reasons: Mapping[str, Sequence[str]]
-    """Why there is nothing to do in a topic that was asked for, by its name."""
+    idle_topics: Sequence[IdleTopic]
+    """Those that were asked for, by name."""
 
 
 class TierCompaction:
@@ -82,9 +89,8 @@ class TierCompaction:
             quiet += [*planned.refusals, *planned.idle]
         busy = {topic_id for job in jobs for topic_id in job.topic_ids}
         asked = [self._registry.topic(name) for name in topics] or self._registry.topics()
-        return PlannedCompaction(
-            jobs, {topic.name: _reasons(topic, quiet) for topic in asked if topic.topic_id not in busy}
-        )
+        idle = [IdleTopic(one.name, _reasons(one, quiet)) for one in asked if one.topic_id not in busy]
+        return PlannedCompaction(jobs, sorted(idle))
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """The partitions that compaction leaves alone, as the last runs have found them."""

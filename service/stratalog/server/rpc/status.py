@@ -42,6 +42,7 @@ from stratalog.base.errors import (
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     OverloadedError,
+    PlanChangedError,
     PrecedingAppendFailedError,
     PreconditionFailedError,
     ProducerFencedError,
@@ -109,6 +110,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     UnknownProducerIdError: grpc.StatusCode.FAILED_PRECONDITION,
     # ABORTED as a lost race: the caller reads, decides again, and sends another request.
     UnexpectedOffsetError: grpc.StatusCode.ABORTED,
+    PlanChangedError: grpc.StatusCode.ABORTED,
     FencingTokenMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     InvalidTxnStateError: grpc.StatusCode.FAILED_PRECONDITION,
     PrecedingAppendFailedError: grpc.StatusCode.ABORTED,
@@ -161,7 +163,7 @@ def status_of_error(error: LogStoreError) -> Status:
     """The wire form of `error`."""
     inner = inner_fields(error)
     shown = [(name, value) for name, value in error.fields.items() if name not in inner]
-    metadata = {name: _bounded(str(value), MAX_FIELD_BYTES) for name, value in shown[:MAX_FIELD_COUNT]}
+    metadata = {name: bounded_text(str(value), MAX_FIELD_BYTES) for name, value in shown[:MAX_FIELD_COUNT]}
     status = _status(status_code_of(error), error.message, error.code, metadata)
     if error.retriable:
         delay = Duration()
@@ -187,12 +189,12 @@ def _nearest(error: LogStoreError, table: Mapping[type[LogStoreError], object]) 
 
 def _status(code: grpc.StatusCode, message: str, reason: str, metadata: Mapping[str, str]) -> Status:
     number: int = code.value[0]
-    status = Status(code=number, message=_bounded(message, MAX_MESSAGE_BYTES))
+    status = Status(code=number, message=bounded_text(message, MAX_MESSAGE_BYTES))
     status.details.add().Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata))
     return status
 
 
-def _bounded(text: str, max_bytes: int) -> str:
+def bounded_text(text: str, max_bytes: int) -> str:
     """The text as Unicode that the wire takes, cut to `max_bytes` of UTF-8."""
     data = text.encode(errors="backslashreplace")
     if len(data) <= max_bytes:

@@ -3,6 +3,7 @@ clients take."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from random import Random
 from typing import Any
@@ -12,12 +13,17 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from stratalog.base.errors import InvalidRequestError
-from stratalog.base.types import TopicIdPartition
+from stratalog.base.errors import InvalidRequestError, PlanChangedError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.cleaner.cleaner_failures import CleaningFailure
+from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.client.errors import error_of_call
 from stratalog.compaction.compactor import Exclusion
+from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.record import Record
 from stratalog.server.background.tier_compaction import PlannedCompaction
+from stratalog.server.partitions.directory_admin import DescribedMove
 from stratalog.server.rpc import paging
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, tier_pb2, tier_pb2_grpc
 from tests.support.service.service_bench import ServiceBench
@@ -101,37 +107,117 @@ async def test_the_client_reads_all_pages(bench: ServiceBench, monkeypatch: pyte
     )
 
 
-async def test_a_plan_comes_in_pages_with_the_idle_topics_at_its_end(
+async def planned_job(bench: ServiceBench) -> CompactionJob:
+    """A job, beside the topics `idle-0` to `idle-2` that have none."""
+    admin = bench.client.admin
+    await admin.create_topic("k", config={"cleanup.policy": "compact"})
+    for number in range(3):
+        await admin.create_topic(f"idle-{number}")
+    for _ in range(2):
+        await bench.client.append("k", 0, [Record(0, 0, b"k", b"v")])
+        await admin.upload(["k"])
+    [job] = bench.server.engine.tier.compaction.plan().jobs
+    return job
+
+
+async def test_a_plan_comes_in_pages_with_the_idle_topics_behind_the_jobs(
     bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admin = bench.client.admin
-    await admin.create_topic("idle")
-    for name in ("k", "l"):
-        await admin.create_topic(name, config={"cleanup.policy": "compact"})
-        for _ in range(2):
-            await bench.client.append(name, 0, [Record(0, 0, b"k", b"v")])
-            await admin.upload([name])
-    [job, *_] = bench.server.engine.tier.compaction.plan().jobs
-    plan = bench.server.engine.tier.compaction.plan
+    job, plan = await planned_job(bench), bench.server.engine.tier.compaction.plan
 
     def plan_of_five(topics: Sequence[str]) -> PlannedCompaction:
         return plan(topics)._replace(jobs=[job] * 5)
 
     monkeypatch.setattr(bench.server.engine.tier.compaction, "plan", plan_of_five)
     stub, token, counts = tier_pb2_grpc.TierServiceStub(channel), "", list[tuple[int, int]]()
+    names = list[str]()
     while True:
         page = await stub.PlanCompaction(tier_pb2.PlanCompactionRequest(page_size=2, page_token=token))
         counts.append((len(page.jobs), len(page.idle_topics)))
+        names += [one.topic for one in page.idle_topics]
         token = page.next_page_token
         if not token:
             break
-    assert [jobs for jobs, _ in counts] == [2, 2, 1]
-    assert [idle > 0 for _, idle in counts] == [False, False, True]
+    assert counts == [(2, 0), (2, 0), (1, 1), (0, 2)]
+    assert names == ["idle-0", "idle-1", "idle-2"]
     # Jobs with many inputs and runs make a page heavy: each page has one at least.
     monkeypatch.setattr(paging, "MAX_PAGE_WEIGHT", 1)
     page = await stub.PlanCompaction(tier_pb2.PlanCompactionRequest())
     assert len(page.jobs) == 1
     assert page.next_page_token
+
+
+async def test_a_page_of_another_plan_is_refused(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, plan = await planned_job(bench), bench.server.engine.tier.compaction.plan
+    stub = tier_pb2_grpc.TierServiceStub(channel)
+    first = await stub.PlanCompaction(tier_pb2.PlanCompactionRequest(page_size=1))
+    assert len(first.jobs) == 1
+    again = tier_pb2.PlanCompactionRequest(page_size=1, page_token=first.next_page_token)
+    second = await stub.PlanCompaction(again)
+    assert [one.topic for one in second.idle_topics] == ["idle-0"]
+    # The first job was done meanwhile: by its number, the next page would begin behind the wrong item.
+    other = dataclasses.replace(job, inputs=job.inputs[:1])
+
+    def plan_of_another(topics: Sequence[str]) -> PlannedCompaction:
+        return plan(topics)._replace(jobs=[other])
+
+    monkeypatch.setattr(bench.server.engine.tier.compaction, "plan", plan_of_another)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.PlanCompaction(again)
+    assert isinstance(error_of_call(caught.value, ""), PlanChangedError)
+    assert (await stub.PlanCompaction(tier_pb2.PlanCompactionRequest())).jobs, "it begins again"
+    # A topic that came in between is a change, too.
+    monkeypatch.undo()
+    await bench.client.admin.create_topic("idle-00")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.PlanCompaction(again)
+    assert isinstance(error_of_call(caught.value, ""), PlanChangedError)
+    await refusal(
+        stub.PlanCompaction(tier_pb2.PlanCompactionRequest(topics=["k"], page_token=again.page_token))
+    )
+
+
+async def test_moves_and_uncleanable_partitions_come_in_pages(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = [TopicPartition(topic, number) for topic in ("a", "b") for number in (2, 10)]
+    moves = [
+        DescribedMove(MoveProgress(one, "/disk1", "/disk2", MoveState.COPYING, 1, 2, ""), "")
+        for one in partitions
+    ]
+    failures = tuple(
+        CleaningFailure(one, "/disk1", FailureKind.DAMAGE, "it is damaged", 1, 1, 2, 3, 0)
+        for one in partitions
+    )
+    directories, cleaner = bench.server.engine.local.directories, bench.server.engine.local.cleaning.workers
+    described, _ = directories.describe()
+    described = [
+        one._replace(set_aside=[f"/disk1/{number:04}-stray" for number in range(150)]) for one in described
+    ]
+    stats = dataclasses.replace(cleaner.stats(), failures=failures, clean_count=7)
+    monkeypatch.setattr(directories, "describe", lambda: (described, moves))
+    monkeypatch.setattr(cleaner, "stats", lambda: stats)
+    stub = admin_pb2_grpc.AdminServiceStub(channel)
+    first = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_size=3))
+    assert (len(first.log_dirs), len(first.moves)) == (1, 3)
+    [log_dir] = first.log_dirs
+    assert (len(log_dir.set_aside_paths), log_dir.set_aside_count) == (100, 150)
+    token = first.next_page_token
+    rest = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_token=token))
+    assert (len(rest.log_dirs), len(rest.moves), rest.next_page_token) == (0, 1, "")
+    status = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_size=3))
+    assert (len(status.uncleanable_partitions), status.clean_count) == (3, 7)
+    # A token is of one list.
+    await refusal(stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token)))
+    # The client reads all pages.
+    monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 1)
+    found = await bench.client.admin.describe_log_dirs()
+    assert ([(one.topic, one.partition) for one in found.moves], len(found.log_dirs)) == (partitions, 1)
+    cleaned = await bench.client.admin.cleaner_status()
+    assert [(one.topic, one.partition) for one in cleaned.uncleanable_partitions] == partitions
+    assert cleaned.clean_count == 7
 
 
 @pytest.mark.parametrize("seed", range(3))

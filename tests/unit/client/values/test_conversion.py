@@ -116,7 +116,12 @@ def test_the_result_of_an_operation_is_the_one_that_is_set() -> None:
     ended = value_of(values.Operation, operation_pb2.Operation(upload=upload, error=Status(message="late")))
 
     assert ended.result == values.UploadResult(
-        object_count=3, slice_count=0, size_bytes=0, deleted_segment_count=0, failed_partitions=()
+        object_count=3,
+        slice_count=0,
+        size_bytes=0,
+        deleted_segment_count=0,
+        failed_partitions=(),
+        failed_partition_count=0,
     )
     assert isinstance(ended.error, LogStoreError)
     assert value_of(values.Operation, operation_pb2.Operation()).result is None

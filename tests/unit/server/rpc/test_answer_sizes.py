@@ -3,11 +3,28 @@ long as they come in practice, and numbers as large as they can be."""
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from stratalog.base.errors import DataDirectoryError, StoreUnavailableError
+from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.tier_verification import VerificationFinding, VerificationReport
+from stratalog.server.operations.operation import OperationKind, OperationView
+from stratalog.server.operations.operation_results import (
+    CompactionResult,
+    FailedPartition,
+    OperationResult,
+    RetainedPartition,
+    RetentionResult,
+    UploadResult,
+    VerificationResult,
+)
+from stratalog.server.rpc.admin.admin_convert import MAX_SET_ASIDE_COUNT
+from stratalog.server.rpc.admin.operation_convert import MAX_LISTED_COUNT, view_message
 from stratalog.server.rpc.paging import MAX_PAGE_SIZE, MAX_PAGE_WEIGHT
 from stratalog.server.rpc.status import status_of_error
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, partition_pb2, tier_pb2
@@ -53,6 +70,12 @@ def offline_log() -> admin_pb2.PartitionLog:
     return one
 
 
+def log_dir() -> admin_pb2.LogDir:
+    one = admin_pb2.LogDir(set_aside_paths=[f"/disks/one/{NAME}-9999-{NAME}-stray"] * MAX_SET_ASIDE_COUNT)
+    filled(one)
+    return one
+
+
 def job() -> tier_pb2.PlannedJob:
     """Ten inputs and as many runs."""
     one = tier_pb2.PlannedJob(input_names=[f"data/{NAME}/{number:020}" for number in range(10)])
@@ -72,6 +95,18 @@ def operation() -> operation_pb2.Operation:
 ERROR = status_of_error(DataDirectoryError(TEXT, topic=NAME, partition=9_999, path=NAME, reason=TEXT))
 SHORT_ERROR = status_of_error(StoreUnavailableError("the store does not answer; try again later"))
 LISTS: dict[str, tuple[Message, list[Message]]] = {
+    "DescribeLogDirs": (
+        admin_pb2.DescribeLogDirsResponse(log_dirs=[log_dir()] * 100),
+        [filled(admin_pb2.PartitionMove())] * MAX_PAGE_SIZE,
+    ),
+    "CleanerStatus": (
+        admin_pb2.CleanerStatusResponse(),
+        [filled(admin_pb2.UncleanablePartition())] * MAX_PAGE_SIZE,
+    ),
+    "PlanCompaction, idle topics": (
+        tier_pb2.PlanCompactionResponse(),
+        [tier_pb2.IdleTopic(topic=NAME, reasons=[TEXT] * 9)] * MAX_PAGE_SIZE,
+    ),
     "DescribeLog": (admin_pb2.DescribeLogResponse(), [offline_log()] * MAX_PAGE_SIZE),
     "ListExcludedPartitions": (
         tier_pb2.ListExcludedPartitionsResponse(),
@@ -126,6 +161,61 @@ LISTS: dict[str, tuple[Message, list[Message]]] = {
         * MAX_PAGE_SIZE,
     ),
 }
+
+
+PARTITION = TopicPartition(NAME, PARTITION_COUNT - 1)
+LONG_REASON = TEXT * 20
+FAILED = (FailedPartition(PARTITION, LONG_REASON),) * PARTITION_COUNT
+REFUSED = ((TopicIdPartition(UUID(int=1), 9_999), LONG_REASON),) * 7
+RESULTS: dict[str, tuple[OperationResult, dict[str, int], dict[str, int]]] = {
+    "upload": (
+        UploadResult(failed=FAILED),
+        {"failed_partition_count": PARTITION_COUNT},
+        {"failed_partitions": MAX_LISTED_COUNT},
+    ),
+    "retention": (
+        RetentionResult((RetainedPartition(PARTITION, *[1 << 30] * 6),) * PARTITION_COUNT, FAILED),
+        {"partition_count": PARTITION_COUNT, "failed_partition_count": PARTITION_COUNT},
+        {"partitions": MAX_LISTED_COUNT, "failed_partitions": MAX_LISTED_COUNT},
+    ),
+    "compaction": (
+        CompactionResult(
+            (CompactionReport(refused=LONG_REASON, refused_partitions=REFUSED),) * PARTITION_COUNT
+        ),
+        {"job_count": PARTITION_COUNT},
+        {"jobs": MAX_LISTED_COUNT},
+    ),
+    "verification": (
+        VerificationResult(
+            VerificationReport(
+                finding_count=PARTITION_COUNT,
+                findings=(VerificationFinding(NAME, 9_999, NAME, 0, 1 << 62, LONG_REASON),)
+                * MAX_LISTED_COUNT,
+            )
+        ),
+        {"finding_count": PARTITION_COUNT},
+        {"findings": MAX_LISTED_COUNT},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_has_the_first_items_of_its_lists_and_counts_all(name: str) -> None:
+    result, counts, lengths = RESULTS[name]
+    kind = OperationKind[name.upper()]
+    message = view_message(OperationView(UUID(int=1), 1, kind, (), 0, result=result))
+    assert message.ByteSize() < CLIENT_LIMIT_BYTES
+    part = getattr(message, name)
+    assert {field: getattr(part, field) for field in counts} == counts
+    assert {field: len(getattr(part, field)) for field in lengths} == lengths
+
+
+def test_the_refused_partitions_of_a_result_are_bounded_over_all_jobs() -> None:
+    result = CompactionResult((CompactionReport(refused_partitions=REFUSED),) * 200)
+    view = OperationView(UUID(int=1), 1, OperationKind.COMPACTION, (), 0, result=result)
+    jobs = view_message(view).compaction.jobs
+    assert [len(one.refused_partitions) for one in jobs[141:145]] == [7, 6, 0, 0]
+    assert {one.refused_partition_count for one in jobs} == {7}
 
 
 @pytest.mark.parametrize("name", LISTS)

@@ -12,7 +12,11 @@ from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntr
 from stratalog.server.partitions.directory_admin import DescribedDirectory, DescribedMove
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
+from stratalog.server.rpc.paging import Page
 from stratalog.v1 import admin_pb2
+
+MAX_SET_ASIDE_COUNT = 100
+"""Paths of directories that were set aside, of one log directory in an answer."""
 
 UNKNOWN = -1
 """An offset, a time or a size that does not exist, or is unknown because a local log cannot be opened."""
@@ -104,7 +108,8 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
         partition_count=status.partition_count,
         size_bytes=described.size_bytes,
         remaining_log_count=status.remaining_log_count,
-        set_aside_paths=described.set_aside,
+        set_aside_paths=described.set_aside[:MAX_SET_ASIDE_COUNT],
+        set_aside_count=len(described.set_aside),
     )
 
 
@@ -124,8 +129,10 @@ def move_message(move: DescribedMove) -> admin_pb2.PartitionMove:
     )
 
 
-def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusResponse:
-    """The counts of the cleaner, and the partitions that it cannot clean."""
+def cleaner_status_message(
+    stats: CleanerStats, failures: Page[CleaningFailure]
+) -> admin_pb2.CleanerStatusResponse:
+    """The counts of the cleaner, and a page of the partitions that it cannot clean."""
     return admin_pb2.CleanerStatusResponse(
         worker_count=stats.worker_count,
         running_count=stats.running_count,
@@ -141,8 +148,9 @@ def cleaner_status_message(stats: CleanerStats) -> admin_pb2.CleanerStatusRespon
         null_key_record_count=stats.null_key_count,
         cleaned_bytes=stats.cleaned_bytes,
         reclaimed_bytes=stats.reclaimed_bytes,
-        uncleanable_partitions=map(_uncleanable_message, stats.failures),
+        uncleanable_partitions=map(_uncleanable_message, failures.items),
         next_clean_ms=stats.next_clean_ms if stats.next_clean_ms < NO_HORIZON else UNKNOWN,
+        next_page_token=failures.next_page_token,
     )
 
 

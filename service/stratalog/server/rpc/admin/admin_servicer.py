@@ -23,7 +23,7 @@ from stratalog.server.rpc.admin.partition_admin import PartitionAdmin
 from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor
+from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor, topic_partition_of
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
@@ -169,9 +169,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeLogDirs(
         self, request: admin_pb2.DescribeLogDirsRequest, context: Context
     ) -> admin_pb2.DescribeLogDirsResponse:
+        cursor = PageCursor(request, "moves between log directories", topic_partition_of)
         described, moves = self._directories.describe()
+        page = cursor.page(moves, attrgetter("progress.partition"))
         return admin_pb2.DescribeLogDirsResponse(
-            log_dirs=map(log_dir_message, described), moves=map(move_message, moves)
+            log_dirs=map(log_dir_message, described) if cursor.after is None else (),
+            moves=map(move_message, page.items),
+            next_page_token=page.next_page_token,
         )
 
     @guarded
@@ -208,7 +212,10 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def CleanerStatus(
         self, request: admin_pb2.CleanerStatusRequest, context: Context
     ) -> admin_pb2.CleanerStatusResponse:
-        return cleaner_status_message(self._cleaner.stats())
+        cursor = PageCursor(request, "uncleanable partitions", topic_partition_of)
+        stats = self._cleaner.stats()
+        page = cursor.page(stats.failures, attrgetter("partition"))
+        return cleaner_status_message(stats, page)
 
     @guarded
     async def ResetCleaner(

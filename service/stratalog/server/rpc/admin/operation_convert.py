@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
@@ -25,8 +25,12 @@ from stratalog.server.operations.operation_results import (
     UploadResult,
     VerificationResult,
 )
-from stratalog.server.rpc.status import status_of_defect, status_of_error
+from stratalog.server.rpc.status import bounded_text, status_of_defect, status_of_error
 from stratalog.v1 import operation_pb2
+
+MAX_LISTED_COUNT = 1_000
+"""Items of each list of a result."""
+MAX_REASON_BYTES = 1_000
 
 _Member = TypeVar("_Member")
 
@@ -92,8 +96,7 @@ def _put_result(message: operation_pb2.Operation, result: OperationResult) -> No
         case UploadResult():
             message.upload.CopyFrom(_upload_message(result))
         case CompactionResult():
-            jobs = map(compaction_job_message, result.reports)
-            message.compaction.CopyFrom(operation_pb2.CompactionResult(jobs=jobs))
+            message.compaction.CopyFrom(_compaction_message(result))
         case RetentionResult():
             message.retention.CopyFrom(_retention_message(result))
         case VerificationResult():
@@ -112,11 +115,21 @@ def _upload_message(result: UploadResult) -> operation_pb2.UploadResult:
         size_bytes=uploaded.data_bytes,
         deleted_segment_count=uploaded.local_segments_deleted,
         failed_partitions=_failed_messages(result.failed),
+        failed_partition_count=len(result.failed),
     )
 
 
-def compaction_job_message(report: CompactionReport) -> operation_pb2.CompactionJob:
-    """The result of a job, and the partitions that it left unchanged."""
+def _compaction_message(result: CompactionResult) -> operation_pb2.CompactionResult:
+    jobs: list[operation_pb2.CompactionJob] = []
+    left_count = MAX_LISTED_COUNT
+    for report in result.reports[:MAX_LISTED_COUNT]:
+        jobs.append(_job_message(report, left_count))
+        left_count -= len(jobs[-1].refused_partitions)
+    return operation_pb2.CompactionResult(jobs=jobs, job_count=len(result.reports))
+
+
+def _job_message(report: CompactionReport, max_refused_count: int) -> operation_pb2.CompactionJob:
+    """The result of a job, and the first of the partitions that it left unchanged."""
     return operation_pb2.CompactionJob(
         input_count=report.inputs,
         get_request_count=report.get_requests,
@@ -131,11 +144,14 @@ def compaction_job_message(report: CompactionReport) -> operation_pb2.Compaction
         outcome=operation_pb2.COMPACTION_OUTCOME_COMMITTED
         if report.refused is None
         else operation_pb2.COMPACTION_OUTCOME_REFUSED,
-        reason=report.refused or "",
+        reason=_reason(report.refused or ""),
         refused_partitions=[
-            operation_pb2.RefusedPartition(topic_id=str(tip.topic_id), partition=tip.partition, reason=reason)
-            for tip, reason in report.refused_partitions
+            operation_pb2.RefusedPartition(
+                topic_id=str(tip.topic_id), partition=tip.partition, reason=_reason(reason)
+            )
+            for tip, reason in report.refused_partitions[:max_refused_count]
         ],
+        refused_partition_count=len(report.refused_partitions),
     )
 
 
@@ -152,9 +168,11 @@ def _retention_message(result: RetentionResult) -> operation_pb2.RetentionResult
                 deleted_segment_count=one.deleted_segment_count,
                 deleted_segment_bytes=one.deleted_segment_bytes,
             )
-            for one in result.partitions
+            for one in result.partitions[:MAX_LISTED_COUNT]
         ],
         failed_partitions=_failed_messages(result.failed),
+        partition_count=len(result.partitions),
+        failed_partition_count=len(result.failed),
     )
 
 
@@ -166,7 +184,10 @@ def _verification_message(result: VerificationResult) -> operation_pb2.Verificat
         size_bytes=report.data_bytes,
         record_count=report.record_count,
         finding_count=report.finding_count,
-        findings=[operation_pb2.VerificationFinding(**one._asdict()) for one in report.findings],
+        findings=[
+            operation_pb2.VerificationFinding(**one._replace(reason=_reason(one.reason))._asdict())
+            for one in report.findings
+        ],
     )
 
 
@@ -178,7 +199,7 @@ def _collection_message(result: CollectionResult) -> operation_pb2.CollectionRes
         deleted_bytes=report.deleted_bytes,
         waiting_count=report.waiting_count,
         waiting_bytes=report.waiting_bytes,
-        reason=report.refusal,
+        reason=_reason(report.refusal),
         deleted_files=map(_file_message, report.deleted),
         waiting_files=map(_file_message, report.waiting),
         pinned_count=report.pinned_count,
@@ -224,10 +245,17 @@ def _move_message(result: MoveResult) -> operation_pb2.MoveResult:
     )
 
 
-def _failed_messages(failed: Iterable[FailedPartition]) -> Iterable[operation_pb2.FailedPartition]:
+def _failed_messages(failed: Sequence[FailedPartition]) -> Iterable[operation_pb2.FailedPartition]:
+    """The first of these partitions."""
     return [
         operation_pb2.FailedPartition(
-            topic=one.topic_partition.topic, partition=one.topic_partition.partition, reason=one.reason
+            topic=one.topic_partition.topic,
+            partition=one.topic_partition.partition,
+            reason=_reason(one.reason),
         )
-        for one in failed
+        for one in failed[:MAX_LISTED_COUNT]
     ]
+
+
+def _reason(text: str) -> str:
+    return bounded_text(text, MAX_REASON_BYTES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from stratalog.base.errors import LogStoreError
@@ -13,16 +13,16 @@ from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.tier.loading_cache import CacheStats
 from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.remote.tier.slice_source import ReaderCaches
+from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.v1 import tier_pb2
 
 _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
 
 
-def idle_topic_message(idle: tuple[str, Sequence[str]]) -> tier_pb2.IdleTopic:
+def idle_topic_message(idle: IdleTopic) -> tier_pb2.IdleTopic:
     """The name of a topic without a job, and the reasons."""
-    topic, reasons = idle
-    return tier_pb2.IdleTopic(topic=topic, reasons=reasons)
+    return tier_pb2.IdleTopic(topic=idle.topic, reasons=idle.reasons)
 
 
 def planned_job_message(job: CompactionJob) -> tier_pb2.PlannedJob:

@@ -7,10 +7,13 @@ from functools import partial
 from operator import attrgetter, itemgetter
 
 from stratalog.base.clock import Clock
+from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.operations.operation_registry import Work
 from stratalog.server.rpc.admin.operation_convert import operation_message
+from stratalog.server.rpc.admin.plan_pages import plan_page, plan_place_of
 from stratalog.server.rpc.admin.tier_convert import (
     caches_message,
     excluded_message,
@@ -163,17 +166,17 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         self._tier.upkeep.collect(operation, is_dry_run=True)
 
     def _plan(self, request: tier_pb2.PlanCompactionRequest) -> tier_pb2.PlanCompactionResponse:
-        """A page of a new plan. Jobs have no key that outlives a plan, so theirs is their number."""
-        cursor = PageCursor(request, f"jobs of {sorted(set(request.topics))}", int)
-        planned = self._tier.compaction.plan(_each_once(request.topics))
-        numbered = list(enumerate(planned.jobs, 1))
-        page = cursor.page(numbered, itemgetter(0), lambda one: len(one[1].inputs) + len(one[1].runs))
-        response = tier_pb2.PlanCompactionResponse(
-            jobs=[planned_job_message(job) for _, job in page.items], next_page_token=page.next_page_token
+        """A page of a new plan: its jobs, then the topics without one. Raises PlanChangedError if the page
+        before was of another plan."""
+        cursor = PageCursor(request, f"plan of {sorted(set(request.topics))}", plan_place_of)
+        page = plan_page(cursor, self._tier.compaction.plan(_each_once(request.topics)))
+        jobs = [item for _, item in page.items if isinstance(item, CompactionJob)]
+        idle = [item for _, item in page.items if isinstance(item, IdleTopic)]
+        return tier_pb2.PlanCompactionResponse(
+            jobs=map(planned_job_message, jobs),
+            idle_topics=map(idle_topic_message, idle),
+            next_page_token=page.next_page_token,
         )
-        if not page.next_page_token:
-            response.idle_topics.extend(map(idle_topic_message, sorted(planned.idle_reasons.items())))
-        return response
 
     def _explain(self, request: tier_pb2.ExplainRetentionRequest) -> tier_pb2.ExplainRetentionResponse:
         """A page of explanations; only its partitions are looked at."""

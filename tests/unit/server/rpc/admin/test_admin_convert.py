@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
@@ -14,9 +16,10 @@ from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.server.configuration.broker_config import UpdateMode
 from stratalog.server.configuration.config_entry import ConfigSource
-from stratalog.server.operations.operation import OperationKind, OperationState
+from stratalog.server.operations.operation import OperationKind, OperationState, OperationView
+from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.rpc.admin.admin_convert import configured_topic
-from stratalog.server.rpc.admin.operation_convert import compaction_job_message
+from stratalog.server.rpc.admin.operation_convert import view_message
 from stratalog.v1 import admin_pb2, operation_pb2, tier_pb2
 
 
@@ -49,9 +52,9 @@ def test_a_resource_is_a_topic_or_the_server() -> None:
 
 
 def test_a_job_is_committed_or_refused() -> None:
-    committed, refused = (
-        compaction_job_message(CompactionReport(refused=reason)) for reason in (None, "inputs are gone")
-    )
+    reports = tuple(CompactionReport(refused=reason) for reason in (None, "inputs are gone"))
+    view = OperationView(UUID(int=1), 1, OperationKind.COMPACTION, (), 0, result=CompactionResult(reports))
+    committed, refused = view_message(view).compaction.jobs
 
     assert (committed.outcome, committed.reason) == (operation_pb2.COMPACTION_OUTCOME_COMMITTED, "")
     assert (refused.outcome, refused.reason) == (operation_pb2.COMPACTION_OUTCOME_REFUSED, "inputs are gone")
