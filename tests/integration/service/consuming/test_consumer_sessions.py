@@ -16,13 +16,15 @@ from stratalog.base.errors import (
     LogTruncatedError,
     OffsetOutOfRangeError,
     StoppingError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
+from stratalog.client.errors import ClientClosedError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
-from tests.support.service.service_bench import PATIENCE_S
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench
 
 QUICK = RetryPolicy(deadline_s=30, first_pause_s=0.001)
 STOPPING = StoppingError("the server stops")
@@ -168,3 +170,42 @@ async def test_a_server_that_ends_sessions_without_a_word_is_left_at_the_deadlin
         found, error = await records_until_error(client.consume("t"))
     assert (found, error.code) == ([], "SERVER_UNAVAILABLE")
     assert len(service.requests) > 1
+
+
+@pytest.mark.parametrize("is_made_again", [True, False])
+async def test_a_topic_that_is_deleted_during_a_session(is_made_again: bool) -> None:
+    service = ScriptedService([[UnknownTopicOrPartitionError("there is no such topic")]])
+    async with scripted(service) as address, Client(address, retry=QUICK) as client:
+        consumer = client.consume("t")
+        await consumer._follower.open()  # pyright: ignore[reportPrivateUsage]  # iterating opens a session
+        if is_made_again:
+            service.topic_id = "id-2"
+        found, error = await records_until_error(consumer)
+    expected = InconsistentTopicIdError if is_made_again else UnknownTopicOrPartitionError
+    assert (found, type(error)) == ([], expected)
+
+
+async def test_a_server_that_ends_sessions_without_a_word_is_left_for_another(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t")
+    await bench.append("t", [b"0"])
+    # Both are servers of one store.
+    [topic] = (await bench.client.metadata(["t"])).topics
+    service = ScriptedService([], topic_id=topic.topic_id)
+    service.close()
+    addresses = f"%s,{bench.client.address}"
+    async with scripted(service) as silent, Client(addresses % silent, retry=QUICK) as client:
+        assert await offsets_until(aiter(client.consume("t")), 1) == [(0, 0)]
+        assert client.address == bench.client.address
+        assert len(service.requests) == 1
+
+
+async def test_the_client_closed_between_two_iterations(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t")
+    await bench.append("t", [b"0"])
+    client = Client(bench.client.address)
+    consumer = client.consume("t")
+    assert await offsets_until(aiter(consumer), 1) == [(0, 0)]
+    await consumer.aclose()
+    await client.close()
+    with pytest.raises(ClientClosedError):
+        await offsets_until(aiter(consumer), 1)
