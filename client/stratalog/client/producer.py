@@ -233,8 +233,8 @@ class Producer(RecordAccumulator):
         count = self._give_up()
         if count:
             warnings.warn(
-                f"a producer that was not closed has given up {count} records; close producers before their"
-                " client and the event loop, or use `async with`",
+                "a producer that was not closed has given up its records; close producers before their client"
+                f" and the event loop, or use `async with`, record_count=`{count}`",
                 ResourceWarning,
                 source=self,
                 stacklevel=3,

@@ -195,7 +195,8 @@ async def test_the_outcome_of_a_batch_that_was_sent_is_unknown_when_its_client_i
             # The batch leaves.
             for _ in range(1000):
                 await asyncio.sleep(0)
-            await client.close()
+            with pytest.warns(ResourceWarning):
+                await client.close()
             with pytest.raises(LogStoreError) as caught:
                 await lost
             assert caught.value.fields == {"outcome": "unknown"}
