@@ -1,8 +1,8 @@
 """Positions in partitions: an offset, a name, a time, or a distance from the end.
 
 Callers write a position as Python's own value: `"earliest"`, `"latest"` or another name of `SPECS`; an
-offset; a negative number, so many offsets before the end; a `datetime` with a zone; and, where partitions may
-differ, a mapping of partitions to these. The classes of this module are accepted, too.
+offset; a negative number, so many offsets before the end; a `datetime` with a zone, or its ISO 8601 text; and,
+where partitions may differ, a mapping of partitions to these. The classes of this module are accepted, too.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ Positions = Position | Mapping[int, Position]
 
 _ALLOWED = (
     f"a name ({', '.join(SPECS)}), an offset up to 2^63 - 1, a negative number for that many offsets before"
-    " the end, or a datetime with a zone, not before 1970"
+    " the end, or a datetime or an ISO 8601 text with a zone, not before 1970"
 )
 
 
@@ -92,9 +92,10 @@ def position_of(place: object) -> Position:
     """The position that a caller wrote as a `Place`. Raises InvalidRequestError for anything else."""
     if isinstance(place, str) and place in SPECS:
         return NamedPosition(SPECS[place])
-    if isinstance(place, datetime):
-        if place.tzinfo is not None and place >= _EPOCH:
-            return time_position(place)
+    if isinstance(place, str | datetime):
+        moment = _moment(place) if isinstance(place, str) else place
+        if moment is not None and moment.tzinfo is not None and moment >= _EPOCH:
+            return time_position(moment)
     elif isinstance(place, Position):
         return place
     elif isinstance(place, SupportsIndex) and not isinstance(place, bool):
@@ -104,6 +105,14 @@ def position_of(place: object) -> Position:
     raise InvalidRequestError(
         "this is no position; write it in another way", position=shown(place), allowed=_ALLOWED
     )
+
+
+def _moment(text: str) -> datetime | None:
+    """The time of an ISO 8601 text; None for another text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
 
 
 def positions_of(places: object) -> Positions:

@@ -24,6 +24,7 @@ NO_POSITIONS: list[Any] = [
     *(True, 1.5, float("nan"), b"earliest", "first", "", [3], (0, 3), object()),
     *(1 << 63, -(1 << 63), 10**5000, -(10**5000)),
     *(datetime(2020, 1, 1), datetime(1969, 12, 31, tzinfo=UTC)),  # noqa: DTZ001 - that is refused
+    *("2020-01-01", "2020-01-01T00:00:00", "1969-12-31T23:59:59Z", "2020-13-01T00:00:00Z"),
 ]
 NO_PARTITIONS: list[Any] = [-1, 1 << 31, True, 1.0, "0", None, TopicPartition("t", 0)]
 
@@ -100,6 +101,15 @@ def test_positions_of_all_kinds() -> None:
     for position in (LATEST, OffsetPosition(2), DistancePosition(2), TimePosition(2)):
         assert position_of(position) is position
     assert len({LATEST, OffsetPosition(2), DistancePosition(2), TimePosition(2)}) == 4
+
+
+def test_a_time_as_text() -> None:
+    texts = ("1970-01-01T00:00:01Z", "1970-01-01T01:00:01.0001+01:00", "1970-01-01 00:00:01.001+00:00")
+    assert [position_of(text) for text in texts] == [
+        TimePosition(1000),
+        TimePosition(1001),
+        TimePosition(1001),
+    ]
 
 
 def test_the_end_and_following() -> None:
