@@ -1,8 +1,9 @@
 """Positions in partitions: an offset, a name, a time, or a distance from the end.
 
 Callers write a position as Python's own value: `"earliest"`, `"latest"` or another name of `SPECS`; an
-offset; a negative number, so many offsets before the end; a `datetime` with a zone, or its ISO 8601 text; and,
-where partitions may differ, a mapping of partitions to these. The classes of this module are accepted, too.
+offset; a negative number, so many offsets before the end; a `datetime` with a zone, or its ISO 8601 text;
+and, where partitions may differ, a mapping of partitions to these. The classes of this module are accepted,
+too.
 """
 
 from __future__ import annotations

@@ -239,11 +239,11 @@ class ClientCalls:
         Both are "earliest", "latest", a datetime with a zone or its ISO 8601 text, an offset, a negative
         number (so many offsets before the end), or a mapping of partitions to these. With `follow` the
         consumer waits for new records at the end of the log; without, it ends there, at the end as it was
-        when the consumer began. The default is to follow without `until`, and to end with it. `decode` ("utf-8" or a function) makes keys
-        and values of their bytes. `ConsumedRange` and `ConsumerSettings` have the other options.
-
-        Raises InvalidRequestError for arguments that mean nothing. An offset that a partition does not have
-        is OffsetOutOfRangeError when the first record is asked for.
+        when the consumer began. The default is to follow without `until`, and to end with it.
+        `decode` ("utf-8" or a function) makes keys and values of their bytes. `ConsumedRange` and
+        `ConsumerSettings` have the other options. Raises InvalidRequestError for arguments that mean
+        nothing. An offset that a partition does not have is OffsetOutOfRangeError when the first
+        record is asked for.
         """
         from stratalog.client.blocking.sync_consumer import SyncConsumer
 
