@@ -184,11 +184,32 @@ async def test_moves_and_uncleanable_partitions_come_in_pages(
 ) -> None:
     partitions = [TopicPartition(topic, number) for topic in ("a", "b") for number in (2, 10)]
     moves = [
-        DescribedMove(MoveProgress(one, "/disk1", "/disk2", MoveState.COPYING, 1, 2, ""), "")
+        DescribedMove(
+            MoveProgress(
+                partition=one,
+                source_path="/disk1",
+                target_path="/disk2",
+                state=MoveState.COPYING,
+                copied_bytes=1,
+                remaining_bytes=2,
+                reason="",
+            ),
+            operation_id="",
+        )
         for one in partitions
     ]
     failures = tuple(
-        CleaningFailure(one, "/disk1", FailureKind.DAMAGE, "it is damaged", 1, 1, 2, 3, 0)
+        CleaningFailure(
+            partition=one,
+            directory="/disk1",
+            kind=FailureKind.DAMAGE,
+            reason="it is damaged " * 1_000,
+            since_ms=1,
+            failure_count=1,
+            next_try_ms=2,
+            dirty_bytes=3,
+            no_progress_count=0,
+        )
         for one in partitions
     )
     directories, cleaner = bench.server.engine.local.directories, bench.server.engine.local.cleaning.workers
@@ -209,6 +230,7 @@ async def test_moves_and_uncleanable_partitions_come_in_pages(
     assert (len(rest.log_dirs), len(rest.moves), rest.next_page_token) == (0, 1, "")
     status = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_size=3))
     assert (len(status.uncleanable_partitions), status.clean_count) == (3, 7)
+    assert {len(one.reason.encode()) for one in status.uncleanable_partitions} == {1_000}
     # A token is of one list.
     await refusal(stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token)))
     # The client reads all pages.
