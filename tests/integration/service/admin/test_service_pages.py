@@ -179,10 +179,12 @@ async def test_a_page_of_another_plan_is_refused(
     )
 
 
-async def test_moves_and_uncleanable_partitions_come_in_pages(
+PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in (2, 10)]
+
+
+async def test_moves_come_in_pages_and_the_directories_with_the_first(
     bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partitions = [TopicPartition(topic, number) for topic in ("a", "b") for number in (2, 10)]
     moves = [
         DescribedMove(
             MoveProgress(
@@ -196,8 +198,30 @@ async def test_moves_and_uncleanable_partitions_come_in_pages(
             ),
             operation_id="",
         )
-        for one in partitions
+        for one in PARTITIONS
     ]
+    directories, stub = bench.server.engine.local.directories, admin_pb2_grpc.AdminServiceStub(channel)
+    strays = [f"/disk1/{number:04}-stray" for number in range(150)]
+    described = [one._replace(set_aside=strays) for one in directories.describe()[0]]
+    monkeypatch.setattr(directories, "describe", lambda: (described, moves))
+    first = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_size=3))
+    assert (len(first.log_dirs), len(first.moves)) == (1, 3)
+    [log_dir] = first.log_dirs
+    assert (len(log_dir.set_aside_paths), log_dir.set_aside_count) == (100, 150)
+    token = first.next_page_token
+    rest = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_token=token))
+    assert (len(rest.log_dirs), len(rest.moves), rest.next_page_token) == (0, 1, "")
+    # A token is of one list.
+    await refusal(stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token)))
+    # The client reads all pages.
+    monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 1)
+    found = await bench.client.admin.describe_log_dirs()
+    assert ([(one.topic, one.partition) for one in found.moves], len(found.log_dirs)) == (PARTITIONS, 1)
+
+
+async def test_uncleanable_partitions_come_in_pages_with_the_counts(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = tuple(
         CleaningFailure(
             partition=one,
@@ -210,35 +234,21 @@ async def test_moves_and_uncleanable_partitions_come_in_pages(
             dirty_bytes=3,
             no_progress_count=0,
         )
-        for one in partitions
+        for one in PARTITIONS
     )
-    directories, cleaner = bench.server.engine.local.directories, bench.server.engine.local.cleaning.workers
-    described, _ = directories.describe()
-    described = [
-        one._replace(set_aside=[f"/disk1/{number:04}-stray" for number in range(150)]) for one in described
-    ]
+    cleaner, stub = bench.server.engine.local.cleaning.workers, admin_pb2_grpc.AdminServiceStub(channel)
     stats = dataclasses.replace(cleaner.stats(), failures=failures, clean_count=7)
-    monkeypatch.setattr(directories, "describe", lambda: (described, moves))
     monkeypatch.setattr(cleaner, "stats", lambda: stats)
-    stub = admin_pb2_grpc.AdminServiceStub(channel)
-    first = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_size=3))
-    assert (len(first.log_dirs), len(first.moves)) == (1, 3)
-    [log_dir] = first.log_dirs
-    assert (len(log_dir.set_aside_paths), log_dir.set_aside_count) == (100, 150)
+    first = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_size=3))
+    assert (len(first.uncleanable_partitions), first.clean_count) == (3, 7)
+    assert {len(one.reason.encode()) for one in first.uncleanable_partitions} == {1_000}
     token = first.next_page_token
-    rest = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_token=token))
-    assert (len(rest.log_dirs), len(rest.moves), rest.next_page_token) == (0, 1, "")
-    status = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_size=3))
-    assert (len(status.uncleanable_partitions), status.clean_count) == (3, 7)
-    assert {len(one.reason.encode()) for one in status.uncleanable_partitions} == {1_000}
-    # A token is of one list.
-    await refusal(stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token)))
+    rest = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token))
+    assert (len(rest.uncleanable_partitions), rest.clean_count, rest.next_page_token) == (1, 7, "")
     # The client reads all pages.
     monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 1)
-    found = await bench.client.admin.describe_log_dirs()
-    assert ([(one.topic, one.partition) for one in found.moves], len(found.log_dirs)) == (partitions, 1)
     cleaned = await bench.client.admin.cleaner_status()
-    assert [(one.topic, one.partition) for one in cleaned.uncleanable_partitions] == partitions
+    assert [(one.topic, one.partition) for one in cleaned.uncleanable_partitions] == PARTITIONS
     assert cleaned.clean_count == 7
 
 
