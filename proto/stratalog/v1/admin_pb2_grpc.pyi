@@ -5,7 +5,7 @@ The control plane: topics, configurations, partitions, log directories and the c
 partitions are in partition.proto; tier.proto has the object store.
 
 The rules at the top of log.proto hold here, too. Fields called `reason` and `allowed` are texts for people; their
-wording may change.
+wording may change, and a reason of more than 1,000 bytes is cut off.
 
 Long lists come in pages. `page_size` is the largest number of items in the answer: 0, the default, and more than 1,000
 count as 1,000, and a negative number is refused. `next_page_token` of an answer is the `page_token` of the request for

@@ -5,7 +5,7 @@ The tiers: the contents of the object store, uploads, compaction, retention, ver
 
 The rules at the top of log.proto hold here, too. The calls that start work return an operation, see operation.proto.
 Those that only look at the store are answered at once. Fields called `reason` are texts for people; their wording may
-change.
+change, and one of more than 1,000 bytes is cut off.
 """
 
 from collections import abc as _abc

@@ -5,13 +5,21 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
+from stratalog.cli.output import counted, print_json, print_rest, print_table, utc_time, value_document
 from stratalog.client import values
 
 
 def test_a_table_aligns_numbers_right_and_text_left(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("NAME", "COUNT"), [("a", 5), ("longer", 1234)])
     assert capsys.readouterr().out == "NAME    COUNT\na           5\nlonger   1234\n"
+
+
+def test_a_cut_list_says_how_many_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rest(3, 3, "job")
+    print_rest(1_000, 1_001, "job")
+    print_rest(1_000, 3_500, "partition", err=True)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("and 1 more job\n", "and 2,500 more partitions\n")
 
 
 def test_a_missing_cell_is_a_hyphen(capsys: pytest.CaptureFixture[str]) -> None:

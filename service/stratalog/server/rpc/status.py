@@ -70,6 +70,7 @@ INTERNAL_CODE = "INTERNAL"
 MAX_MESSAGE_BYTES = 768
 MAX_FIELD_BYTES = 550
 MAX_FIELD_COUNT = 8
+MAX_REASON_BYTES = 1_000
 
 INNER_FIELDS = frozenset(
     {
@@ -163,7 +164,7 @@ def status_of_error(error: LogStoreError) -> Status:
     """The wire form of `error`."""
     inner = inner_fields(error)
     shown = [(name, value) for name, value in error.fields.items() if name not in inner]
-    metadata = {name: bounded_text(str(value), MAX_FIELD_BYTES) for name, value in shown[:MAX_FIELD_COUNT]}
+    metadata = {name: _bounded(str(value), MAX_FIELD_BYTES) for name, value in shown[:MAX_FIELD_COUNT]}
     status = _status(status_code_of(error), error.message, error.code, metadata)
     if error.retriable:
         delay = Duration()
@@ -189,12 +190,17 @@ def _nearest(error: LogStoreError, table: Mapping[type[LogStoreError], object]) 
 
 def _status(code: grpc.StatusCode, message: str, reason: str, metadata: Mapping[str, str]) -> Status:
     number: int = code.value[0]
-    status = Status(code=number, message=bounded_text(message, MAX_MESSAGE_BYTES))
+    status = Status(code=number, message=_bounded(message, MAX_MESSAGE_BYTES))
     status.details.add().Pack(ErrorInfo(reason=reason, domain=ERROR_DOMAIN, metadata=metadata))
     return status
 
 
-def bounded_text(text: str, max_bytes: int) -> str:
+def bounded_reason(text: str) -> str:
+    """A text for people in an answer, cut to `MAX_REASON_BYTES`."""
+    return _bounded(text, MAX_REASON_BYTES)
+
+
+def _bounded(text: str, max_bytes: int) -> str:
     """The text as Unicode that the wire takes, cut to `max_bytes` of UTF-8."""
     data = text.encode(errors="backslashreplace")
     if len(data) <= max_bytes:

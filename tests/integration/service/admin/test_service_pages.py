@@ -179,27 +179,31 @@ async def test_a_page_of_another_plan_is_refused(
     )
 
 
-async def test_moves_and_uncleanable_partitions_come_in_pages(
+PARTITIONS = [TopicPartition(topic, number) for topic in ("a", "b") for number in (2, 10)]
+
+
+async def test_moves_come_in_pages_and_the_directories_with_the_first(
     bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partitions = [TopicPartition(topic, number) for topic in ("a", "b") for number in (2, 10)]
     moves = [
-        DescribedMove(MoveProgress(one, "/disk1", "/disk2", MoveState.COPYING, 1, 2, ""), "")
-        for one in partitions
+        DescribedMove(
+            MoveProgress(
+                partition=one,
+                source_path="/disk1",
+                target_path="/disk2",
+                state=MoveState.COPYING,
+                copied_bytes=1,
+                remaining_bytes=2,
+                reason="",
+            ),
+            operation_id="",
+        )
+        for one in PARTITIONS
     ]
-    failures = tuple(
-        CleaningFailure(one, "/disk1", FailureKind.DAMAGE, "it is damaged", 1, 1, 2, 3, 0)
-        for one in partitions
-    )
-    directories, cleaner = bench.server.engine.local.directories, bench.server.engine.local.cleaning.workers
-    described, _ = directories.describe()
-    described = [
-        one._replace(set_aside=[f"/disk1/{number:04}-stray" for number in range(150)]) for one in described
-    ]
-    stats = dataclasses.replace(cleaner.stats(), failures=failures, clean_count=7)
+    directories, stub = bench.server.engine.local.directories, admin_pb2_grpc.AdminServiceStub(channel)
+    strays = [f"/disk1/{number:04}-stray" for number in range(150)]
+    described = [one._replace(set_aside=strays) for one in directories.describe()[0]]
     monkeypatch.setattr(directories, "describe", lambda: (described, moves))
-    monkeypatch.setattr(cleaner, "stats", lambda: stats)
-    stub = admin_pb2_grpc.AdminServiceStub(channel)
     first = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_size=3))
     assert (len(first.log_dirs), len(first.moves)) == (1, 3)
     [log_dir] = first.log_dirs
@@ -207,16 +211,44 @@ async def test_moves_and_uncleanable_partitions_come_in_pages(
     token = first.next_page_token
     rest = await stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(page_token=token))
     assert (len(rest.log_dirs), len(rest.moves), rest.next_page_token) == (0, 1, "")
-    status = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_size=3))
-    assert (len(status.uncleanable_partitions), status.clean_count) == (3, 7)
     # A token is of one list.
     await refusal(stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token)))
     # The client reads all pages.
     monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 1)
     found = await bench.client.admin.describe_log_dirs()
-    assert ([(one.topic, one.partition) for one in found.moves], len(found.log_dirs)) == (partitions, 1)
+    assert ([(one.topic, one.partition) for one in found.moves], len(found.log_dirs)) == (PARTITIONS, 1)
+
+
+async def test_uncleanable_partitions_come_in_pages_with_the_counts(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = tuple(
+        CleaningFailure(
+            partition=one,
+            directory="/disk1",
+            kind=FailureKind.DAMAGE,
+            reason="it is damaged " * 1_000,
+            since_ms=1,
+            failure_count=1,
+            next_try_ms=2,
+            dirty_bytes=3,
+            no_progress_count=0,
+        )
+        for one in PARTITIONS
+    )
+    cleaner, stub = bench.server.engine.local.cleaning.workers, admin_pb2_grpc.AdminServiceStub(channel)
+    stats = dataclasses.replace(cleaner.stats(), failures=failures, clean_count=7)
+    monkeypatch.setattr(cleaner, "stats", lambda: stats)
+    first = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_size=3))
+    assert (len(first.uncleanable_partitions), first.clean_count) == (3, 7)
+    assert {len(one.reason.encode()) for one in first.uncleanable_partitions} == {1_000}
+    token = first.next_page_token
+    rest = await stub.CleanerStatus(admin_pb2.CleanerStatusRequest(page_token=token))
+    assert (len(rest.uncleanable_partitions), rest.clean_count, rest.next_page_token) == (1, 7, "")
+    # The client reads all pages.
+    monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 1)
     cleaned = await bench.client.admin.cleaner_status()
-    assert [(one.topic, one.partition) for one in cleaned.uncleanable_partitions] == partitions
+    assert [(one.topic, one.partition) for one in cleaned.uncleanable_partitions] == PARTITIONS
     assert cleaned.clean_count == 7
 
 

@@ -165,6 +165,9 @@ LISTS: dict[str, tuple[Message, list[Message]]] = {
 
 PARTITION = TopicPartition(NAME, PARTITION_COUNT - 1)
 LONG_REASON = TEXT * 20
+FINDING = VerificationFinding(
+    topic=NAME, partition=9_999, object_name=NAME, base_offset=0, end_offset=1 << 62, reason=LONG_REASON
+)
 FAILED = (FailedPartition(PARTITION, LONG_REASON),) * PARTITION_COUNT
 REFUSED = ((TopicIdPartition(UUID(int=1), 9_999), LONG_REASON),) * 7
 RESULTS: dict[str, tuple[OperationResult, dict[str, int], dict[str, int]]] = {
@@ -189,8 +192,7 @@ RESULTS: dict[str, tuple[OperationResult, dict[str, int], dict[str, int]]] = {
         VerificationResult(
             VerificationReport(
                 finding_count=PARTITION_COUNT,
-                findings=(VerificationFinding(NAME, 9_999, NAME, 0, 1 << 62, LONG_REASON),)
-                * MAX_LISTED_COUNT,
+                findings=(FINDING,) * MAX_LISTED_COUNT,
             )
         ),
         {"finding_count": PARTITION_COUNT},

@@ -13,6 +13,7 @@ from stratalog.server.partitions.directory_admin import DescribedDirectory, Desc
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.server.rpc.paging import Page
+from stratalog.server.rpc.status import bounded_reason
 from stratalog.v1 import admin_pb2
 
 MAX_SET_ASIDE_COUNT = 100
@@ -51,7 +52,7 @@ def offline_partition_message(partition: OfflinePartition) -> admin_pb2.OfflineP
         topic=partition.topic_partition.topic,
         partition=partition.topic_partition.partition,
         path=partition.path,
-        reason=partition.reason,
+        reason=bounded_reason(partition.reason),
     )
 
 
@@ -104,7 +105,7 @@ def log_dir_message(described: DescribedDirectory) -> admin_pb2.LogDir:
         path=status.path,
         directory_id=status.directory_id,
         state=admin_pb2.LogDirState.Value(f"LOG_DIR_STATE_{status.state.name}"),
-        reason=status.reason,
+        reason=bounded_reason(status.reason),
         partition_count=status.partition_count,
         size_bytes=described.size_bytes,
         remaining_log_count=status.remaining_log_count,
@@ -124,7 +125,7 @@ def move_message(move: DescribedMove) -> admin_pb2.PartitionMove:
         state=admin_pb2.PartitionMoveState.Value(f"PARTITION_MOVE_STATE_{progress.state.name}"),
         copied_bytes=progress.copied_bytes,
         remaining_bytes=progress.remaining_bytes,
-        reason=progress.reason,
+        reason=bounded_reason(progress.reason),
         operation_id=move.operation_id,
     )
 
@@ -160,7 +161,7 @@ def _uncleanable_message(failure: CleaningFailure) -> admin_pb2.UncleanableParti
         partition=failure.partition.partition,
         log_dir_path=failure.directory,
         kind=admin_pb2.CleaningFailureKind.Value(f"CLEANING_FAILURE_KIND_{failure.kind.name}"),
-        reason=failure.reason,
+        reason=bounded_reason(failure.reason),
         since_ms=failure.since_ms,
         failure_count=failure.failure_count,
         next_try_ms=failure.next_try_ms,

@@ -25,12 +25,11 @@ from stratalog.server.operations.operation_results import (
     UploadResult,
     VerificationResult,
 )
-from stratalog.server.rpc.status import bounded_text, status_of_defect, status_of_error
+from stratalog.server.rpc.status import bounded_reason, status_of_defect, status_of_error
 from stratalog.v1 import operation_pb2
 
 MAX_LISTED_COUNT = 1_000
 """Items of each list of a result."""
-MAX_REASON_BYTES = 1_000
 
 _Member = TypeVar("_Member")
 
@@ -144,10 +143,10 @@ def _job_message(report: CompactionReport, max_refused_count: int) -> operation_
         outcome=operation_pb2.COMPACTION_OUTCOME_COMMITTED
         if report.refused is None
         else operation_pb2.COMPACTION_OUTCOME_REFUSED,
-        reason=_reason(report.refused or ""),
+        reason=bounded_reason(report.refused or ""),
         refused_partitions=[
             operation_pb2.RefusedPartition(
-                topic_id=str(tip.topic_id), partition=tip.partition, reason=_reason(reason)
+                topic_id=str(tip.topic_id), partition=tip.partition, reason=bounded_reason(reason)
             )
             for tip, reason in report.refused_partitions[:max_refused_count]
         ],
@@ -185,7 +184,7 @@ def _verification_message(result: VerificationResult) -> operation_pb2.Verificat
         record_count=report.record_count,
         finding_count=report.finding_count,
         findings=[
-            operation_pb2.VerificationFinding(**one._replace(reason=_reason(one.reason))._asdict())
+            operation_pb2.VerificationFinding(**one._replace(reason=bounded_reason(one.reason))._asdict())
             for one in report.findings
         ],
     )
@@ -199,7 +198,7 @@ def _collection_message(result: CollectionResult) -> operation_pb2.CollectionRes
         deleted_bytes=report.deleted_bytes,
         waiting_count=report.waiting_count,
         waiting_bytes=report.waiting_bytes,
-        reason=_reason(report.refusal),
+        reason=bounded_reason(report.refusal),
         deleted_files=map(_file_message, report.deleted),
         waiting_files=map(_file_message, report.waiting),
         pinned_count=report.pinned_count,
@@ -251,11 +250,7 @@ def _failed_messages(failed: Sequence[FailedPartition]) -> Iterable[operation_pb
         operation_pb2.FailedPartition(
             topic=one.topic_partition.topic,
             partition=one.topic_partition.partition,
-            reason=_reason(one.reason),
+            reason=bounded_reason(one.reason),
         )
         for one in failed[:MAX_LISTED_COUNT]
     ]
-
-
-def _reason(text: str) -> str:
-    return bounded_text(text, MAX_REASON_BYTES)

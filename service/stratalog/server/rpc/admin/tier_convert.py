@@ -15,6 +15,7 @@ from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
+from stratalog.server.rpc.status import bounded_reason
 from stratalog.v1 import tier_pb2
 
 _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
@@ -22,7 +23,7 @@ _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_
 
 def idle_topic_message(idle: IdleTopic) -> tier_pb2.IdleTopic:
     """The name of a topic without a job, and the reasons."""
-    return tier_pb2.IdleTopic(topic=idle.topic, reasons=idle.reasons)
+    return tier_pb2.IdleTopic(topic=idle.topic, reasons=map(bounded_reason, idle.reasons))
 
 
 def planned_job_message(job: CompactionJob) -> tier_pb2.PlannedJob:
@@ -53,7 +54,7 @@ def excluded_message(tip: TopicIdPartition, one: Exclusion, topic: str) -> tier_
         topic=topic,
         topic_id=str(tip.topic_id),
         partition=tip.partition,
-        reason=one.reason,
+        reason=bounded_reason(one.reason),
         since_ms=one.since_ms,
         until_ms=UNKNOWN if one.until_ms is None else one.until_ms,
         failure_count=one.failure_count,
@@ -66,7 +67,7 @@ def explained_message(
     """The effect that retention would have on a partition, or why it has none."""
     message = tier_pb2.ExplainedPartition(topic=name.topic, partition=name.partition)
     if not isinstance(explained, ExplainedPartition):
-        message.reason = str(explained)
+        message.reason = bounded_reason(str(explained))
         return message
     message.log_start_offset = explained.log_start_offset
     message.new_log_start_offset = explained.new_log_start_offset
