@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from stratalog.base.errors import (
     DataDirectoryError,
+    InconsistentTopicIdError,
     InvalidConfigError,
     InvalidRequestError,
     TopicAlreadyExistsError,
@@ -37,6 +38,26 @@ async def test_a_topic_is_created_listed_described_and_deleted(bench: ServiceBen
     for gone in (admin.describe_topics(["b"]), admin.delete_topic("b"), bench.append("b", [b"x"])):
         with pytest.raises(UnknownTopicOrPartitionError):
             await gone
+
+
+async def test_a_change_that_means_a_former_topic_is_refused(bench: ServiceBench) -> None:
+    topics = bench.client.topics
+    former = await topics.create("t")
+    await topics.delete("t", topic_id=former.topic_id)
+    topic = await topics.create("t")
+    for refused in (
+        topics.alter("t", {"retention.ms": 1}, topic_id=former.topic_id),
+        topics.add_partitions("t", 3, topic_id=former.topic_id),
+        topics.delete("t", topic_id=former.topic_id),
+    ):
+        with pytest.raises(InconsistentTopicIdError):
+            await refused
+    assert await topics.describe("t") == topic, "nothing has changed"
+    await topics.alter("t", {"retention.ms": 1}, topic_id=topic.topic_id)
+    changed = await topics.add_partitions("t", 3, topic_id=topic.topic_id)
+    assert (dict(changed.config_overrides), changed.partition_count) == ({"retention.ms": "1"}, 3)
+    await topics.delete("t", topic_id=topic.topic_id)
+    assert await topics.list() == []
 
 
 @pytest.mark.parametrize(
