@@ -16,7 +16,7 @@ from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
-from tests.support.tiered.away_store import AwayStore
+from tests.support.tiered.stores.away_store import AwayStore
 
 HOUR_MS = 3_600_000
 SEGMENT_BYTES = 1024
@@ -93,7 +93,7 @@ async def test_a_start_that_moved_in_an_outage_survives_a_restart_and_is_committ
 ):
     world = World()
     async with world.serving() as bench:
-        await create(bench, {"retention.ms": str(HOUR_MS)})
+        await create(bench, {"retention.ms": str(HOUR_MS), "remote.copy.max.age.ms": "1"})
         await load(bench, world.clock, 6)
         await bench.client.admin.upload(["t"])
         await load(bench, world.clock, 6)
@@ -108,6 +108,7 @@ async def test_a_start_that_moved_in_an_outage_survives_a_restart_and_is_committ
     world.store.is_away = False
     async with world.serving() as bench:
         assert bench.partition().log_start_offset == start
+        world.clock.advance(1)
         bench.server.engine.tier.manager.upload_pass()
         state = committed(bench)
         assert state.log_start_offset == start

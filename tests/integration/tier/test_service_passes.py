@@ -28,7 +28,7 @@ from tests.support.service.service_bench import ServiceBench, service_bench
 MAX_SILENCE_MS = 60_000
 DAY_MS = 24 * 3_600_000
 PASSES = ("head-refresh", "upload", "remote-retention", "deleted-topics", "collector", "fold")
-SHORT = {"segment.bytes": "1024", "retention.ms": str(DAY_MS), "local.retention.bytes": "-2"}
+SHORT = {"segment.bytes": "1024", "retention.ms": str(DAY_MS), "remote.copy.max.age.ms": "1"}
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 
@@ -89,6 +89,8 @@ class World:
         for _ in range(count):
             record = Record(0, self.clock.now_ms(), b"k", bytes(600))
             await self.bench.client.append("t", 0, [record], durability=Durability.DISK)
+        # The records are old enough for their upload.
+        self.advance(1)
 
     async def shard(self) -> values.ShardStatus:
         [found] = (await self.bench.client.admin.tier_status()).shards
@@ -139,8 +141,8 @@ async def test_passes_go_through_an_outage_and_a_wrong_clock(caplog: pytest.LogC
 
 
 async def check_outage(one: World) -> None:
-    await one.append(5)
     answered_ms = one.clock.now_ms()
+    await one.append(5)
     one.is_away = True
     assert await one.run("head-refresh") == [of_pass(WARNING, "head-refresh")]
     assert not (await one.shard()).disk_appends_refused

@@ -13,7 +13,7 @@ from stratalog.testing.faulty_object_store import FaultyObjectStore, StoreTrace
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultsAt
-from tests.support.tiered.careless_store import CarelessStore
+from tests.support.tiered.stores.careless_store import CarelessStore
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def tier() -> None:
 @json_option
 @server_option
 def status(as_json: bool, server: str) -> None:
-    """Show what is wrong; then shards, background passes and topics.
+    """Show faults, shards, background passes and topics.
 
     The lines before the first table say what is wrong now, and what to do; there are none if all is well.
 

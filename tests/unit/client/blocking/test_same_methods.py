@@ -114,6 +114,6 @@ def test_completion_and_help_find_the_methods() -> None:
         shown = pydoc.plain(pydoc.render_doc(client.topics))
         assert "create(" in shown
         assert "exists_ok: 'bool' = False" in shown or "exists_ok: bool = False" in shown
-        assert str(inspect.getdoc(Topics.delete)) in shown
+        assert all(line in shown for line in str(inspect.getdoc(Topics.delete)).splitlines())
         for part in (client, client.admin, client.operations, client.topics):
             assert not hasattr(part, "nothing")

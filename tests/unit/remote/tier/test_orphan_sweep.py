@@ -24,9 +24,9 @@ from stratalog.remote.tier.orphan_sweep import OrphanKind, OrphanSweep, SweepRep
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.tiered.current_keys import left_over_keys
-from tests.support.tiered.listed_names import ListedNames
 from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness
-from tests.support.tiered.unfinished_uploads import UnfinishedUploads
+from tests.support.tiered.stores.listed_names import ListedNames
+from tests.support.tiered.stores.unfinished_uploads import UnfinishedUploads
 
 DAY_MS = 24 * 3_600_000
 
