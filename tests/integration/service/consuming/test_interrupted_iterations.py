@@ -24,7 +24,7 @@ from stratalog.client.blocking import loop_thread
 from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
-from stratalog.client.errors import ClientClosedError, ServerUnavailableError
+from stratalog.client.errors import ClientClosedError, RecordDecodingError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
 from stratalog.record.record import Record
@@ -176,14 +176,34 @@ async def test_a_decoder_that_fails_gets_the_record_again(bench: ServiceBench) -
 
     def decode(value: bytes) -> int:
         calls.append(value)
-        if value == b"1" and calls.count(value) == 1:
-            raise ArithmeticError("the first time it fails")
+        # The list of records, and then the record by itself.
+        if value == b"1" and calls.count(value) <= 2:
+            raise ArithmeticError("the first times it fails")
         return int(value)
 
     consumer = bench.client.consume("t", until="latest", decode_value=decode)
-    with pytest.raises(ArithmeticError):
+    assert (await anext(aiter(consumer))).value == 0
+    with pytest.raises(RecordDecodingError) as caught:
         await anext(aiter(consumer))
-    assert [record.value async for record in consumer] == [0, 1, 2]
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert [record.value async for record in consumer] == [1, 2]
+
+
+async def test_a_record_that_cannot_be_decoded_is_named_and_can_be_passed(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 2)
+    for values in ([b"0", b"1"], [b"2", b"\xff", b"4"]):
+        await bench.append("t", values, partition=1)
+    consumer = bench.client.consume("t", until="latest", decode_value="utf-8")
+    records = aiter(consumer)
+    assert [(await anext(records)).value for _ in range(3)] == ["0", "1", "2"]
+    for _ in range(2):
+        with pytest.raises(RecordDecodingError) as caught:
+            await anext(records)
+        assert consumer.positions == {0: 0, 1: 3}
+        place = {"topic": "t", "partition": 1, "offset": 3, "origin": "value"}
+        assert place.items() <= caught.value.fields.items()
+    await consumer.seek(1, 4)
+    assert [record.value async for record in consumer] == ["4"]
 
 
 class Interrupted:
