@@ -18,9 +18,8 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import grpc
 
@@ -54,6 +53,8 @@ from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import ConsumerRecord
+
+_T = TypeVar("_T")
 
 STREAM_MAX_BYTES = 2 << 20
 """Limit of one response of a session. Larger ones leave a processor's cache before they are decoded."""
@@ -187,8 +188,7 @@ class TopicFollower:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        async with self._meant_topic():
-            offsets = await self._start_offsets([partition], position)
+        offsets = await self._of_meant_topic(self._start_offsets([partition], position))
         self._move(followed, offsets.get(partition, followed.next_offset))
 
     def step_back(self, upcoming: ConsumerRecord) -> None:
@@ -197,8 +197,8 @@ class TopicFollower:
 
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
-        async with self._meant_topic():
-            found = await self._finder.ends([self._place(number) for number in self.readable_positions])
+        places = [self._place(number) for number in self.readable_positions]
+        found = await self._of_meant_topic(self._finder.ends(places))
         return {place.partition: offset for place, offset in found.items()}
 
     async def next_part(self) -> FetchedRecords | None:
@@ -258,7 +258,9 @@ class TopicFollower:
                 arriving = self._arriving or self._begin_arriving()
                 await asyncio.wait((arriving,))
                 if self._arriving is not arriving:
-                    return None
+                    # Closed, by its reader or with the client.
+                    with self._client.channel.open():
+                        return None
                 self._arriving = None
                 answered = self._arrived(arriving)
                 # An answer from before a change belongs to another position.
@@ -311,10 +313,9 @@ class TopicFollower:
             while self._pending():
                 session = self._session(patience)
                 try:
-                    async with self._meant_topic():
-                        async for answered in session:
-                            patience.succeed()
-                            yield answered
+                    while (answered := await self._of_meant_topic(anext(session, None))) is not None:
+                        patience.succeed()
+                        yield answered
                 except LogStoreError as error:
                     pause_s = (
                         patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
@@ -330,13 +331,12 @@ class TopicFollower:
             if refreshing is not None:
                 refreshing.cancel()
 
-    @asynccontextmanager
-    async def _meant_topic(self) -> AsyncGenerator[None]:
-        """A context for calls about the topic. Raises ClientClosedError, and InconsistentTopicIdError instead
+    async def _of_meant_topic(self, call: Awaitable[_T]) -> _T:
+        """The result of a call about the topic. Raises ClientClosedError, and InconsistentTopicIdError in place
         of UnknownTopicOrPartitionError if the topic was deleted and another one has its name by now."""
         try:
             with self._client.channel.open():
-                yield
+                return await call
         except UnknownTopicOrPartitionError as error:
             try:
                 await self._partition_count()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator, Iterable
 from random import Random
 from typing import Any
@@ -297,6 +298,67 @@ async def test_the_client_closed_while_another_task_waits(bench: ServiceBench, i
         await waiting
     assert not waiting.cancelled()
     await bench.until_waiting(0)
+
+
+PROGRAM = """
+import asyncio, sys
+from stratalog.client import Client
+
+async def main():
+    async with Client(sys.argv[1]) as client:
+{body}
+
+asyncio.run(main())
+"""
+
+BODIES = {
+    "a consumer that is dropped": """
+        async for record in client.consume("t"):
+            break
+""",
+    "a consumer that is kept": """
+        consumer = client.consume("t")
+        async for record in consumer:
+            break
+""",
+    "a consumer of a client that is not closed": """
+        other = Client(sys.argv[1])
+        async for record in other.consume("t"):
+            break
+""",
+    "a table that was not left": """
+        table = await client.table("t").__aenter__()
+""",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+async def test_a_program_that_ends_between_two_iterations_prints_nothing(
+    bench: ServiceBench, body: str
+) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.append("t", [b"0", b"1"])
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM.format(body=body),
+        bench.client.address,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(program.communicate(), PATIENCE_S)
+    assert (program.returncode, output, errors) == (0, b"", b"")
+
+
+async def test_a_table_ends_with_its_client(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    client = Client(bench.client.address)
+    async with client.table("t") as table:
+        changes = await waiting_for_next(table.changes())
+        await client.close()
+        for ended in (changes, table.caught_up()):
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(ended, PATIENCE_S)
 
 
 async def test_closed_twice_and_read_again(bench: ServiceBench) -> None:
