@@ -18,7 +18,8 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import grpc
@@ -188,7 +189,7 @@ class TopicFollower:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        offsets = await self._of_meant_topic(self._start_offsets([partition], position))
+        offsets = await self._of_meant_topic(lambda: self._start_offsets([partition], position))
         self._move(followed, offsets.get(partition, followed.next_offset))
 
     def step_back(self, upcoming: ConsumerRecord) -> None:
@@ -198,7 +199,7 @@ class TopicFollower:
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
         places = [self._place(number) for number in self.readable_positions]
-        found = await self._of_meant_topic(self._finder.ends(places))
+        found = await self._of_meant_topic(lambda: self._finder.ends(places))
         return {place.partition: offset for place, offset in found.items()}
 
     async def next_part(self) -> FetchedRecords | None:
@@ -312,8 +313,9 @@ class TopicFollower:
         try:
             while self._pending():
                 session = self._session(patience)
+                upcoming = partial(anext, session, None)
                 try:
-                    while (answered := await self._of_meant_topic(anext(session, None))) is not None:
+                    while (answered := await self._of_meant_topic(upcoming)) is not None:
                         patience.succeed()
                         yield answered
                 except LogStoreError as error:
@@ -331,12 +333,12 @@ class TopicFollower:
             if refreshing is not None:
                 refreshing.cancel()
 
-    async def _of_meant_topic(self, call: Awaitable[_T]) -> _T:
-        """The result of a call about the topic. Raises ClientClosedError, and InconsistentTopicIdError in place
-        of UnknownTopicOrPartitionError if the topic was deleted and another one has its name by now."""
+    async def _of_meant_topic(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """The result of a call about the topic. Raises ClientClosedError, and InconsistentTopicIdError if the
+        topic is unknown because it was deleted and another one has its name by now."""
         try:
             with self._client.channel.open():
-                return await call
+                return await call()
         except UnknownTopicOrPartitionError as error:
             try:
                 await self._partition_count()

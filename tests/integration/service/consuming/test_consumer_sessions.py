@@ -209,3 +209,5 @@ async def test_the_client_closed_between_two_iterations(bench: ServiceBench) -> 
     await client.close()
     with pytest.raises(ClientClosedError):
         await offsets_until(aiter(consumer), 1)
+    with pytest.raises(ClientClosedError):
+        await consumer.seek(0, 0)
