@@ -25,12 +25,11 @@ from stratalog.client.consuming.consumer_settings import (
 )
 from stratalog.client.consuming.position_finder import OffsetQuery
 from stratalog.client.errors import refusing_misfits
-from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike
 from stratalog.client.messages import (
     AppendAck,
     DurabilityLike,
     FetchedPartition,
-    IsolationLike,
     OffsetAnswer,
     StoreMetadata,
     TopicMetadata,

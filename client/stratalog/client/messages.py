@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import RecordDecodingError, refusing_misfits
-from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike, isolation_level
 from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
@@ -162,7 +162,6 @@ _ISOLATIONS = {
 }
 
 DurabilityLike = Durability | Literal["os", "disk", "object"]
-IsolationLike = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 
 
 def wire_durability(durability: DurabilityLike | None) -> log_pb2.Durability.ValueType:
@@ -179,12 +178,7 @@ def wire_durability(durability: DurabilityLike | None) -> log_pb2.Durability.Val
 
 def wire_isolation(isolation: IsolationLike) -> log_pb2.IsolationLevel.ValueType:
     """The value on the wire. Raises InvalidRequestError."""
-    for member, number in _ISOLATIONS.items():
-        if isolation in (member, member.value):
-            return number
-    raise InvalidRequestError(
-        "there is no such isolation level", isolation=isolation, allowed="read_uncommitted, read_committed"
-    )
+    return _ISOLATIONS[isolation_level(isolation)]
 
 
 def append_ack(topic: str, ack: log_pb2.AppendResponse) -> AppendAck:

@@ -440,6 +440,7 @@ class TopicFollower:
             followed.end_before_newer(answer)
             return True
         error = self._client.channel.failure(answer.error, server)
+        error.fields = {"topic": self._wanted.topic, "partition": answer.partition, **error.fields}
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0
             self._changed.set()
