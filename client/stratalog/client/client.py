@@ -17,15 +17,19 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.append_record import AppendRecord, encodable
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
-from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerOptions, consumer_settings
+from stratalog.client.consuming.consumer_settings import (
+    ConsumedRange,
+    ConsumerOptions,
+    ConsumerSettings,
+    consumer_settings,
+)
 from stratalog.client.consuming.position_finder import OffsetQuery
 from stratalog.client.errors import refusing_misfits
-from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike
 from stratalog.client.messages import (
     AppendAck,
     DurabilityLike,
     FetchedPartition,
-    IsolationLike,
     OffsetAnswer,
     StoreMetadata,
     TopicMetadata,
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 
     from stratalog.client.consuming.consumer import Consumer
     from stratalog.client.consuming.table import Table
+    from stratalog.client.consuming.topic_follower import TopicFollower
     from stratalog.client.producer import Producer
     from stratalog.record.codecs.compression import Codec
     from stratalog.record.native.consumer_records import Decoder
@@ -87,6 +92,8 @@ class Client:
         self.topics = Topics(self.admin)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         """Those that `close` ends. The event loop keeps a producer that has records."""
+        self._followers: weakref.WeakSet[TopicFollower] = weakref.WeakSet()
+        """Those of consumers and tables, which `close` ends."""
 
     @property
     def address(self) -> str:
@@ -334,13 +341,12 @@ class Client:
         record is asked for.
         """
         from stratalog.client.consuming.consumer import Consumer
-        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=follow, partitions=partitions, topic_id=topic_id
         )
         chosen = consumer_settings(self._retry, decode, settings)
-        return Consumer(TopicFollower(self, wanted, chosen), chosen)
+        return Consumer(self._follower(wanted, chosen), chosen)
 
     def table(
         self,
@@ -353,14 +359,13 @@ class Client:
         """A table of the latest value of each key, kept up to date; `async with`. Options as `consume`, but
         without `max_records`. Raises InvalidRequestError."""
         from stratalog.client.consuming.table import Table
-        from stratalog.client.consuming.topic_follower import TopicFollower
 
         chosen = consumer_settings(self._retry, decode, settings)
         if chosen.max_records is not None:
             raise InvalidRequestError(
                 "a table has all records; leave out max_records", max_records=chosen.max_records
             )
-        follower = TopicFollower(self, ConsumedRange.of(topic, partitions=partitions), chosen)
+        follower = self._follower(ConsumedRange.of(topic, partitions=partitions), chosen)
         return Table(follower, has_bytes_keys=chosen.decode_key is None)
 
     async def read_arrow(
@@ -382,23 +387,32 @@ class Client:
         strings with "utf-8". Needs the extra `arrow`. Raises as `consume` and its first record.
         """
         from stratalog.client.consuming.arrow_reader import read_arrow
-        from stratalog.client.consuming.topic_follower import TopicFollower
 
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=False, partitions=partitions, topic_id=topic_id
         )
         chosen = consumer_settings(self._retry, decode, settings)
-        return await read_arrow(TopicFollower(self, wanted, chosen), chosen, columns)
+        return await read_arrow(self._follower(wanted, chosen), chosen, columns)
+
+    def _follower(self, wanted: ConsumedRange, settings: ConsumerSettings) -> TopicFollower:
+        from stratalog.client.consuming.topic_follower import TopicFollower
+
+        follower = TopicFollower(self, wanted, settings)
+        self._followers.add(follower)
+        return follower
 
     async def close(self) -> None:
-        """End the producers, with a ResourceWarning of records that are not stored, end the calls that
-        wait, and close the connection. May be repeated.
+        """End the producers, with a ResourceWarning of records that are not stored, end the consumers, the
+        tables and the calls that wait, and close the connection. May be repeated.
         """
         try:
             for producer in list(self._producers):
                 producer.end()
         finally:
             await self.channel.close()
+        # Not before: readers that wait get ClientClosedError, because the channel is closed.
+        for follower in list(self._followers):
+            await follower.close()
 
     async def __aenter__(self) -> Self:
         return self

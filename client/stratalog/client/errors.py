@@ -49,6 +49,21 @@ class BufferFullError(LogStoreError):
     retriable = True
 
 
+class RecordDecodingError(LogStoreError):
+    """A decoder failed for a record; its error is the cause. Seek to `offset` + 1, or read with another
+    decoder. Fields: topic, partition, offset, origin (the part of the record: `key` or `value`), reason.
+    """
+
+    code = "RECORD_DECODING_FAILED"
+
+    def __init__(
+        self,
+        message: str = "the record cannot be decoded; go on behind it, or use another decoder",
+        **fields: object,
+    ) -> None:
+        super().__init__(message, **fields)
+
+
 class ClientClosedError(LogStoreError):
     """The client or the producer was closed before or during the call. Make another one."""
 

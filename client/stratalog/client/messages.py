@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import Durability, TopicPartition
-from stratalog.client.errors import refusing_misfits
-from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.errors import RecordDecodingError, refusing_misfits
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike, isolation_level
 from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
@@ -162,7 +162,6 @@ _ISOLATIONS = {
 }
 
 DurabilityLike = Durability | Literal["os", "disk", "object"]
-IsolationLike = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 
 
 def wire_durability(durability: DurabilityLike | None) -> log_pb2.Durability.ValueType:
@@ -179,12 +178,7 @@ def wire_durability(durability: DurabilityLike | None) -> log_pb2.Durability.Val
 
 def wire_isolation(isolation: IsolationLike) -> log_pb2.IsolationLevel.ValueType:
     """The value on the wire. Raises InvalidRequestError."""
-    for member, number in _ISOLATIONS.items():
-        if isolation in (member, member.value):
-            return number
-    raise InvalidRequestError(
-        "there is no such isolation level", isolation=isolation, allowed="read_uncommitted, read_committed"
-    )
+    return _ISOLATIONS[isolation_level(isolation)]
 
 
 def append_ack(topic: str, ack: log_pb2.AppendResponse) -> AppendAck:
@@ -277,18 +271,35 @@ def fetched_parts(
     decode_key: Decoder = None,
     decode_value: Decoder = None,
 ) -> Iterator[FetchedRecords]:
-    """The records of `answer` in [fetch_offset, next_fetch_offset) and below `end_offset`, if given, in parts
-    of bounded size, decoded on demand. Markers and records of aborted transactions are left out.
+    """Yield the records of `answer` in [fetch_offset, next_fetch_offset) and below `end_offset`, if given, in
+    parts of bounded size, decoded on demand. Markers and records of aborted transactions are left out.
 
     There is at least one part. Only the last one may be empty; its `next_offset` is the end of the response
-    or the end offset. Raises CorruptRecordError, after the records of all batches before the damaged one.
+    or the end offset. Raises CorruptRecordError, after the records of all batches before the damaged one, and
+    RecordDecodingError, after the records before the one for which a decoder failed.
     """
+    limit = answer_end(answer, end_offset)
+    try:
+        for part in _parts(answer, fetch_offset, limit, decode_key, decode_value):
+            fetch_offset = part.next_offset
+            yield part
+        return
+    except Exception:  # noqa: BLE001 - a decoder may raise any error, and does not name the record
+        pass
+    for part in _parts(answer, fetch_offset, limit, None, None):
+        yield from _decoded_singly(answer, part, decode_key, decode_value)
+
+
+def _parts(
+    answer: FetchAnswer, fetch_offset: int, limit: int, decode_key: Decoder, decode_value: Decoder
+) -> Iterator[FetchedRecords]:
+    """Yield the parts of the records in [fetch_offset, limit). Raises CorruptRecordError, and the errors of
+    the decoders."""
     # Not above: messages without records need no record format.
     from stratalog.record.reading.readable_batches import readable_batches
     from stratalog.record.reading.record_portions import RecordReading, record_portions
 
     place = TopicPartition(answer.topic, answer.partition)
-    limit = answer_end(answer, end_offset)
     if fetch_offset < limit:
         reading = RecordReading(*place, fetch_offset, limit, decode_key, decode_value)
         is_readable = readable_batches(answer.aborted_transactions)
@@ -299,6 +310,62 @@ def fetched_parts(
                 return
             yield FetchedRecords(place, records, last_offset + 1, last_epoch)
     yield FetchedRecords(place, [], limit, -1)
+
+
+def _decoded_singly(
+    answer: FetchAnswer, part: FetchedRecords, decode_key: Decoder, decode_value: Decoder
+) -> Iterator[FetchedRecords]:
+    """Yield the part with its records decoded. Raises RecordDecodingError, after the records before it."""
+    # Not above: as in `_parts`.
+    from stratalog.record.batch import batches
+
+    records: list[ConsumerRecord] = []
+    failure: RecordDecodingError | None = None
+    for record in part.records:
+        try:
+            records.append(_decoded(record, decode_key, decode_value))
+        except RecordDecodingError as error:
+            failure = error
+            break
+    if failure is None:
+        yield part._replace(records=records)
+        return
+    if records:
+        last_offset = records[-1].offset
+        # The failed record may have a newer one.
+        last_epoch = next(
+            one.leader_epoch for _, one in batches(answer.batches) if one.last_offset >= last_offset
+        )
+        yield part._replace(records=records, next_offset=last_offset + 1, last_epoch=last_epoch)
+    raise failure
+
+
+def _decoded(record: ConsumerRecord, decode_key: Decoder, decode_value: Decoder) -> ConsumerRecord:
+    """The record with its key and its value decoded. Raises RecordDecodingError."""
+    # Not above: as in `_parts`.
+    from stratalog.record.native.consumer_records import ConsumerRecord, decoded_part
+
+    def decoded(origin: str, part: bytes | None, decode: Decoder) -> Any:
+        try:
+            return decoded_part(part, decode)
+        except Exception as error:
+            raise RecordDecodingError(
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                origin=origin,
+                reason=error,
+            ) from error
+
+    return ConsumerRecord(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp_ms,
+        decoded("key", record.key, decode_key),
+        decoded("value", record.value, decode_value),
+        record.headers,
+    )
 
 
 def answer_end(answer: FetchAnswer, end_offset: int | None) -> int:

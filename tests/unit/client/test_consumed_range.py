@@ -65,7 +65,7 @@ OTHERS: list[dict[str, Any]] = [
     *({"max_records": one} for one in (0, -1, 1 << 63, True, 2.0, "2")),
     *({"follow": one} for one in (1, "yes")),
     *({"topic_id": one} for one in (None, 7)),
-    *({"isolation": one} for one in ("read_committed", 1)),
+    *({"isolation": one} for one in ("dirty", 1, None)),
     *({"decode": one} for one in ("latin-1", 7, True)),
     {"auto_offset_reset": "none"},
     {"auto_offset_reset": None},

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.client.errors import RecordDecodingError
 from stratalog.client.messages import FetchedRecords, fetched_parts
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -137,3 +138,32 @@ def test_memory_does_not_grow_with_what_an_answer_decompresses_to() -> None:
         tracemalloc.stop()
     assert (count, fetched is not None and fetched.next_offset) == (80 * 12, 80 * 12)
     assert peak_bytes < 32 * MIB, "twelve times 8 MiB were read"
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("failing", [1, 2, 3, 5, 3000, 6001])
+def test_the_records_before_one_that_cannot_be_decoded_come_first(codec: Codec, failing: int) -> None:
+    """Batches of different epochs, the last one in several parts, read from offset 1 on."""
+    values = [b"v"] * 6002
+    values[failing] = b"\xff"
+    batches = b"".join(
+        encode_batch(
+            [Record(0, 5, b"k", value) for value in values[first:end]],
+            base_offset=first,
+            leader_epoch=epoch,
+            codec=codec,
+        )
+        for first, end, epoch in [(0, 2, 4), (2, 4, 5), (4, 6002, 6)]
+    )
+    parts: list[FetchedRecords] = []
+    with pytest.raises(RecordDecodingError) as caught:
+        parts.extend(fetched_parts(answer_of(batches, 6002), 1, decode_value="utf-8"))
+    place = {"topic": "t", "partition": 1, "offset": failing, "origin": "value"}
+    assert place.items() <= caught.value.fields.items()
+    assert isinstance(caught.value.__cause__, UnicodeDecodeError)
+    assert [record.offset for part in parts for record in part.records] == list(range(1, failing))
+    assert all(record.value == "v" for part in parts for record in part.records)
+    for part in parts:
+        last_offset = part.records[-1].offset
+        assert part.next_offset == last_offset + 1
+        assert part.last_epoch == (4 if last_offset < 2 else 5 if last_offset < 4 else 6)

@@ -15,15 +15,8 @@ from stratalog.client.blocking.loop_thread import LoopThread
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer_settings import ConsumerOptions
 from stratalog.client.consuming.position_finder import OffsetQuery
-from stratalog.client.isolation_level import IsolationLevel
-from stratalog.client.messages import (
-    AppendAck,
-    DurabilityLike,
-    FetchedPartition,
-    IsolationLike,
-    OffsetAnswer,
-    StoreMetadata,
-)
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike
+from stratalog.client.messages import AppendAck, DurabilityLike, FetchedPartition, OffsetAnswer, StoreMetadata
 from stratalog.client.position import Place, Places, Position
 
 if TYPE_CHECKING:

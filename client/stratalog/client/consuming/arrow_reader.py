@@ -11,8 +11,10 @@ from stratalog.base.errors import InvalidRequestError, UnsupportedOperationError
 from stratalog.client.consuming.consumer_settings import ConsumerSettings
 from stratalog.client.consuming.followed_partition import FollowedPartition
 from stratalog.client.consuming.topic_follower import TopicFollower
+from stratalog.client.errors import RecordDecodingError
 from stratalog.client.messages import answer_end
 from stratalog.record.columns import ColumnBuffers
+from stratalog.record.native.consumer_records import decoded_part
 from stratalog.record.reading.column_portions import ColumnPortion, column_portions
 from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.record.reading.record_portions import RecordReading
@@ -49,9 +51,13 @@ class _Column:
         self._array_of = array_of
 
     def array(self, rows: ColumnBuffers, partition: int) -> AnyArray:
-        """The column of these rows."""
-        found = self._array_of(rows, partition)
+        """The column of these rows. Raises ArrowInvalid for bytes that are no text."""
+        found = self.bytes_array(rows, partition)
         return found.cast(pa.string()) if self.is_text else found
+
+    def bytes_array(self, rows: ColumnBuffers, partition: int) -> AnyArray:
+        """The column of these rows, text as bytes."""
+        return self._array_of(rows, partition)
 
 
 def columns_of(names: Sequence[str] | None, decode_key: Decoder, decode_value: Decoder) -> dict[str, _Column]:
@@ -84,7 +90,7 @@ async def read_arrow(
         while (answered := await follower.next_answer()) is not None:
             answer, followed = answered
             for portion in _portions(answer, followed, columns):
-                arrays = [column.array(portion.rows, answer.partition) for column in columns.values()]
+                arrays = _arrays(portion.rows, answer, columns)
                 batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
                 row_count += portion.rows.row_count
                 if max_count is not None and row_count >= max_count:
@@ -110,6 +116,33 @@ def _portions(
     followed.next_offset = limit
     followed.pass_epoch(answer, portions[-1].last_epoch if portions else -1)
     return portions
+
+
+def _arrays(
+    rows: ColumnBuffers, answer: log_pb2.FetchedPartition, columns: dict[str, _Column]
+) -> list[AnyArray]:
+    """The columns of the rows. Raises RecordDecodingError."""
+    try:
+        return [column.array(rows, answer.partition) for column in columns.values()]
+    except pa.ArrowInvalid:
+        texts = {
+            name: column.bytes_array(rows, answer.partition)
+            for name, column in columns.items()
+            if column.is_text
+        }
+        for index, offset in enumerate(rows.offset):
+            for name, text in texts.items():
+                try:
+                    decoded_part(text[index].as_py(), "utf-8")
+                except UnicodeDecodeError as error:
+                    raise RecordDecodingError(
+                        topic=answer.topic,
+                        partition=answer.partition,
+                        offset=offset,
+                        origin=name,
+                        reason=error,
+                    ) from error
+        raise
 
 
 def _timestamps(rows: ColumnBuffers) -> AnyArray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypedDict, cast, ge
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.client.consuming.position_finder import OnOffline
-from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike, isolation_level
 from stratalog.client.position import EARLIEST, LATEST, Places, Positions, positions_of
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.whole_number import INT32_MAX, INT64_MAX, shown, whole_number
@@ -78,7 +78,7 @@ class ConsumedRange(NamedTuple):
 class ConsumerSettings:
     """The way to consume. Immutable."""
 
-    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED
     max_records: int | None = None
     """Ends after this many records, at least 1. None: no limit."""
     auto_offset_reset: OffsetReset = "error"
@@ -100,7 +100,7 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing. Raises InvalidRequestError."""
-        _require(_is(self.isolation, IsolationLevel), "isolation", self.isolation, "an IsolationLevel")
+        isolation_level(self.isolation)
         if self.max_records is not None:
             whole_number("max_records", self.max_records, 1, INT64_MAX)
         resets = get_args(OffsetReset)
@@ -118,7 +118,7 @@ class ConsumerSettings:
 class ConsumerOptions(TypedDict, total=False):
     """The fields of `ConsumerSettings`, as keyword arguments."""
 
-    isolation: IsolationLevel
+    isolation: IsolationLike
     max_records: int | None
     auto_offset_reset: OffsetReset
     decode_key: Decoder

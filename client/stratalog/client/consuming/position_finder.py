@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicPartition
-from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.isolation_level import IsolationLevel, IsolationLike
 from stratalog.client.messages import OffsetAnswer
 from stratalog.client.position import (
     EARLIEST,
@@ -31,7 +31,7 @@ class OffsetSource(Protocol):
     """The part of a client that looks offsets up."""
 
     async def offset_answers(
-        self, queries: Iterable[OffsetQuery], *, isolation: IsolationLevel
+        self, queries: Iterable[OffsetQuery], *, isolation: IsolationLike
     ) -> list[OffsetAnswer]: ...
 
 
@@ -40,7 +40,7 @@ class PositionFinder(NamedTuple):
     DataDirectoryError."""
 
     source: OffsetSource
-    isolation: IsolationLevel
+    isolation: IsolationLike
     on_offline: OnOffline | None = None
 
     async def offsets(

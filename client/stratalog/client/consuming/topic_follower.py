@@ -18,9 +18,9 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import grpc
 
@@ -54,6 +54,8 @@ from stratalog.v1 import log_pb2, log_pb2_grpc
 
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import ConsumerRecord
+
+_T = TypeVar("_T")
 
 STREAM_MAX_BYTES = 2 << 20
 """Limit of one response of a session. Larger ones leave a processor's cache before they are decoded."""
@@ -187,8 +189,7 @@ class TopicFollower:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        async with self._meant_topic():
-            offsets = await self._start_offsets([partition], position)
+        offsets = await self._of_meant_topic(lambda: self._start_offsets([partition], position))
         self._move(followed, offsets.get(partition, followed.next_offset))
 
     def step_back(self, upcoming: ConsumerRecord) -> None:
@@ -197,8 +198,8 @@ class TopicFollower:
 
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
-        async with self._meant_topic():
-            found = await self._finder.ends([self._place(number) for number in self.readable_positions])
+        places = [self._place(number) for number in self.readable_positions]
+        found = await self._of_meant_topic(lambda: self._finder.ends(places))
         return {place.partition: offset for place, offset in found.items()}
 
     async def next_part(self) -> FetchedRecords | None:
@@ -258,7 +259,9 @@ class TopicFollower:
                 arriving = self._arriving or self._begin_arriving()
                 await asyncio.wait((arriving,))
                 if self._arriving is not arriving:
-                    return None
+                    # Closed, by its reader or with the client.
+                    with self._client.channel.open():
+                        return None
                 self._arriving = None
                 answered = self._arrived(arriving)
                 # An answer from before a change belongs to another position.
@@ -310,11 +313,11 @@ class TopicFollower:
         try:
             while self._pending():
                 session = self._session(patience)
+                upcoming = partial(anext, session, None)
                 try:
-                    async with self._meant_topic():
-                        async for answered in session:
-                            patience.succeed()
-                            yield answered
+                    while (answered := await self._of_meant_topic(upcoming)) is not None:
+                        patience.succeed()
+                        yield answered
                 except LogStoreError as error:
                     pause_s = (
                         patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
@@ -330,13 +333,12 @@ class TopicFollower:
             if refreshing is not None:
                 refreshing.cancel()
 
-    @asynccontextmanager
-    async def _meant_topic(self) -> AsyncGenerator[None]:
-        """A context for calls about the topic. Raises ClientClosedError, and InconsistentTopicIdError instead
-        of UnknownTopicOrPartitionError if the topic was deleted and another one has its name by now."""
+    async def _of_meant_topic(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """The result of a call about the topic. Raises ClientClosedError, and InconsistentTopicIdError if the
+        topic is unknown because it was deleted and another one has its name by now."""
         try:
             with self._client.channel.open():
-                yield
+                return await call()
         except UnknownTopicOrPartitionError as error:
             try:
                 await self._partition_count()
@@ -438,6 +440,7 @@ class TopicFollower:
             followed.end_before_newer(answer)
             return True
         error = self._client.channel.failure(answer.error, server)
+        error.fields = {"topic": self._wanted.topic, "partition": answer.partition, **error.fields}
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0
             self._changed.set()

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.record.native.kernels import NATIVE
-from stratalog.record.native.pure_consumer_records import Decoder
+from stratalog.record.native.pure_consumer_records import Decoder, decoded_part
 
 __all__ = (
     "ConsumerRecord",
@@ -27,6 +27,7 @@ __all__ = (
     "RecordCursor",
     "decode_consumer_batches",
     "decode_consumer_records",
+    "decoded_part",
 )
 
 if TYPE_CHECKING or not NATIVE:

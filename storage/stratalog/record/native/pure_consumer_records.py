@@ -18,6 +18,13 @@ Decoder = str | Callable[[bytes], Any] | None
 """Makes a key or a value of bytes: "utf-8", a function, or None, which leaves the bytes."""
 
 
+def decoded_part(part: bytes | None, decode: Decoder) -> Any:
+    """A key or a value as the decoder makes it. Null stays None. Raises the decoder's errors."""
+    if part is None or decode is None:
+        return part
+    return part.decode() if isinstance(decode, str) else decode(part)
+
+
 class Reading(Protocol):
     """The records of a partition that a reader wants, and their form: ``RecordReading``."""
 
@@ -125,8 +132,8 @@ def decode_consumer_records(
             reading.partition,
             record.offset,
             record.timestamp_ms,
-            _part(record.key, reading.decode_key),
-            _part(record.value, reading.decode_value),
+            decoded_part(record.key, reading.decode_key),
+            decoded_part(record.value, reading.decode_value),
             record.headers,
         )
         for record in decoded
@@ -176,9 +183,3 @@ class RecordCursor:
             self._index = 0
         self._index += 1
         return self._records[self._index - 1]
-
-
-def _part(part: bytes | None, decode: Decoder) -> Any:
-    if part is None or decode is None:
-        return part
-    return part.decode() if isinstance(decode, str) else decode(part)

@@ -23,6 +23,8 @@ from stratalog.client.consuming.consumer import Consumer
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
+from stratalog.server.rpc.status import status_of_error
+from stratalog.v1 import log_pb2
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench
 
@@ -149,6 +151,23 @@ async def test_an_error_of_a_partition_is_raised_with_its_fields(error: LogStore
     assert consumer.positions == {0: 2}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        LogTruncatedError("the log parted", end_offset=1),
+        OffsetOutOfRangeError("the offset is gone", topic="t", partition=1, offset=2),
+    ],
+    ids=lambda error: error.code,
+)
+async def test_the_error_of_an_answer_names_its_partition(error: LogStoreError) -> None:
+    failed = log_pb2.FetchedPartition(topic="t", partition=1, error=status_of_error(error))
+    service = ScriptedService([[answer(0, 2), failed]], partition_count=2)
+    async with scripted(service) as address, Client(address) as client:
+        found, raised = await records_until_error(client.consume("t"))
+    assert (found, type(raised)) == ([0, 1], type(error))
+    assert raised.fields == {"topic": "t", "partition": 1, **error.fields}
+
+
 async def test_a_damaged_batch_is_refused_behind_the_records_before_it() -> None:
     damaged = answer(3, 2, partition=1)
     damaged.batches = damaged.batches[:-1] + b"x"
@@ -209,3 +228,5 @@ async def test_the_client_closed_between_two_iterations(bench: ServiceBench) -> 
     await client.close()
     with pytest.raises(ClientClosedError):
         await offsets_until(aiter(consumer), 1)
+    with pytest.raises(ClientClosedError):
+        await consumer.seek(0, 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator, Iterable
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from stratalog.client.blocking import loop_thread
 from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
-from stratalog.client.errors import ClientClosedError, ServerUnavailableError
+from stratalog.client.errors import ClientClosedError, RecordDecodingError, ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.native.consumer_records import ConsumerRecord
 from stratalog.record.record import Record
@@ -176,14 +177,34 @@ async def test_a_decoder_that_fails_gets_the_record_again(bench: ServiceBench) -
 
     def decode(value: bytes) -> int:
         calls.append(value)
-        if value == b"1" and calls.count(value) == 1:
-            raise ArithmeticError("the first time it fails")
+        # The list of records, and then the record by itself.
+        if value == b"1" and calls.count(value) <= 2:
+            raise ArithmeticError("the first times it fails")
         return int(value)
 
     consumer = bench.client.consume("t", until="latest", decode_value=decode)
-    with pytest.raises(ArithmeticError):
+    assert (await anext(aiter(consumer))).value == 0
+    with pytest.raises(RecordDecodingError) as caught:
         await anext(aiter(consumer))
-    assert [record.value async for record in consumer] == [0, 1, 2]
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert [record.value async for record in consumer] == [1, 2]
+
+
+async def test_a_record_that_cannot_be_decoded_is_named_and_can_be_passed(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 2)
+    for values in ([b"0", b"1"], [b"2", b"\xff", b"4"]):
+        await bench.append("t", values, partition=1)
+    consumer = bench.client.consume("t", until="latest", decode_value="utf-8")
+    records = aiter(consumer)
+    assert [(await anext(records)).value for _ in range(3)] == ["0", "1", "2"]
+    for _ in range(2):
+        with pytest.raises(RecordDecodingError) as caught:
+            await anext(records)
+        assert consumer.positions == {0: 0, 1: 3}
+        place = {"topic": "t", "partition": 1, "offset": 3, "origin": "value"}
+        assert place.items() <= caught.value.fields.items()
+    await consumer.seek(1, 4)
+    assert [record.value async for record in consumer] == ["4"]
 
 
 class Interrupted:
@@ -277,6 +298,67 @@ async def test_the_client_closed_while_another_task_waits(bench: ServiceBench, i
         await waiting
     assert not waiting.cancelled()
     await bench.until_waiting(0)
+
+
+PROGRAM = """
+import asyncio, sys
+from stratalog.client import Client
+
+async def main():
+    async with Client(sys.argv[1]) as client:
+{body}
+
+asyncio.run(main())
+"""
+
+BODIES = {
+    "a consumer that is dropped": """
+        async for record in client.consume("t"):
+            break
+""",
+    "a consumer that is kept": """
+        consumer = client.consume("t")
+        async for record in consumer:
+            break
+""",
+    "a consumer of a client that is not closed": """
+        other = Client(sys.argv[1])
+        async for record in other.consume("t"):
+            break
+""",
+    "a table that was not left": """
+        table = await client.table("t").__aenter__()
+""",
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+async def test_a_program_that_ends_between_two_iterations_prints_nothing(
+    bench: ServiceBench, body: str
+) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.append("t", [b"0", b"1"])
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PROGRAM.format(body=body),
+        bench.client.address,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(program.communicate(), PATIENCE_S)
+    assert (program.returncode, output, errors) == (0, b"", b"")
+
+
+async def test_a_table_ends_with_its_client(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    client = Client(bench.client.address)
+    async with client.table("t") as table:
+        changes = await waiting_for_next(table.changes())
+        await client.close()
+        for ended in (changes, table.caught_up()):
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(ended, PATIENCE_S)
 
 
 async def test_closed_twice_and_read_again(bench: ServiceBench) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.client.client import Client
+from stratalog.client.errors import RecordDecodingError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -130,6 +131,22 @@ async def test_a_damaged_batch_is_refused() -> None:
         with pytest.raises(CorruptRecordError) as caught:
             await client.read_arrow("t", until=9)
     assert {"topic": "t", "partition": 0, "base_offset": 2}.items() <= caught.value.fields.items()
+
+
+@pytest.mark.parametrize(
+    ("columns", "offset", "origin"), [(None, 3, "key"), (["value", "key"], 3, "key"), (["value"], 4, "value")]
+)
+async def test_a_record_that_is_no_text_is_named(
+    bench: ServiceBench, columns: list[str] | None, offset: int, origin: str
+) -> None:
+    await bench.client.admin.create_topic("t")
+    rows = [(b"k", b"v"), (None, b"v"), (b"k", None), (b"\xff", b"v"), (b"\xff", b"\xff")]
+    for key, value in rows:
+        await bench.client.append("t", 0, [Record(0, 5, key, value)])
+    with pytest.raises(RecordDecodingError) as caught:
+        await bench.client.read_arrow("t", columns=columns, decode="utf-8")
+    place = {"topic": "t", "partition": 0, "offset": offset, "origin": origin}
+    assert place.items() <= caught.value.fields.items()
 
 
 def test_the_client_does_without_pyarrow() -> None:

@@ -23,7 +23,6 @@ from stratalog.base.errors import (
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.consuming.consumer import Consumer
-from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.position import Place
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.batch_producer import BatchProducer
@@ -101,7 +100,7 @@ async def test_positions_between_records_respect_what_is_left_out(bench: Service
             marker.to_batch(7, 0, 5, base_offset=offset + 3, leader_epoch=1),
         ):
             log.appender.append_as_follower(batch)
-    consumer = bench.client.consume("t", until=8, isolation=IsolationLevel.READ_COMMITTED)
+    consumer = bench.client.consume("t", until=8, isolation="read_committed")
     assert ((await anext(aiter(consumer))).offset, consumer.positions) == (0, {0: 4})
     found = [(one.offset, consumer.positions) async for one in consumer]
     assert found == [(4, {0: 8})]

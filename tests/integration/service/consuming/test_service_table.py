@@ -11,6 +11,7 @@ import pytest
 from stratalog.base.errors import InvalidRequestError, LogTruncatedError, UnknownTopicOrPartitionError
 from stratalog.client.client import Client
 from stratalog.client.consuming.table import Table
+from stratalog.client.errors import RecordDecodingError
 from stratalog.record.record import Record
 from tests.support.service.scripted_service import ScriptedService, answer, scripted
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench
@@ -129,6 +130,15 @@ async def test_a_table_of_a_topic_that_is_not_there(bench: ServiceBench) -> None
     with pytest.raises(UnknownTopicOrPartitionError):
         async with bench.client.table("nope"):
             pass
+
+
+async def test_a_table_names_the_record_that_it_cannot_decode(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.client.append("t", 0, [Record(0, 5, b"7", b"3"), Record(0, 5, b"\xff", b"\xff")])
+    with pytest.raises(RecordDecodingError) as caught:
+        async with bench.client.table("t", decode="utf-8"):
+            pass
+    assert {"partition": 0, "offset": 1, "origin": "key"}.items() <= caught.value.fields.items()
 
 
 async def test_a_table_that_cannot_read_on_says_so() -> None:
