@@ -184,9 +184,7 @@ class AppendSender:
             # Unexpected. Waiting callers must neither wait for ever nor get the answers of other batches.
             logger.exception("sending to %s failed", self._channel.address)
             cause = LogStoreError(
-                "the client failed, and these records may or may not be stored; report the traceback in the"
-                " process's log",
-                reason=repr(failure),
+                "the client failed; report the traceback in the process's log", reason=repr(failure)
             )
             self._fail_lanes(lambda lane: lane.fail_all(cause))
 

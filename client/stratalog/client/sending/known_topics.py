@@ -27,7 +27,7 @@ from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.sending.batch_receipt import BatchReceipt, running_loop
-from stratalog.client.sending.sealed_batch import abandonment
+from stratalog.client.sending.sealed_batch import abandonment, failure_of
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.record_accumulator import Delivery, RecordAccumulator
 
@@ -200,7 +200,7 @@ class KnownTopics:
     def abandon(self) -> int:
         """Fail the records that still wait, and describe no topic any more. Returns their number."""
         with self._lock:
-            error = abandonment(is_in_doubt=False)
+            error = failure_of(abandonment(is_in_doubt=False), is_in_doubt=False)
             count = sum(len(self._fail_early(topic, error, self._held_count)) for topic in list(self._early))
         if not self._loop.is_closed():
             self.rest()
@@ -313,14 +313,16 @@ class KnownTopics:
                         partition_count=partition_count,
                     )
                 record.delivery.follow(self._accumulator.send_encoded(*record.parts))
-            except LogStoreError as error:
+            except LogStoreError as cause:
+                error = failure_of(cause, is_in_doubt=False)
                 failed.append((_fail(early, record, error), error))
         early.records.extend(left)
         self._wake(topic, early)
         return failed
 
-    def _refuse_early(self, topic: str, error: LogStoreError, asked_count: int) -> None:
+    def _refuse_early(self, topic: str, cause: LogStoreError, asked_count: int) -> None:
         """Fail the early records that came before a question whose answer is an error."""
+        error = failure_of(cause, is_in_doubt=False)
         with self._lock:
             receipts = self._fail_early(topic, error, asked_count)
         for receipt in receipts:
