@@ -103,7 +103,7 @@ class Producer(RecordAccumulator):
         self._linger_s = settings.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
-        self._known_topics = KnownTopics(self, describe, system_random(), settings, self)
+        self._known_topics = KnownTopics(self, describe, system_random(), settings, retry, self)
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
         """The ends of the lingering of open batches."""
         self._unsettled: set[SealedBatch] = set()

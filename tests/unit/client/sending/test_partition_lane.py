@@ -57,7 +57,7 @@ class LaneBench:
         self.outcomes: list[tuple[bytes, type[LogStoreError] | None]] = []
         """The first value and the error of each batch that is settled."""
         self.stored: list[str] = []
-        """Of each batch that has failed, whether it may be stored."""
+        """The field `outcome` of each batch that has failed."""
         self.pause_is_over = asyncio.Event()
         self.identity = identity
         self.topic_id = ""
