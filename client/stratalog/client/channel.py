@@ -11,6 +11,9 @@ A unary call has one budget, the deadline of the retry policy: for connections, 
 for repetitions. Any call is repeated after a refusal without effect. Reads, look-ups and changes that may be
 made twice are repeated after every retriable error. Others are not: after a failed connection the outcome of
 an append is unknown, and repeating it could store its records twice.
+
+A server that hangs would use up the whole budget. So an attempt of a call that may be repeated has only a
+share of it while there is another address to try.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # server allows a ping every ten seconds while a call is open.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # The transport waits for the answer to a ping as long as this; its own default is a minute.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 
@@ -113,14 +118,14 @@ class ServerChannel:
         """The policy of its calls."""
         return self._retry
 
-    async def connect(self, start_s: float) -> None:
-        """Connect to the current address, or else to another known one, unless connected, within the retry
-        policy's deadline from `start_s`, a time of the loop, or five seconds if that is longer. Raises
-        ServerUnavailableError, and ClientClosedError; nothing was sent then.
+    async def connect(self, patience: Patience) -> None:
+        """Connect to the current address, or else to another known one, unless connected, within the deadline
+        of the patience, or five seconds if that is longer. Raises ServerUnavailableError, and
+        ClientClosedError; nothing was sent then.
 
         The deadline is divided: each address has the same share of the time that is left.
         """
-        end_s = start_s + max(self._retry.deadline_s, CONNECT_TIMEOUT_S)
+        end_s = patience.end_s(asyncio.get_running_loop().time(), CONNECT_TIMEOUT_S)
         known = self._known
         for left_count in range(len(known), 0, -1):
             address = self._address
@@ -138,41 +143,61 @@ class ServerChannel:
         *,
         is_repeatable: bool = False,
         parts: Callable[[_T], Iterable[AnswerPart]] = no_parts,
+        wait_s: float = 0.0,
     ) -> _T:
         """Await a unary call of a stub that was made on `grpc`. Until the retry policy's deadline it follows
         the owner, and is made again after refusals without effect; if it is repeatable, after all retriable
         errors. `parts` are the results in its answer: it is also made again if the owner of one has changed,
-        and has to be repeatable then.
+        and has to be repeatable then. `wait_s` is the time for which a sound server may wait by the request.
 
         Raises LogStoreError: a NotOwnerError has both servers, the last one that refused (`server`) and the
         one that it names (`endpoint`).
         """
         patience = Patience(self._retry)
-        start_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        silence_count = 0
         while True:
+            share_s = self._share_s(silence_count, patience.end_s(start_s) - loop.time())
+            timeout_s = share_s + wait_s if is_repeatable and share_s is not None else None
             try:
-                return await self.attempt(call, start_s, parts)
+                return await self.attempt(call, patience, parts, timeout_s)
             except LogStoreError as error:
                 if not (is_repeatable or isinstance(error, _WITHOUT_EFFECT)):
                     raise
+                silence_count += isinstance(error, ServerUnavailableError)
                 failure = error
             await patience.bear(failure, start_s)
+
+    def _share_s(self, silence_count: int, left_s: float) -> float | None:
+        """The time of an attempt while there is another address to try, after so many attempts without an
+        answer, with so much of the budget left. None: the transport's timeout ends it. So a server that is
+        slow, but the only one that answers, is asked again without hurry.
+        """
+        address_count = len(self._known)
+        share_s = self._retry.deadline_s / address_count
+        return share_s if silence_count < address_count - 1 and 0 < share_s < left_s else None
 
     async def attempt(
         self,
         call: Awaitable[_T],
-        start_s: float,
+        patience: Patience,
         parts: Callable[[_T], Iterable[AnswerPart]] = no_parts,
+        timeout_s: float | None = None,
     ) -> _T:
-        """Make the call once, at the current address, for callers that repeat it by themselves. `start_s` is
-        that of `connect`, `parts` those of `call`. Raises LogStoreError.
+        """Make the call once, at the current address, for callers that repeat it by themselves. `patience` is
+        that of `connect`, `parts` those of `call`. Without an answer in `timeout_s` the connection moves on.
+        Raises LogStoreError.
         """
         if len(self._known) > 1:
-            await self.connect(start_s)
+            await self.connect(patience)
         server = self._address
         try:
             with self.open():
-                response = await call
+                async with asyncio.timeout(timeout_s):
+                    response = await call
+        except TimeoutError:
+            raise self.no_answer("the server did not answer in time; try again", server) from None
         except grpc.aio.AioRpcError as error:
             raise self.failure(error, server) from None
         self._require_owner(parts(response), server)
@@ -193,8 +218,8 @@ class ServerChannel:
         return error
 
     def no_answer(self, message: str, server: str) -> ServerUnavailableError:
-        """The error for a stream to that address whose requests get no answer, although the transport has not
-        failed. The connection moves on.
+        """The error for a call to that address that gets no answer, although the transport has not failed.
+        The connection moves on.
         """
         self._leave(server)
         return ServerUnavailableError(message, server=server)
@@ -323,6 +348,8 @@ class _StubChannel:
 
 def _checked(address: str) -> str:
     host, separator, port = address.strip().rpartition(":")
-    if not separator or not host or not port.isdecimal():
-        raise InvalidRequestError("the server's address must be HOST:PORT", server=address)
+    if not separator or not host or "/" in host or not port.isdecimal():
+        raise InvalidRequestError(
+            "the server's address must be HOST:PORT, without a scheme or a path", server=address
+        )
     return address.strip()

@@ -42,7 +42,7 @@ from stratalog.client.messages import (
 from stratalog.client.operations import Operations
 from stratalog.client.pages import pages
 from stratalog.client.position import Place, Places, Position, position_of, wire_position
-from stratalog.client.retry import RetryPolicy
+from stratalog.client.retry import LONG_WORK, RetryPolicy
 from stratalog.client.topics import Topics
 from stratalog.client.values.conversion import values_of
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -77,11 +77,13 @@ class Client:
 
     def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
         """`address` is HOST:PORT, or several with commas between: servers of one store, which are tried in
-        turn. Connects when first used, and follows the data if another server takes the store over. Raises
-        InvalidRequestError.
+        turn. Connects when first used, and follows the data if another server takes the store over. `retry`
+        is for calls, producers and consumers; None: `RetryPolicy()` for calls, and `LONG_WORK`, which is more
+        patient, for producers and consumers. Raises InvalidRequestError.
         """
-        self._retry = retry or RetryPolicy()
-        self.channel = ServerChannel(address, self._retry)
+        self._long_retry = retry or LONG_WORK
+        """The policy of producers and consumers."""
+        self.channel = ServerChannel(address, retry)
         """The connection."""
         self.log = log_pb2_grpc.LogServiceStub(self.channel.grpc)
         """The stub, for sessions that this class does not offer. A call goes to the server that is current
@@ -206,6 +208,7 @@ class Client:
             self.log.Fetch(request, timeout=timeout_s),
             is_repeatable=True,
             parts=lambda answer: answer.partitions,
+            wait_s=max_wait_ms / 1000,
         )
         return values_of(FetchedPartition, response.partitions)
 
@@ -313,7 +316,7 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        producer = Producer(self.channel, self.topics.describe, settings, self._retry)
+        producer = Producer(self.channel, self.topics.describe, settings, self._long_retry)
         self._producers.add(producer)
         return producer
 
@@ -345,7 +348,7 @@ class Client:
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=follow, partitions=partitions, topic_id=topic_id
         )
-        chosen = consumer_settings(self._retry, decode, settings)
+        chosen = consumer_settings(self._long_retry, decode, settings)
         return Consumer(self._follower(wanted, chosen), chosen)
 
     def table(
@@ -360,7 +363,7 @@ class Client:
         without `max_records`. Raises InvalidRequestError."""
         from stratalog.client.consuming.table import Table
 
-        chosen = consumer_settings(self._retry, decode, settings)
+        chosen = consumer_settings(self._long_retry, decode, settings)
         if chosen.max_records is not None:
             raise InvalidRequestError(
                 "a table has all records; leave out max_records", max_records=chosen.max_records
@@ -391,7 +394,7 @@ class Client:
         wanted = ConsumedRange.of(
             topic, start=start, until=until, follow=False, partitions=partitions, topic_id=topic_id
         )
-        chosen = consumer_settings(self._retry, decode, settings)
+        chosen = consumer_settings(self._long_retry, decode, settings)
         return await read_arrow(self._follower(wanted, chosen), chosen, columns)
 
     def _follower(self, wanted: ConsumedRange, settings: ConsumerSettings) -> TopicFollower:

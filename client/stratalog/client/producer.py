@@ -8,8 +8,8 @@ Records with keys go to the partition of Kafka's murmur2, so Kafka's clients and
 other object than the handle. Everything else is done once a batch, on the event loop: `wake` asks for it.
 Other threads may send, too; only the order of one thread's records is kept then.
 
-The delivery of each record is settled once: by the acknowledgement, by an error, or when the producer is
-abandoned, with an error whose field `outcome` says whether the record may be stored. A producer that was
+The delivery of each record is settled once: by the acknowledgement, or by an error, also when the producer is
+abandoned. The field `outcome` of the error says whether the record may be stored. A producer that was
 closed, one of a client that was closed, and one whose event loop has ended, take no more records. If records
 of a producer that was not closed are given up, that is a ResourceWarning.
 """
@@ -103,7 +103,7 @@ class Producer(RecordAccumulator):
         self._linger_s = settings.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
-        self._known_topics = KnownTopics(self, describe, system_random(), settings, self)
+        self._known_topics = KnownTopics(self, describe, system_random(), settings, retry, self)
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
         """The ends of the lingering of open batches."""
         self._unsettled: set[SealedBatch] = set()

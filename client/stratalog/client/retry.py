@@ -20,8 +20,9 @@ class RetryPolicy:
     """
 
     deadline_s: float = 10.0
-    """No attempt of a call begins later than this after its first one began, whichever servers it goes to,
-    and no session begins later than this after one broke. 0: one attempt.
+    """No attempt of a call begins later than this after its first one began, whichever servers it goes to.
+    No session begins later than this after one broke, and no batch is sent later than this after the first
+    failure in a row. 0: one attempt.
     """
 
     first_pause_s: float = 0.05
@@ -33,6 +34,12 @@ class RetryPolicy:
         """
         whole_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(attempt - 1, 30))
         return whole_s * (0.5 + _JITTER.random() / 2)
+
+
+LONG_WORK = RetryPolicy(deadline_s=120.0)
+"""The default of producers and consumers, with the time of Kafka's `delivery.timeout.ms`: they outlast an
+ordinary restart of the server. A caller waits for the end of a call, so its default is `RetryPolicy()`.
+"""
 
 
 class Patience:
@@ -62,6 +69,12 @@ class Patience:
         """
         return self._start_s if self.failure_count else attempt_s
 
+    def end_s(self, attempt_s: float, least_s: float = 0.0) -> float:
+        """The deadline of an attempt that began at `attempt_s`: so long after `start_s` as the policy says,
+        or `least_s` if that is longer.
+        """
+        return self.start_s(attempt_s) + max(self._policy.deadline_s, least_s)
+
     def next_pause_s(
         self, now_s: float, least_s: float = 0.0, attempt_s: float | None = None
     ) -> float | None:
@@ -75,7 +88,7 @@ class Patience:
         self._start_s = self.start_s(now_s if attempt_s is None else attempt_s)
         self.failure_count += 1
         pause_s = max(self._policy.pause_s(self.failure_count), least_s)
-        return pause_s if now_s + pause_s <= self._start_s + self._policy.deadline_s else None
+        return pause_s if now_s + pause_s <= self.end_s(now_s) else None
 
     async def bear(self, error: LogStoreError, attempt_s: float | None = None) -> None:
         """Count a failure, and pause before the next attempt, as long as the server asks for at least. The

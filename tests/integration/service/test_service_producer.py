@@ -131,7 +131,12 @@ async def test_what_cannot_be_sent_is_refused(bench: ServiceBench) -> None:
     for _ in range(2):
         with pytest.raises(UnknownTopicOrPartitionError) as caught:
             await producer.send("t", None, b"x", partition=2)
-        assert caught.value.fields == {"topic": "t", "partition": 2, "partition_count": 2}
+        assert caught.value.fields == {
+            "topic": "t",
+            "partition": 2,
+            "partition_count": 2,
+            "outcome": "not stored",
+        }
     with pytest.raises(InvalidRequestError):
         producer.send("t", None, b"x", timestamp_ms=-3)
     await producer.flush()
@@ -452,6 +457,7 @@ async def test_a_server_that_stays_away_fails_all_that_waits_at_the_deadline() -
     async with QueuedBatches("127.0.0.1:1", RetryPolicy(deadline_s=0.2), 100) as queued, asyncio.timeout(60):
         for outcome in await asyncio.gather(*queued.deliveries, return_exceptions=True):
             assert isinstance(outcome, ServerUnavailableError)
+            assert outcome.fields["outcome"] == "not stored"
 
 
 async def test_a_wrong_record_of_a_topic_not_yet_known_fails_alone(bench: ServiceBench) -> None:
@@ -461,8 +467,9 @@ async def test_a_wrong_record_of_a_topic_not_yet_known_fails_alone(bench: Servic
             producer.send("t", "k", "bad", partition=-1)
         wrong = producer.send("t", "k", "bad", partition=1)
         right = producer.send("t", "k", "good")
-        with pytest.raises(UnknownTopicOrPartitionError):
+        with pytest.raises(UnknownTopicOrPartitionError) as caught:
             await wrong
+        assert caught.value.fields["outcome"] == "not stored"
         assert (await right).offset == 0
     assert producer.buffered_bytes == 0
 

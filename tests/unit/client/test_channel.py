@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -14,6 +14,7 @@ import pytest_asyncio
 from grpc_status import rpc_status
 
 from stratalog.base.errors import (
+    InvalidRequestError,
     LogStoreError,
     NotOwnerError,
     OverloadedError,
@@ -40,6 +41,12 @@ def call_error(error: LogStoreError) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(rich.code, grpc.aio.Metadata(), metadata, rich.details)
 
 
+class Slow(NamedTuple):
+    """The outcome of a call that lets time pass."""
+
+    begin: Callable[[], None]
+
+
 class Scripted:
     """A call with these outcomes in turn; the last one repeats."""
 
@@ -54,6 +61,12 @@ class Scripted:
         self.count += 1
         if isinstance(outcome, LogStoreError):
             raise call_error(outcome)
+        if isinstance(outcome, Slow):
+            outcome.begin()
+            # A timeout that is over comes now.
+            yield from asyncio.sleep(0).__await__()
+            yield from asyncio.sleep(0).__await__()
+            return "slow"
         yield from ()
         return outcome
 
@@ -121,6 +134,53 @@ async def test_a_call_has_one_budget_for_owners_and_repetitions(
     with pytest.raises(NotOwnerError):
         await ServerChannel(first, policy).call(call, is_repeatable=True)
     assert call.count == 3, "attempts begin after 0, 4 and 8 seconds, and none after 12"
+
+
+async def test_a_call_leaves_a_server_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, servers: Sequence[str]
+) -> None:
+    first, second = servers
+    hanging = Slow(SlowTime(monkeypatch).pass_s(31.0))
+    channel = ServerChannel(f"{first},{second}", QUICK)
+    call = Scripted(hanging, "done")
+    assert await channel.call(call, is_repeatable=True) == "done"
+    assert (call.count, channel.address) == (2, second)
+
+
+async def test_a_server_that_is_slow_but_has_no_other_gets_time(
+    monkeypatch: pytest.MonkeyPatch, servers: Sequence[str]
+) -> None:
+    first, second = servers
+    slow = Slow(SlowTime(monkeypatch).pass_s(31.0))
+    call = Scripted(slow, NotOwnerError("replaced", endpoint=first), slow)
+    assert await ServerChannel(f"{first},{second}", QUICK).call(call, is_repeatable=True) == "slow"
+    assert call.count == 3
+    alone = Scripted(slow)
+    assert await ServerChannel(first, QUICK).call(alone, is_repeatable=True) == "slow"
+    assert alone.count == 1
+
+
+async def test_neither_a_change_nor_a_wait_is_cut_short(
+    monkeypatch: pytest.MonkeyPatch, servers: Sequence[str]
+) -> None:
+    slow = Slow(SlowTime(monkeypatch).pass_s(31.0))
+    channel = ServerChannel(",".join(servers), QUICK)
+    change, waiting = Scripted(slow), Scripted(slow)
+    assert await channel.call(change) == "slow"
+    assert await channel.call(waiting, is_repeatable=True, wait_s=20.0) == "slow"
+    assert (change.count, waiting.count) == (1, 1)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9190", "//127.0.0.1:9190", "127.0.0.1:9190/x", "a"])
+def test_an_address_has_neither_scheme_nor_path(address: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        ServerChannel(address)
+    assert caught.value.fields == {"server": address}
+
+
+def test_a_ping_is_waited_for_no_longer_than_the_connection_may_be_silent() -> None:
+    options = dict(channel_module.CHANNEL_OPTIONS)
+    assert options["grpc.http2.ping_timeout_ms"] == options["grpc.keepalive_timeout_ms"]
 
 
 async def test_a_call_without_retries_follows_no_owner(servers: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.errors import ClientClosedError
+from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.record.record import Record
 
 WAIT_S = 60.0
@@ -19,7 +20,7 @@ CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
     "list": lambda client: client.topics.list(),
     "append": lambda client: client.append("t", 0, [Record(0, 0, None, b"x")]),
     "offsets": lambda client: client.list_offsets([(TopicPartition("t", 0), "latest")]),
-    "connect": lambda client: client.channel.connect(asyncio.get_running_loop().time()),
+    "connect": lambda client: client.channel.connect(Patience(RetryPolicy())),
 }
 
 

@@ -7,13 +7,19 @@ import gc
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, RecordTooLargeError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    LogStoreError,
+    OverloadedError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
-from stratalog.client.errors import ClientClosedError
+from stratalog.client.errors import ClientClosedError, ServerUnavailableError
 from stratalog.client.producer import Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
@@ -80,6 +86,31 @@ async def test_an_early_record_of_a_thread_stays_before_its_later_ones() -> None
     assert [early[0].index, later.index] == [0, 1]
     assert early[0].receipt is later.receipt
     producer.abandon()
+
+
+async def test_a_topic_is_described_again_while_its_server_is_away() -> None:
+    failures = [ServerUnavailableError("away"), OverloadedError("no room")]
+
+    async def describe(topic: str) -> Topic:
+        if failures:
+            raise failures.pop()
+        return topic_of(topic, {})
+
+    producer = producer_of(describe)
+    delivery = producer.send("t", "k", "v")
+    await producer.learn("t")
+    assert not failures
+    assert not delivery.is_done
+    producer.abandon()
+
+
+async def test_a_topic_that_is_no_text_is_refused_at_once() -> None:
+    producer = producer_of(for_ever)
+    with pytest.raises(TypeError):
+        producer.send(cast(Any, 123), "k", "v")
+    with pytest.raises(TypeError):
+        await producer.learn(cast(Any, 123))
+    assert producer.buffered_bytes == 0
 
 
 async def test_a_record_that_is_early_no_more_is_placed_at_once() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
@@ -69,6 +70,8 @@ class LoopThread:
         self._leave = leave
         self._lock = threading.RLock()
         self._is_closed = False
+        self._process_id = os.getpid()
+        """The process that has the thread. A fork of it has none."""
         self._releases: set[asyncio.Future[object]] = set()
         """Those that have not ended: a loop keeps no task alive. The loop's thread uses it."""
         self._thread = threading.Thread(  # noqa: TID251 - an application has no Scheduler
@@ -79,11 +82,14 @@ class LoopThread:
         atexit.register(self.close)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop, and wait for its result. Raises ClientClosedError before and after
-        `close`. An interruption of the wait, such as KeyboardInterrupt, cancels the coroutine.
+        """Run a coroutine on the loop, and wait for its result. Raises ClientClosedError if `close` was
+        called before or meanwhile, and in a forked process. An interruption of the wait, such as
+        KeyboardInterrupt, cancels the coroutine.
         """
         call = _Call(self._loop, work)
         try:
+            # Before the lock, which a thread of the parent process may have held for ever.
+            self.require_process()
             with self._lock:
                 self._require_open()
                 call.start()
@@ -155,6 +161,11 @@ class LoopThread:
             )
         if self._is_closed:
             raise ClientClosedError("the client was closed; make another client")
+
+    def require_process(self) -> None:
+        """Raise ClientClosedError in a forked process, which does not have the thread."""
+        if os.getpid() != self._process_id:
+            raise ClientClosedError("the client belongs to the parent process; make a client in this one")
 
     def _serve(self) -> None:
         try:

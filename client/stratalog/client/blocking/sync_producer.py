@@ -45,6 +45,7 @@ class SyncProducer(ProducerCalls):
         UnknownTopicOrPartitionError, RecordTooLargeError, InvalidRequestError, and TypeError and ValueError
         for parts that a record cannot have.
         """
+        self._thread.require_process()
         partition_count = self._producer.partition_count(topic)
         if not partition_count or (partition or 0) >= partition_count:
             self.learn(topic)

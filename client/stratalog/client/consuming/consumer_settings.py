@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypedDict, cast, get_args
 
@@ -11,7 +11,7 @@ from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.client.consuming.position_finder import OnOffline
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike, isolation_level
 from stratalog.client.position import EARLIEST, LATEST, Places, Positions, positions_of
-from stratalog.client.retry import RetryPolicy
+from stratalog.client.retry import LONG_WORK, RetryPolicy
 from stratalog.client.whole_number import INT32_MAX, INT64_MAX, shown, whole_number
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ConsumerSettings:
     """Makes the key of its bytes: "utf-8", or a function. None: bytes."""
     decode_value: Decoder = None
     """Makes the value of its bytes, as `decode_key` makes the key."""
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = LONG_WORK
     """How long a lost server is waited for."""
     metadata_max_age_s: float = 30.0
     """The time after which a consumer that follows looks for new partitions."""

@@ -184,9 +184,7 @@ class AppendSender:
             # Unexpected. Waiting callers must neither wait for ever nor get the answers of other batches.
             logger.exception("sending to %s failed", self._channel.address)
             cause = LogStoreError(
-                "the client failed, and these records may or may not be stored; report the traceback in the"
-                " process's log",
-                reason=repr(failure),
+                "the client failed; report the traceback in the process's log", reason=repr(failure)
             )
             self._fail_lanes(lambda lane: lane.fail_all(cause))
 
@@ -198,15 +196,14 @@ class AppendSender:
             if self._pause_s:
                 await asyncio.sleep(self._pause_s)
             now_s = asyncio.get_running_loop().time()
-            start_s = self._patience.start_s(now_s)
             attempt_s: float | None = now_s
             try:
-                await self._channel.connect(start_s)
+                await self._channel.connect(self._patience)
                 # A server that was reached and then failed is not left without a try of another one, however
                 # late it failed.
                 attempt_s = None
                 if any(lane.needs_identity(self._identity) for lane in self._busy.values()):
-                    self._identity = await self._new_identity(start_s)
+                    self._identity = await self._new_identity()
                 with self._channel.open():
                     await self._send_over_stream()
             except ClientClosedError:
@@ -214,10 +211,10 @@ class AppendSender:
             except LogStoreError as error:
                 self._fail(error, attempt_s)
 
-    async def _new_identity(self, start_s: float) -> ProducerIdentity:
+    async def _new_identity(self) -> ProducerIdentity:
         """An identity from the server, by one attempt; `_send_all` repeats it. Raises LogStoreError."""
         call = self._stub.InitProducer(log_pb2.InitProducerRequest(), timeout=CALL_TIMEOUT_S)
-        response = await self._channel.attempt(call, start_s)
+        response = await self._channel.attempt(call, self._patience)
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     async def _send_over_stream(self) -> None:

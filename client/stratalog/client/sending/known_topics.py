@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.batch_receipt import BatchReceipt, running_loop
-from stratalog.client.sending.sealed_batch import abandonment
+from stratalog.client.sending.sealed_batch import abandonment, failure_of
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.record_accumulator import Delivery, RecordAccumulator
 
@@ -105,12 +106,15 @@ class KnownTopics:
         describe: Callable[[str], Awaitable[Topic]],
         random: Random,
         settings: ProducerSettings,
+        retry: RetryPolicy,
         events: TopicEvents,
     ) -> None:
+        """`retry`: how long a topic is described again while the server is away."""
         self._accumulator = accumulator
         self._describe = describe
         self._random = random
         self._settings = settings
+        self._retry = retry
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._configs: dict[str, Mapping[str, str]] = {}
@@ -142,10 +146,11 @@ class KnownTopics:
 
     def hold(self, parts: RecordParts) -> Delivery:
         """Keep a record until its topic is described, behind all earlier ones of its thread. Returns its
-        handle. Raises LogStoreError if the topic is known meanwhile and does not take the record, and
-        ClientClosedError.
+        handle. Raises LogStoreError if the topic is known meanwhile and does not take the record,
+        ClientClosedError, and TypeError for a topic whose name is no text.
         """
         topic, key, value, partition, timestamp_ms, _, headers = parts
+        _require_name(topic)
         least_partition = partition or 0
         with self._lock:
             if self._accumulator.max_buffered_bytes < 0:
@@ -181,7 +186,8 @@ class KnownTopics:
             self._timer = self._loop.call_later(self._settings.topics_max_age_s, _refresh_all_of, topics)
 
     async def learn(self, topic: str) -> None:
-        """Describe a topic now. Raises its failure."""
+        """Describe a topic now. Raises its failure, and TypeError for a name that is no text."""
+        _require_name(topic)
         caller = self._loop.create_future()
         self._callers.setdefault(topic, []).append(caller)
         self.refresh(topic)
@@ -200,7 +206,7 @@ class KnownTopics:
     def abandon(self) -> int:
         """Fail the records that still wait, and describe no topic any more. Returns their number."""
         with self._lock:
-            error = abandonment(is_in_doubt=False)
+            error = failure_of(abandonment(is_in_doubt=False), is_in_doubt=False)
             count = sum(len(self._fail_early(topic, error, self._held_count)) for topic in list(self._early))
         if not self._loop.is_closed():
             self.rest()
@@ -221,7 +227,7 @@ class KnownTopics:
         caller_count = len(self._callers.get(topic, ()))
         outcome: BaseException | None = None
         try:
-            self._place(topic, await self._describe(topic), asked_count)
+            self._place(topic, await self._described(topic), asked_count)
         except (asyncio.CancelledError, ClientClosedError) as error:
             outcome = error
             if self._tasks.get(topic) is task:
@@ -248,6 +254,17 @@ class KnownTopics:
                 self._answer(topic, caller_count, outcome)
                 if self._is_awaited(topic):
                     self.refresh(topic)
+
+    async def _described(self, topic: str) -> Topic:
+        """The description, by attempts until the deadline of the retry policy. Raises LogStoreError."""
+        patience = Patience(self._retry)
+        start_s = self._loop.time()
+        while True:
+            try:
+                return await self._describe(topic)
+            except LogStoreError as error:
+                failure = error
+            await patience.bear(failure, start_s)
 
     def _answer(self, topic: str, caller_count: int, outcome: BaseException | None) -> None:
         """Answer the first callers of `learn`."""
@@ -313,14 +330,16 @@ class KnownTopics:
                         partition_count=partition_count,
                     )
                 record.delivery.follow(self._accumulator.send_encoded(*record.parts))
-            except LogStoreError as error:
+            except LogStoreError as cause:
+                error = failure_of(cause, is_in_doubt=False)
                 failed.append((_fail(early, record, error), error))
         early.records.extend(left)
         self._wake(topic, early)
         return failed
 
-    def _refuse_early(self, topic: str, error: LogStoreError, asked_count: int) -> None:
+    def _refuse_early(self, topic: str, cause: LogStoreError, asked_count: int) -> None:
         """Fail the early records that came before a question whose answer is an error."""
+        error = failure_of(cause, is_in_doubt=False)
         with self._lock:
             receipts = self._fail_early(topic, error, asked_count)
         for receipt in receipts:
@@ -343,6 +362,12 @@ class KnownTopics:
         if not early.records:
             del self._early[topic]
         early.receipt.wake_all()
+
+
+def _require_name(topic: object) -> None:
+    """Raise TypeError for a name of a topic that is no text. A caller may have ignored the annotation."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic's name must be a str, not {type(topic).__name__}")
 
 
 def _refresh_all_of(topics: weakref.ref[KnownTopics]) -> None:

@@ -50,7 +50,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
-from stratalog.client.sending.sealed_batch import SealedBatch, outcome_of
+from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.record.batch_producer import MAX_SEQUENCE, BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
 from stratalog.v1 import log_pb2
@@ -274,8 +274,7 @@ class PartitionLane:
 
     def fail_oldest(self, cause: LogStoreError) -> None:
         """Fail the oldest batch, or replace it by its halves if it is too large. Queue the others again."""
-        self.put_back()
-        batch = self._queued.popleft()
+        batch = self._take_back_oldest(cause)
         if not isinstance(cause, RecordTooLargeError):
             self._fail_one(batch, cause)
         elif batch.record_count == 1:
@@ -288,9 +287,8 @@ class PartitionLane:
 
     def give_up(self, cause: LogStoreError) -> None:
         """Fail all batches after refusals up to the deadline, so that not each of them waits for as long."""
-        self.put_back()
-        # It decides about the numbers, and fails those in doubt.
-        self._fail_one(self._queued.popleft(), cause)
+        # The oldest decides about the numbers, and fails those in doubt.
+        self._fail_one(self._take_back_oldest(cause), cause)
         failed = list(self._queued)
         self._queued.clear()
         for batch in failed:
@@ -301,12 +299,13 @@ class PartitionLane:
         failed = [batch for _, batch in self._in_flight]
         self._in_flight.clear()
         for batch in failed:
+            batch.is_in_doubt = True
             self._settle_failed(batch, cause)
         self._begin_anew(cause)
 
     def fail_all(self, cause: LogStoreError) -> None:
-        """Fail all batches."""
-        self.put_back()
+        """Fail all batches. Those that were in flight are in doubt."""
+        self.lose()
         failed = list(self._queued)
         self._queued.clear()
         self._begin_anew(cause)
@@ -363,6 +362,16 @@ class PartitionLane:
                 ),
             )
 
+    def _take_back_oldest(self, cause: LogStoreError) -> SealedBatch:
+        """Queue the batches in flight again, and take the oldest of all. It is in doubt if it was in flight,
+        and the cause does not exclude that it is stored.
+        """
+        is_sent = bool(self._in_flight)
+        self.put_back()
+        batch = self._queued.popleft()
+        batch.is_in_doubt |= is_sent and not isinstance(cause, NOT_STORED)
+        return batch
+
     def _is_past(self, sequence: int) -> bool:
         """Whether the batch of the request has been put back since."""
         if not self._in_flight or sequence < self._in_flight[0][0]:
@@ -398,11 +407,10 @@ class PartitionLane:
             failed.append(self._queued.popleft())
         self._begin_anew(cause)
         for batch in failed:
-            self._settle_failed(batch, _placed_for_another(cause, batch.is_in_doubt))
+            self._settle_failed(batch, _placed_for_another(cause))
 
     def _settle_failed(self, batch: SealedBatch, cause: LogStoreError) -> None:
-        batch.fail(cause)
-        self._on_settled(batch, cause)
+        self._on_settled(batch, batch.fail(cause))
 
     def _may_try_again(self, cause: LogStoreError) -> bool:
         """Count a refusal without effect, and pause. Returns False if the next attempt would be too late; the
@@ -443,13 +451,12 @@ def _is_stored(batch: SealedBatch, cause: LogStoreError) -> bool:
     return add_to_sequence(expected, -end_sequence) <= MAX_SEQUENCE // 2
 
 
-def _placed_for_another(cause: InconsistentTopicIdError, is_in_doubt: bool) -> InconsistentTopicIdError:
-    """The error for records of a topic that was deleted. `is_in_doubt`: they may have been stored there."""
-    fields = {**cause.fields, "outcome": outcome_of(is_in_doubt)}
+def _placed_for_another(cause: InconsistentTopicIdError) -> InconsistentTopicIdError:
+    """The error for records of a topic that was deleted."""
     return InconsistentTopicIdError(
         "the topic was deleted and made again after the record was placed in a partition of the former one;"
         " send the record again if the new topic is to have it",
-        **fields,
+        **cause.fields,
     )
 
 

@@ -7,6 +7,7 @@ same order.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError
@@ -122,9 +123,11 @@ class SealedBatch:
         """Note that its records are given up."""
         self.fail(abandonment(self.is_in_doubt))
 
-    def fail(self, cause: LogStoreError) -> None:
-        """Note that its records have failed."""
-        self.receipt.settle(self.first_index, self.end_index, error=cause)
+    def fail(self, cause: LogStoreError) -> LogStoreError:
+        """Note that its records have failed. Returns their error, which says whether they may be stored."""
+        error = failure_of(cause, self.is_in_doubt)
+        self.receipt.settle(self.first_index, self.end_index, error=error)
+        return error
 
     def halves(self) -> tuple[SealedBatch, SealedBatch]:
         """Two batches with the same records, in order, and with the same sequence numbers if it has any.
@@ -153,22 +156,24 @@ class SealedBatch:
 
 
 def abandonment(is_in_doubt: bool) -> LogStoreError:
-    """The error of records that are given up. `is_in_doubt`: they may be stored."""
+    """The cause of the failure of records that are given up. `is_in_doubt`: they may be stored."""
     if is_in_doubt:
         return LogStoreError(
             "the producer was abandoned before the record was acknowledged; it may or may not be stored, so"
-            " look for it before you send it again",
-            outcome=outcome_of(is_in_doubt),
+            " look for it before you send it again"
         )
     return LogStoreError(
-        "the producer was abandoned before the record was sent; it is not stored, so send it again",
-        outcome=outcome_of(is_in_doubt),
+        "the producer was abandoned before the record was sent; it is not stored, so send it again"
     )
 
 
-def outcome_of(is_in_doubt: bool) -> str:
-    """The field `outcome` of the error of records that are given up or may not be sent any more."""
-    return "unknown" if is_in_doubt else "not stored"
+def failure_of(cause: LogStoreError, is_in_doubt: bool) -> LogStoreError:
+    """The error of records that have failed: the cause with the field `outcome`, "unknown" for records in
+    doubt, which may be stored, and "not stored" for others.
+    """
+    failure = copy(cause)
+    failure.fields = {**cause.fields, "outcome": "unknown" if is_in_doubt else "not stored"}
+    return failure
 
 
 def halved(batch: bytes, middle: int) -> tuple[bytes, bytes]:

@@ -49,6 +49,30 @@ def test_close_cancels_what_still_runs() -> None:
     assert task.cancelled()
 
 
+FORKS = """
+import os
+from stratalog.client import SyncClient
+from stratalog.client.errors import ClientClosedError
+client = SyncClient("127.0.0.1:1")
+producer = client.producer()
+child = os.fork()
+if child == 0:
+    refused = 0
+    for call in (client.topics.list, lambda: producer.send("t")):
+        try:
+            call()
+        except ClientClosedError:
+            refused += 1
+    os._exit(refused)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_has_no_client() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    assert subprocess.run(command, capture_output=True, timeout=WAIT_S, check=True).stdout == b"2\n"
+
+
 def test_close_ends_the_calls_that_other_threads_wait_for() -> None:
     client = SyncClient(NOWHERE)
     begun, ended = threading.Event(), threading.Event()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,6 +16,7 @@ from stratalog.base.errors import (
     PrecedingAppendFailedError,
     ProducerFencedError,
     RecordTooLargeError,
+    StoreUnavailableError,
 )
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
@@ -55,6 +56,8 @@ class LaneBench:
     def __init__(self, retry: RetryPolicy = AT_ONCE, identity: ProducerIdentity | None = None) -> None:
         self.outcomes: list[tuple[bytes, type[LogStoreError] | None]] = []
         """The first value and the error of each batch that is settled."""
+        self.stored: list[str] = []
+        """The field `outcome` of each batch that has failed."""
         self.pause_is_over = asyncio.Event()
         self.identity = identity
         self.topic_id = ""
@@ -130,6 +133,8 @@ class LaneBench:
 
     def _settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
         self.outcomes.append((self._values.pop(batch), None if error is None else type(error)))
+        if error is not None:
+            self.stored.append(str(error.fields["outcome"]))
 
     def _split(self, batch: SealedBatch, halves: Sequence[SealedBatch]) -> None:
         del self._values[batch]
@@ -205,6 +210,51 @@ async def test_at_the_deadline_all_queued_batches_fail_and_a_later_one_resumes()
     assert bench.outcomes == [(value, OverloadedError) for value in values]
     bench.queue(b"later")
     assert bench.take_all() == [(MAX_IN_FLIGHT_COUNT + 1, b"later", True)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome"),
+    [
+        (InvalidRecordError("bad"), "not stored"),
+        (OverloadedError("full"), "not stored"),
+        (StoreUnavailableError("away"), "unknown"),
+        (ProducerFencedError("fenced"), "unknown"),
+    ],
+)
+@pytest.mark.parametrize("identity", [None, ProducerIdentity(7, 0)])
+async def test_the_failure_of_a_refused_batch_says_whether_it_may_be_stored(
+    cause: LogStoreError, outcome: str, identity: ProducerIdentity | None
+) -> None:
+    bench = LaneBench(RetryPolicy(deadline_s=0), identity)
+    bench.queue(b"a")
+    bench.take_all()
+    bench.refuse(1, cause)
+    assert bench.stored == [outcome]
+    assert cause.fields == {}, "other batches have the same cause"
+
+
+@pytest.mark.parametrize("fail", [PartitionLane.fail_all, PartitionLane.give_up])
+async def test_batches_that_never_left_are_certainly_not_stored(
+    fail: Callable[[PartitionLane, LogStoreError], None],
+) -> None:
+    bench = LaneBench(identity=ProducerIdentity(7, 0))
+    for value in (b"a", b"b"):
+        bench.queue(value)
+    fail(bench.lane, ServerUnavailableError("away"))
+    assert bench.stored == ["not stored"] * 2
+
+
+@pytest.mark.parametrize("fail", [PartitionLane.fail_all, PartitionLane.fail_in_flight])
+async def test_batches_whose_answer_is_missing_may_be_stored(
+    fail: Callable[[PartitionLane, LogStoreError], None],
+) -> None:
+    bench = LaneBench()
+    for number in range(MAX_IN_FLIGHT_COUNT + 1):
+        bench.queue(b"%d" % number)
+    bench.take_all()
+    fail(bench.lane, ServerUnavailableError("away"))
+    bench.lane.fail_all(ServerUnavailableError("away"))
+    assert bench.stored == ["unknown"] * MAX_IN_FLIGHT_COUNT + ["not stored"]
 
 
 @pytest.mark.parametrize("is_in_doubt", [False, True])
