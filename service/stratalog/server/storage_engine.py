@@ -362,7 +362,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                pressure=DiskPressure(self._registry, space),
+                pressure=DiskPressure(self._registry, space, logs.removals),
             ),
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),

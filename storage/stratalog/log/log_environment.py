@@ -6,12 +6,12 @@ import random
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.scheduler import Scheduler
+from stratalog.log.retention.late_removal import LateRemovals
 
 
 class LogEnvironment(NamedTuple):
     """One for all logs of a process; each field is thread-safe."""
 
     clock: Clock
-    scheduler: Scheduler
+    removals: LateRemovals
     random_source: random.Random

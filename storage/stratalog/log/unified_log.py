@@ -67,7 +67,7 @@ class UnifiedLog:
         self.lock = threading.RLock()
         self._flush_lock = threading.RLock()
         self._clock = environment.clock
-        self._scheduler = environment.scheduler
+        self._removals = environment.removals
         self._checkpoint = checkpoint
         self.local_log = loaded.local_log
         self.state = loaded.state
@@ -236,4 +236,4 @@ class UnifiedLog:
         self._unlink(dropped, self.local_log.config.file_delete_delay_ms)
 
     def _unlink(self, dropped: Sequence[LogSegment], delay_ms: int) -> None:
-        unlink_later(self._scheduler, self.availability, dropped, delay_ms)
+        unlink_later(self._removals, self.availability, dropped, delay_ms)

@@ -37,6 +37,7 @@ from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_environment import LogEnvironment
 from stratalog.log.recovery.log_recovery import LoadProgress
+from stratalog.log.retention.late_removal import LateRemovals
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.found_partitions import FoundPartitions
@@ -92,14 +93,20 @@ class LogManager:
         self.file_delete_delay_ms = settings.file_delete_delay_ms
         """Delay before the directory of a deleted or moved partition is removed. May be set at any time, for
         later deletions."""
+        self.removals = LateRemovals(scheduler)
+        """The files of deleted segments and partitions that wait to be removed."""
         self._away = PutAway(
-            scheduler, ids, directories, lambda: self.file_delete_delay_ms, self._resources.files.forget_below
+            self.removals,
+            ids,
+            directories,
+            lambda: self.file_delete_delay_ms,
+            self._resources.files.forget_below,
         )
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Cleans compacted logs. A change of a log that must not meet a clean pauses it."""
         self._opener = LogOpener(
-            environment=LogEnvironment(clock, scheduler, seeded_random(ids)),
+            environment=LogEnvironment(clock, self.removals, seeded_random(ids)),
             directories=directories,
             away=self._away,
             resources=self._resources,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import pytest
 
 from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -293,6 +295,83 @@ async def test_drop_loses_the_oldest_that_is_not_uploaded_and_the_upload_goes_on
         assert await offsets(bench) == [*range(6), *range(lost_end, 18)]
     async with service_bench("", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
         assert await offsets(bench) == [*range(6), *range(lost_end, 18)], "on another machine"
+
+
+def local_start(bench: ServiceBench, topic: str = "t") -> int:
+    return bench.partition(topic).log.local_log.segments.start_offset
+
+
+def waiting_files(disk: FullFileSystem) -> list[str]:
+    """Files of dropped segments that wait to be removed."""
+    return [path for path in disk.inner.contents() if path.endswith(".deleted")]
+
+
+@asynccontextmanager
+async def short_of_space() -> AsyncGenerator[tuple[ServiceBench, FullFileSystem]]:
+    """A server whose store is away, with a topic `t` of which half is uploaded; the rest may be lost."""
+    clock, disk = ManualClock(), FullFileSystem()
+    store = AwayStore(MemoryObjectStore(clock))
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        await create(bench, {"remote.copy.backlog.policy": "drop", "local.retention.ms": "-1", **FOR_EVER})
+        await load(bench, clock, 12)
+        await bench.client.admin.upload(["t"])
+        await load(bench, clock, 12)
+        store.is_away = True
+        yield bench, disk
+        store.is_away = False
+
+
+async def test_files_that_wait_to_be_removed_make_room_before_anything_is_lost() -> None:
+    async with short_of_space() as (bench, disk):
+        assert bench.partition().log.retention.delete_local_segments(ignore_retention=True) > 1
+        assert waiting_files(disk)
+        press(bench, disk, 999)
+        assert local_start(bench) == bench.partition().tiered_end_offset == 12
+        assert waiting_files(disk) == []
+
+
+async def test_a_deleted_partition_makes_room_before_anything_is_lost() -> None:
+    async with short_of_space() as (bench, disk):
+        bench.partition().log.retention.delete_local_segments(ignore_retention=True)
+        press(bench, disk, 999)
+        logs = bench.server.engine.local.logs
+        gone = TopicPartition("gone", 0)
+        log = logs.open_log(gone, UUID(int=9), bench.partition().log.local_log.config)
+        log.appender.append_as_leader(encode_batch([Record(0, 5, None, bytes(900))]), 1)
+        logs.delete_log(gone)
+        press(bench, disk, 999)
+        assert local_start(bench) == 12
+
+
+async def test_a_pass_that_has_dropped_enough_is_followed_by_none_that_drops_again() -> None:
+    async with short_of_space() as (bench, disk):
+        disk.fill("/data")
+        bench.server.engine.local.pressure.run()
+        assert waiting_files(disk) == [], "the space is free when the next pass measures"
+        start = local_start(bench)
+        for _ in range(3):
+            bench.server.engine.local.pressure.run()
+        disk.fill(None)
+        assert local_start(bench) == start > 0
+
+
+@pytest.mark.parametrize("policy", ["block", "keep"])
+async def test_copies_of_uploaded_records_go_before_anything_is_lost_whatever_their_topics_policy(
+    policy: str,
+) -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = MemoryObjectStore(clock)
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        small = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.ms": "-1", **FOR_EVER}
+        await bench.client.admin.create_topic("kept", 1, {"remote.copy.backlog.policy": policy, **small})
+        for _ in range(2):
+            await bench.client.append("kept", 0, [Record(0, clock.now_ms(), None, bytes(900))])
+        await bench.client.admin.upload(["kept"])
+        await create(bench, {"remote.copy.backlog.policy": "drop", **FOR_EVER})
+        await load(bench, clock, 12)
+        press(bench, disk, 999)
+        assert (local_start(bench, "kept"), local_start(bench)) == (1, 0)
+        assert [record.offset for record in (await bench.read_all("kept"))[0]] == [0, 1]
 
 
 async def test_a_log_whose_first_segments_are_missing_goes_on_behind_a_gap() -> None:

@@ -44,7 +44,7 @@ class MetadataAudit:
         self._layout = layout
         self._objects: dict[str, tuple[MockSlice, ...]] = {}
         self._pinned: dict[int, frozenset[str]] = {}
-        """The keys that were live at each pin that holds."""
+        """The keys that the state at each pin that holds has, and those that it is built from."""
         self._is_checked = False
         self.head: Head | None = None
         self.state = ShardState()
@@ -130,7 +130,7 @@ class MetadataAudit:
             self._check_checkpoint(head)
         former = self._pinned
         self._pinned = {
-            pin.seq: former[pin.seq] if pin.seq in former else frozenset(self._live_keys(head))
+            pin.seq: former[pin.seq] if pin.seq in former else frozenset(self._needed_keys(head))
             for pin in head.pins
         }
         self.head = head
@@ -193,10 +193,12 @@ class MetadataAudit:
             state.dropped_objects == self.state.dropped_objects, "a fold lost or changed what is dropped"
         )
 
-    def _live_keys(self, head: Head) -> Iterator[str]:
-        """Keys of the live objects, and of the checkpoint that the state can be built from."""
+    def _needed_keys(self, head: Head) -> Iterator[str]:
+        """Keys of the live objects, and of what the state can be built from: the checkpoint, and the objects
+        that the commits behind it bring."""
         layout = self._layout
         yield from (layout.data_key(name) for name in self.state.objects)
+        yield from (layout.data_key(name) for commit in head.commits for name in brought_by(commit))
         if head.checkpoint is not None:
             yield layout.checkpoint_key(head.checkpoint.name)
             for page in read_root(self._store, layout, head.checkpoint).pages:

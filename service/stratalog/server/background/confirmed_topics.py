@@ -9,7 +9,9 @@ reaches its logs only through the store, so a change that was made elsewhere tak
 a change that was requested here and may have landed does, too. A configuration that was never followed
 deletes nothing: a topic that cannot follow the catalog, or whose server's configuration this version refuses,
 is not confirmed. No topic is confirmed while the catalog is damaged or needs newer software, because an
-operator has to decide then, and none after another owner was seen, because these tasks end.
+operator has to decide then, nor while the store refuses the credentials: it answers others, and an operator
+who has revoked the keys may have given the shards to another server. And none is after another owner was
+seen, because these tasks end.
 
 The catalog is read at most once a second, since many small logs follow one another. A topic that was not
 confirmed is looked for at once.
@@ -23,7 +25,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StoreAccessDeniedError, StoreError, StoreUnavailableError
+from stratalog.base.errors import StoreError, StoreUnavailableError
 from stratalog.server.topics.topic_manager import TopicManager
 
 logger = logging.getLogger(__name__)
@@ -45,8 +47,8 @@ class ConfirmedTopics:
 
     @property
     def is_store_away(self) -> bool:
-        """Whether the last look found that the store does not answer, or refuses the credentials."""
-        return self._failure is not None and _is_outage(self._failure)
+        """Whether the last look found that the store does not answer."""
+        return self._failure is not None and issubclass(self._failure, StoreUnavailableError)
 
     def follow(self) -> frozenset[UUID] | None:
         """Read and follow the catalog; returns the ids of the confirmed topics, None if it cannot be trusted.
@@ -74,11 +76,9 @@ class ConfirmedTopics:
             followed, failure = self._topics.follow_catalog(), None
         except StoreError as error:
             followed, failure = self._topics.followed_last(), error
-        if failure is not None and not _is_outage(type(failure)):
-            self._confirmed = None
-        else:
-            self._confirmed = frozenset(topic.topic_id for topic in followed.topics)
         self._tell(failure)
+        is_known = failure is None or self.is_store_away
+        self._confirmed = frozenset(topic.topic_id for topic in followed.topics) if is_known else None
         self._read_at_s = self._clock.monotonic_s()
         return self._confirmed
 
@@ -97,8 +97,6 @@ class ConfirmedTopics:
                 failure,
             )
         else:
-            logger.error("retention and cleaning of local logs wait until the catalog is mended: %s", failure)
-
-
-def _is_outage(kind: type[StoreError]) -> bool:
-    return issubclass(kind, (StoreUnavailableError, StoreAccessDeniedError))
+            logger.error(
+                "retention and cleaning of local logs wait until the catalog can be read: %s", failure
+            )

@@ -1,8 +1,12 @@
-"""Measures the log directories, and frees those that are short of space by dropping what may be dropped.
+"""Measures the log directories, and frees those that are short of space.
 
-Only topics with `remote.copy.backlog.policy=drop` lose anything. First their segments go that the object
-store has: nothing is lost with them. If that is not enough, their oldest segments go that it does not have,
-of the partition with the largest backlog first, because that one fills the disk. The active segment stays.
+What costs nothing goes first. Files that wait to be removed, so that readers can finish, are removed at once.
+Then local segments go that the object store has, of all tiered topics: a read of them takes longer.
+
+Only if that is not enough, and only of topics with `remote.copy.backlog.policy=drop`, their oldest segments
+go that the store does not have, of the partition with the largest backlog first, because that one fills the
+disk. The active segment stays. No more is lost than is missing after all else: the directory is measured
+again, and space that a file system has not given back yet counts as free.
 
 Those records are lost for ever. The log begins behind the tiered end then, and the next contact with the
 store puts the loss on record as a gap (see `local_beginnings`). Nothing else has to be remembered, so a crash
@@ -12,10 +16,11 @@ at any moment leaves either the segments or the loss.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.log.log_config import BacklogPolicy
+from stratalog.log.retention.late_removal import LateRemovals
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.partitions.free_space import FreeSpace
@@ -26,42 +31,71 @@ logger = logging.getLogger(__name__)
 
 
 class DiskPressure:
-    """Drops local segments while a log directory is short of space. Thread-safe: its parts are."""
+    """Frees space while a log directory is short of it. Thread-safe: its parts are."""
 
-    def __init__(self, registry: PartitionRegistry, space: FreeSpace) -> None:
+    def __init__(self, registry: PartitionRegistry, space: FreeSpace, removals: LateRemovals) -> None:
+        """`removals`: of the logs, and of the partitions that were deleted."""
         self._registry = registry
         self._space = space
+        self._removals = removals
 
     def run(self) -> PassOutcome:
-        """Measure, and drop until each directory has enough space or nothing is left to drop. A partition
+        """Measure, and free until each directory has enough space or nothing is left to drop. A partition
         that fails does not stop the others."""
         self._space.look()
-        partitions = [
-            one
-            for one in self._registry.partitions()
-            if one.is_tiered
-            and one.log.local_log.config.remote_copy_backlog_policy is BacklogPolicy.DROP
-            and self._space.shortage_bytes(one.log) > 0
-            and one.offline() is None
-        ]
-        # Several partitions share the shortage of their directory.
-        left_bytes = {
-            self._space.directory_of(one.log): self._space.shortage_bytes(one.log) for one in partitions
-        }
+        shortages = self._space.shortages
+        if not shortages:
+            return PassOutcome({"freed-bytes": 0, "lost-bytes": 0})
         failures: list[str] = []
-        freed_bytes = lost_bytes = 0
-        for is_loss in (False, True):
-            for partition in _by_backlog(partitions):
-                directory = self._space.directory_of(partition.log)
-                try:
-                    freed = _drop(partition, left_bytes[directory], is_loss=is_loss)
-                except (LogStoreError, OSError) as error:
-                    failures.append(f"{partition.topic_partition} could not be dropped: {error}")
-                    continue
-                left_bytes[directory] -= freed
-                freed_bytes += freed
-                lost_bytes += freed if is_loss else 0
-        return PassOutcome({"freed-bytes": freed_bytes, "lost-bytes": lost_bytes}, failures=tuple(failures))
+        removed = self._remove_waiting(shortages)
+        left = self._left(shortages, removed)
+        tiered = self._drop(left, failures, is_loss=False)
+        if any(tiered.values()):
+            self._remove_waiting(tiered)
+        left = self._left(left, tiered)
+        lost = self._drop(left, failures, is_loss=True)
+        if any(lost.values()):
+            self._remove_waiting(lost)
+            self._space.look()
+        freed_bytes = sum(sum(freed.values()) for freed in (removed, tiered, lost))
+        done = {"freed-bytes": freed_bytes, "lost-bytes": sum(lost.values())}
+        return PassOutcome(done, failures=tuple(failures))
+
+    def _remove_waiting(self, paths: Iterable[str]) -> Mapping[str, int]:
+        """Remove at once the files that wait for it; returns their size by log directory."""
+        return {path: self._removals.hurry(path) for path in paths}
+
+    def _left(self, shortages: Mapping[str, int], freed: Mapping[str, int]) -> Mapping[str, int]:
+        """Measure again; returns what is still missing in each directory. A file system may give space back
+        some time after the removal, so what was freed counts, too."""
+        self._space.look()
+        measured = self._space.shortages
+        return {
+            path: max(0, min(size_bytes - freed.get(path, 0), measured.get(path, 0)))
+            for path, size_bytes in shortages.items()
+        }
+
+    def _drop(self, shortages: Mapping[str, int], failures: list[str], *, is_loss: bool) -> Mapping[str, int]:
+        """Drop segments in directories that are short of space; returns what was dropped by log directory.
+        Notes the failures."""
+        dropped = dict.fromkeys(shortages, 0)
+        candidates = [one for one in self._registry.partitions() if _may_drop(one, is_loss=is_loss)]
+        for partition in _by_backlog(candidates):
+            # Several partitions share the shortage of their directory.
+            path = self._space.directory_of(partition.log)
+            wanted_bytes = shortages.get(path, 0) - dropped.get(path, 0)
+            if wanted_bytes <= 0 or partition.offline() is not None:
+                continue
+            try:
+                dropped[path] += _drop(partition, wanted_bytes, is_loss=is_loss)
+            except (LogStoreError, OSError) as error:
+                failures.append(f"{partition.topic_partition} could not be dropped: {error}")
+        return dropped
+
+
+def _may_drop(partition: HostedPartition, *, is_loss: bool) -> bool:
+    policy = partition.log.local_log.config.remote_copy_backlog_policy
+    return partition.is_tiered and (not is_loss or policy is BacklogPolicy.DROP)
 
 
 def _by_backlog(partitions: Sequence[HostedPartition]) -> list[HostedPartition]:
@@ -72,8 +106,6 @@ def _drop(partition: HostedPartition, wanted_bytes: int, *, is_loss: bool) -> in
     """Drop the oldest segments, about `wanted_bytes` of them, and return their size: those that the object
     store has, or with `is_loss` the others. Raises CorruptRecordError, DataDirectoryError."""
     log = partition.log
-    if wanted_bytes <= 0:
-        return 0
     before_offset = log.local_log.segments.start_offset
     freed_bytes = log.retention.drop_for_space(wanted_bytes, may_lose=is_loss)
     after_offset = log.local_log.segments.start_offset

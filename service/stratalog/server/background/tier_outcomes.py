@@ -44,8 +44,12 @@ def upload_outcome(
         "bytes": uploaded.data_bytes,
         "local-segments": uploaded.local_segments_deleted,
     }
-    refusals = Counter(reason.replace("_", "-") for reason in refused)
-    return PassOutcome(done, refusals, tuple(map(str, failures)))
+    return PassOutcome(done, Counter(map(_word, refused)), tuple(map(str, failures)))
+
+
+def _word(reason: str) -> str:
+    """The reason of a refusal as a label of metrics."""
+    return reason.replace("_", "-")
 
 
 def retention_outcome(reports: Sequence[RetentionReport]) -> PassOutcome:
@@ -77,7 +81,8 @@ def collection_outcome(report: CollectReport) -> PassOutcome:
 
 def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[HostedShard]) -> PassOutcome:
     """The outcome of a compaction. A job that was given up because the metadata had moved is refused,
-    any other one failed. While a clock is wrong, the tombstones of its shard count as one refusal."""
+    any other one failed. A partition that a commit left out counts by its own reason. While a clock is wrong,
+    the tombstones of its shard count as one refusal."""
     committed = [report for report in reports if report.refused is None]
     failed = [
         report
@@ -90,7 +95,7 @@ def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[Hos
         for report in reports
         if report.refused is not None and not report.inputs
     )
-    refusals["inputs-gone"] += sum(len(report.refused_partitions) for report in committed)
+    refusals.update(_word(reason) for report in committed for _, reason in report.refused_partitions)
     refusals[CLOCK] = sum(shard.contact.is_clock_wrong for shard in shards)
     return PassOutcome(
         {

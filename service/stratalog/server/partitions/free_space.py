@@ -69,11 +69,11 @@ class FreeSpace:
             )
         self._short = MappingProxyType(short)
 
-    def shortage_bytes(self, log: UnifiedLog) -> int:
-        """Bytes that must become free in the log's directory before it has enough; 0 if it is not short, as
-        of the last look."""
-        free_bytes = self._short.get(self.directory_of(log))
-        return 0 if free_bytes is None else max(0, self.enough_bytes - free_bytes)
+    @property
+    def shortages(self) -> Mapping[str, int]:
+        """By path of a directory that is short of space, the bytes that must become free before it has
+        enough, as of the last look."""
+        return {path: max(0, self.enough_bytes - free_bytes) for path, free_bytes in self._short.items()}
 
     @staticmethod
     def directory_of(log: UnifiedLog) -> str:

@@ -3,12 +3,17 @@
 A file that cannot be removed now (it was made immutable, or the process has no free descriptor) does not keep
 the others from going. It is tried again, because the operator expects its space. After a failure of the disk
 the removals stop. Files that are left when a process ends are removed by the next one.
+
+Until then they take space. A log directory that is short of it has its waiting removals done at once.
 """
 
 from __future__ import annotations
 
 import logging
+import posixpath
+import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import FileSystem
@@ -23,54 +28,115 @@ RETRY_MS = 60_000
 """Time between two tries."""
 
 
-def remove_later(
-    scheduler: Scheduler,
-    name: str,
-    removals: Sequence[Callable[[], None]],
-    delay_ms: int,
-    *,
-    is_over: Callable[[], bool],
-) -> None:
-    """Do these removals after `delay_ms`, and repeat those that raise OSError or DataDirectoryError until
-    `is_over` returns True. The first failure is logged with `name`."""
+class Removal(NamedTuple):
+    """Something to remove."""
 
-    def remove(waiting: Sequence[Callable[[], None]], *, is_first: bool) -> None:
-        if not is_first and is_over():
+    run: Callable[[], None]
+    """Raises OSError, DataDirectoryError."""
+    size_bytes: int = 0
+    """The space that becomes free; 0 if it is unknown."""
+
+
+class LateRemovals:
+    """The removals of a process that wait. Thread-safe: `_lock` guards the list, and each entry has its own
+    lock."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        # In the order in which they came.
+        self._waiting: dict[_Waiting, None] = {}
+
+    def add(
+        self,
+        directory: str,
+        name: str,
+        removals: Sequence[Removal],
+        delay_ms: int,
+        *,
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Do these removals in that log directory after `delay_ms`, and repeat those that raise OSError or
+        DataDirectoryError until `is_over` returns True. The first failure is logged with `name`."""
+        if not removals:
             return
-        failures: list[OSError | DataDirectoryError] = []
-        left: list[Callable[[], None]] = []
-        for removal in waiting:
-            try:
-                removal()
-            except (OSError, DataDirectoryError) as failure:
-                failures.append(failure)
-                left.append(removal)
-        if not left or is_over():
+        waiting = _Waiting(directory, name, removals, is_over)
+        with self._lock:
+            self._waiting[waiting] = None
+        self._scheduler.once(name, lambda: self._take_turn(waiting, is_first=True), delay_ms)
+
+    def hurry(self, directory: str) -> int:
+        """Do what waits in that log directory now; returns the size of what is gone. What another thread is
+        about to remove is gone, too. What fails keeps its turn."""
+        with self._lock:
+            found = [waiting for waiting in self._waiting if waiting.directory == directory]
+        return sum(waiting.remove().freed_bytes for waiting in found if not waiting.is_over())
+
+    def _take_turn(self, waiting: _Waiting, *, is_first: bool) -> None:
+        failures = waiting.remove().failures if is_first or not waiting.is_over() else []
+        if not failures or waiting.is_over():
+            with self._lock:
+                del self._waiting[waiting]
             return
         if is_first:
             logger.warning(
                 "deleted files cannot be removed and are tried again every %d s; correct the reason, %s"
                 " left_count=`%d` reason=`%s`",
                 RETRY_MS // 1000,
-                name,
-                len(left),
+                waiting.name,
+                len(failures),
                 failures[0],
             )
-        scheduler.once(name, lambda: remove(left, is_first=False), RETRY_MS)
+        self._scheduler.once(waiting.name, lambda: self._take_turn(waiting, is_first=False), RETRY_MS)
 
-    if removals:
-        scheduler.once(name, lambda: remove(removals, is_first=True), delay_ms)
+
+class _Removed(NamedTuple):
+    """What a try has achieved."""
+
+    freed_bytes: int
+    failures: Sequence[OSError | DataDirectoryError]
+
+
+class _Waiting:
+    """Removals that have their turn together. Thread-safe: one thread at a time removes, with `_lock`."""
+
+    def __init__(
+        self, directory: str, name: str, removals: Sequence[Removal], is_over: Callable[[], bool]
+    ) -> None:
+        self.directory = directory
+        self.name = name
+        self.is_over = is_over
+        self._lock = threading.Lock()
+        self._left = tuple(removals)
+
+    def remove(self) -> _Removed:
+        """Do what is left."""
+        with self._lock:
+            freed_bytes = 0
+            failures: list[OSError | DataDirectoryError] = []
+            left: list[Removal] = []
+            for removal in self._left:
+                try:
+                    removal.run()
+                    freed_bytes += removal.size_bytes
+                except (OSError, DataDirectoryError) as failure:
+                    failures.append(failure)
+                    left.append(removal)
+            self._left = tuple(left)
+            return _Removed(freed_bytes, failures)
 
 
 def unlink_later(
-    scheduler: Scheduler, availability: LogAvailability, dropped: Sequence[LogSegment], delay_ms: int
+    removals: LateRemovals, availability: LogAvailability, dropped: Sequence[LogSegment], delay_ms: int
 ) -> None:
-    """Unlink the files of dropped segments. Files that are left when the log is closed go when it is opened
-    again."""
-    remove_later(
-        scheduler,
+    """Unlink the files of dropped segments of a log. Files that are left when the log is closed go when it is
+    opened again."""
+    if not dropped:
+        return
+    removals.add(
+        posixpath.dirname(dropped[0].directory),
         f"unlink {availability.topic_partition}",
-        [segment.unlink_deleted for segment in dropped],
+        [Removal(segment.unlink_deleted, segment.size_bytes) for segment in dropped],
         delay_ms,
         is_over=lambda: availability.is_closed or availability.health.reason is not None,
     )

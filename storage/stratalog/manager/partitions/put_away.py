@@ -19,10 +19,9 @@ from functools import partial
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.randomness import IdGenerator
-from stratalog.base.scheduler import Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.log.disk_error import disk_errors
-from stratalog.log.retention.late_removal import remove_later
+from stratalog.log.retention.late_removal import LateRemovals, Removal
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
@@ -38,7 +37,7 @@ class PutAway:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        removals: LateRemovals,
         ids: IdGenerator,
         directories: DirectorySet,
         delay_ms: Callable[[], int],
@@ -46,7 +45,7 @@ class PutAway:
     ) -> None:
         """`delay_ms` returns the delay before a deleted partition is removed. `forget_files_below` closes
         open files below a path."""
-        self._scheduler = scheduler
+        self._removals = removals
         self._ids = ids
         self._directories = directories
         self._forget_files_below = forget_files_below
@@ -209,7 +208,9 @@ class PutAway:
         directory.manifest.forget_aside(posixpath.basename(path))
 
     def _later(self, name: str, work: Callable[[], None], delay_ms: int, directory: LogDirectory) -> None:
-        remove_later(self._scheduler, name, [work], delay_ms, is_over=lambda: not directory.is_online)
+        self._removals.add(
+            directory.path, name, [Removal(work)], delay_ms, is_over=lambda: not directory.is_online
+        )
 
     def _directory_of(self, path: str) -> LogDirectory:
         return self._directories.at(path.rpartition("/")[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from stratalog.log.log_config import LogConfig
-from stratalog.log.retention.late_removal import RETRY_MS, remove_later, unlink_leftover
+from stratalog.log.retention.late_removal import RETRY_MS, LateRemovals, Removal, unlink_leftover
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
@@ -19,6 +19,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_machine import LogMachine
 
 DELAY_MS = 1000
+SIZE_BYTES = 10
 
 
 class Removals:
@@ -31,10 +32,11 @@ class Removals:
         self.is_over = False
         self.clock = ManualClock()
         scheduler = ManualScheduler(self.clock)
-        remove_later(
-            scheduler,
+        self.removals = LateRemovals(scheduler)
+        self.removals.add(
+            "/d",
             "remove things",
-            [self._removal(one) for one in range(count)],
+            [Removal(self._removal(one), SIZE_BYTES) for one in range(count)],
             DELAY_MS,
             is_over=lambda: self.is_over,
         )
@@ -85,6 +87,33 @@ def test_what_is_over_meanwhile_is_not_tried_again() -> None:
     removals.is_over = True
     removals.clock.advance(10 * RETRY_MS)
     assert (removals.try_count, removals.scheduler.pending()) == (1, [])
+
+
+def test_what_waits_in_a_directory_that_is_short_of_space_goes_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    removals = Removals(5)
+    assert removals.removals.hurry("/other") == 0
+    assert len(removals.left) == 5
+    removals.refusing = {3}
+    assert removals.removals.hurry("/d") == 4 * SIZE_BYTES
+    assert removals.removals.hurry("/d") == 0
+    assert (removals.left, removals.try_count, caplog.messages) == ({3}, 6, [])
+    removals.clock.advance(DELAY_MS)
+    assert removals.try_count == 7, "what fails keeps its turn"
+    [told] = caplog.messages
+    assert "left_count=`1`" in told
+    removals.refusing = set()
+    assert removals.removals.hurry("/d") == SIZE_BYTES
+    removals.clock.advance(RETRY_MS)
+    assert (removals.left, removals.try_count, removals.scheduler.pending()) == (set(), 8, [])
+
+
+def test_what_is_over_is_not_hurried() -> None:
+    removals = Removals(2)
+    removals.is_over = True
+    assert removals.removals.hurry("/d") == 0
+    assert len(removals.left) == 2
 
 
 def refuse_to_unlink(disk: FaultyFileSystem, ending: str) -> None:

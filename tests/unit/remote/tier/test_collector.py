@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -11,7 +12,12 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.head.document_ref import FileKind
+from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
@@ -142,8 +148,9 @@ def test_a_run_is_bounded_and_works_in_batches() -> None:
 
 def test_a_pin_keeps_what_was_live_at_its_commit_and_lets_the_rest_go() -> None:
     world = World()
-    world.drop(1)
     metadata = world.logs.metadata
+    metadata.fold()
+    world.drop(1)
     pin = metadata.pin("scan", world.clock.now_ms() + 3 * DAY_MS)
     world.drop(2)
     world.clock.advance(DAY_MS)
@@ -165,6 +172,27 @@ def test_a_pin_keeps_what_was_live_at_its_commit_and_lets_the_rest_go() -> None:
     assert report.deleted_count >= 1
     assert world.object_count() == 1
     world.check_can_be_opened()
+
+
+def test_the_state_at_a_pin_can_be_built_from_its_checkpoint_and_the_commits_behind_it() -> None:
+    """Also if one of those commits brought an object that another one of them dropped."""
+    world = World()
+    metadata = world.logs.metadata
+    world.drop(1)
+    key = metadata.layout.head_key
+    commits = Head.decode(world.store.get(key).data, key, SHARD_ACTIONS).commits
+    pin = metadata.pin("scan", world.clock.now_ms() + 3 * DAY_MS)
+    wanted = metadata.state().partitions
+    metadata.fold()
+    world.clock.advance(DAY_MS)
+    world.collect()
+    state = ShardState()
+    for commit in commits:
+        state = apply_commit(state, commit, partial(read_directory, world.store, metadata.layout))
+    assert (state.seq + 1, state.partitions) == (pin, wanted)
+    metadata.unpin(pin)
+    assert world.collect().deleted_count == 1
+    assert world.object_count() == 2
 
 
 def test_the_commit_that_ends_a_pin_comes_before_any_deletion() -> None:

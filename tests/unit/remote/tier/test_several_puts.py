@@ -5,18 +5,24 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 import pytest
 
 from stratalog.base.errors import CorruptRecordError, StoreUnavailableError
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.log.read.log_reader import LogReader
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier import uploader
+from stratalog.remote.tier.object_put import ObjectPut, PutSettings
+from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from tests.support.logs.overwriting import flip
@@ -331,3 +337,33 @@ def test_uploads_keep_to_their_budgets() -> None:
     begin_s = site.site.clock.monotonic_s()
     report = site.logs.upload()
     assert site.site.clock.monotonic_s() - begin_s >= (report.object_count - 1) / 2
+
+
+class ClosedWhileSent:
+    """The writer of an object whose put is given up while the object is sent. Not thread-safe."""
+
+    def __init__(self) -> None:
+        clock = ManualClock()
+        self.lingered_at_close: list[bool] = []
+        writer: Any = self
+        layout = StoreLayout(0)
+        settings = PutSettings(attempt_count=1, backoff_ms=1, stall_ms=1000)
+        budget = UploadBudget(clock)
+        self.put = ObjectPut(clock, MemoryObjectStore(clock), layout, writer, budget, StopSignal(), settings)
+
+    def finish(self) -> Self:
+        return self
+
+    def store(self, *_: object, **__: object) -> None:
+        self.put.close()
+
+    def close(self) -> None:
+        self.lingered_at_close.append(self.put.is_lingering)
+
+
+def test_the_place_of_a_put_that_was_given_up_is_free_after_its_files() -> None:
+    """A pass on another thread may get the place, with the directory of those files, and clear it."""
+    writer = ClosedWhileSent()
+    writer.put.run()
+    assert writer.lingered_at_close == [True]
+    assert not writer.put.is_lingering

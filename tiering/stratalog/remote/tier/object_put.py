@@ -76,7 +76,7 @@ class ObjectPut:
 
     @property
     def is_lingering(self) -> bool:
-        """The object was given up, and its request has not ended."""
+        """The object was given up, and its request has not ended, or its bytes are not freed yet."""
         return self._is_closed and self._has_begun and not self._is_done
 
     def run(self) -> None:
@@ -98,11 +98,21 @@ class ObjectPut:
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:
-            self._is_done, self._error = True, error
-            self._changed.notify_all()
             is_given_up = self._is_closed
+            if not is_given_up:
+                self._note_done(error)
         if is_given_up:
-            self._writer.close()
+            # The place of a given-up object is free once its files are: another one may get it then.
+            try:
+                self._writer.close()
+            finally:
+                with self._changed:
+                    self._note_done(error)
+
+    def _note_done(self, error: BaseException | None) -> None:
+        """Called with `_changed` held."""
+        self._is_done, self._error = True, error
+        self._changed.notify_all()
 
     def wait(self) -> None:
         """Wait until the object is stored. Raises the error of the sender: StoreError, StoppingError, OSError

@@ -85,10 +85,10 @@ class HeadState:
         return next((pin for pin in self.pins if pin.seq == seq), None)
 
     def holding_pin(self, dropped: DroppedObject) -> Pin | None:
-        """A pin that holds the dropped file, because the file was live at the pin's commit; None if there is
-        none.
+        """A pin that holds the dropped file, because the pinned state has it or is built from it; None if
+        there is none.
         """
-        return next((pin for pin in self.pins if _was_live_at(dropped, pin.seq)), None)
+        return next((pin for pin in self.pins if _is_held_by(pin, dropped)), None)
 
     def check_bookkeeping(self) -> None:
         assert 0 <= self.orphan_horizon_seq <= self.seq, "the orphan horizon is a known commit"
@@ -234,14 +234,16 @@ def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None
             raise contradiction(commit, "it changes a pin that is not there", pin=seq)
 
 
-def _was_live_at(dropped: DroppedObject, seq: int) -> bool:
-    """Whether a file that was dropped later may have been live after commit `seq`. A file of metadata does
-    not say which commit brought it; its name says before which one it did not exist.
+def _is_held_by(pin: Pin, dropped: DroppedObject) -> bool:
+    """Whether the file may have been live after the pin's commit, or is an object that a commit between the
+    pin's checkpoint and the pin brought: whoever builds the state applies that commit, with the directory of
+    the object. A file of metadata does not say which commit brought it; its name says before which one it did
+    not exist.
     """
-    brought_seq = dropped.brought_seq
     if dropped.kind is not FileKind.DATA:
-        brought_seq = newest_seq_of(dropped.kind, dropped.name)
-    return brought_seq <= seq < dropped.seq
+        return newest_seq_of(dropped.kind, dropped.name) <= pin.seq < dropped.seq
+    was_live = dropped.brought_seq <= pin.seq < dropped.seq
+    return was_live or pin.folded_seq < dropped.brought_seq <= pin.seq
 
 
 def contradiction(commit: Commit, what: str, **fields: object) -> StoreCorruptError:

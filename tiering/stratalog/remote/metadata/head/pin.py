@@ -2,7 +2,7 @@
 
 A long scan or an import takes one, so that the files of the state that it reads are not deleted under it. A
 pin is identified by the commit that made it. It holds the state after that commit: the data objects, and the
-checkpoint and the history from which that state can be built again.
+checkpoint, the history and the directories from which that state can be built again.
 """
 
 from __future__ import annotations

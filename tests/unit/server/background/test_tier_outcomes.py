@@ -1,0 +1,32 @@
+"""The outcomes of the passes over the tiers."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
+from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, INPUTS_CHANGED
+from stratalog.server.background.tier_outcomes import compaction_outcome
+
+FIRST, SECOND, THIRD = (TopicIdPartition(UUID(int=1), number) for number in range(3))
+
+
+def test_a_partition_that_a_job_left_out_counts_by_its_own_reason() -> None:
+    refused = ((FIRST, CONFIGURATION_CHANGED), (SECOND, INPUTS_CHANGED), (THIRD, CONFIGURATION_CHANGED))
+    outcome = compaction_outcome(
+        [
+            CompactionReport(inputs=2, partitions=1, refused_partitions=refused),
+            CompactionReport(inputs=1, refused=CONFIG_CHANGED),
+            CompactionReport(inputs=1, refused=INPUTS_GONE),
+        ],
+        (),
+    )
+    assert {reason: count for reason, count in outcome.refusals.items() if count} == {
+        "configuration-changed": 2,
+        "inputs-changed": 1,
+        "stale-configuration": 1,
+        "inputs-gone": 1,
+    }
+    assert (outcome.done["jobs"], outcome.failures) == (1, ())
