@@ -3,6 +3,7 @@
     log_start_offset        first readable offset in any tier      deletion of records, retention
     local_log_start_offset  first offset on this disk              local retention
     tiered_end_offset       end of the data in the object store    the uploader, after a commit
+    uploading_end_offset    end of what may be committed next      the uploader, before it reads; 0 afterwards
     recovery_point          everything below is fsynced            flush
     high_watermark          end of the visible records             append (os), flush (disk), upload (object)
     last_stable_offset      end for readers of committed records   high watermark, end of a transaction
@@ -43,6 +44,10 @@ class LogOffsets:
         """First readable offset in any tier."""
         self.tiered_end_offset = 0
         """Exclusive end of the data in the object store, as of the last `update_tiered_end_offset`."""
+        self.uploading_end_offset = 0
+        """Exclusive end of the records that an upload may commit, as far as is known; 0 if none may."""
+        self.is_uploading = False
+        """An upload needs the segments below `uploading_end_offset`. Without it, only its commit may come."""
         self.recovery_point = recovery_point
         """Everything below is fsynced."""
         self._local = local_log

@@ -152,6 +152,21 @@ class UnifiedLog:
             self.offsets.tiered_end_offset = max(self.offsets.tiered_end_offset, offset)
             self.state.publish(self.offsets.high_watermark)
 
+    def begin_upload(self, end_offset: int) -> None:
+        """Note that an upload of the records below `end_offset` begins: no segment of them is dropped for
+        space before `end_upload`, unless the object store has it."""
+        with self.lock:
+            self.offsets.uploading_end_offset = max(self.offsets.uploading_end_offset, end_offset)
+            self.offsets.is_uploading = True
+
+    def end_upload(self, *, is_settled: bool) -> None:
+        """Note that no upload needs the segments any more. `is_settled`: nor may a commit of one come whose
+        outcome is unknown."""
+        with self.lock:
+            self.offsets.is_uploading = False
+            if is_settled:
+                self.offsets.uploading_end_offset = 0
+
     def increment_log_start_offset(self, offset: int, *, is_committed: bool = True) -> None:
         """Delete the records below `offset`. A lower offset than before changes nothing.
 

@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.base.errors import LowDiskSpaceError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.isolation import Isolation
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -90,9 +91,7 @@ async def test_segments_that_are_committed_go_by_local_retention_without_the_sto
         assert (marks.log_start_offset, marks.local_log_start_offset) == (0, 12)
 
 
-async def test_a_start_that_moved_in_an_outage_survives_a_restart_and_is_committed_before_the_upload() -> (
-    None
-):
+async def test_a_start_that_moved_in_an_outage_survives_a_restart_until_the_loss_is_on_record() -> None:
     world = World()
     async with world.serving() as bench:
         await create(bench, {"retention.ms": str(HOUR_MS), "remote.copy.max.age.ms": "1"})
@@ -110,11 +109,17 @@ async def test_a_start_that_moved_in_an_outage_survives_a_restart_and_is_committ
     world.store.is_away = False
     async with world.serving() as bench:
         assert bench.partition().log_start_offset == start
-        world.clock.advance(1)
-        bench.server.engine.tier.manager.upload_pass()
-        state = committed(bench)
-        assert state.log_start_offset == start
-        assert state.slices[0].base_offset == start
+        await bench.client.admin.upload(["t"])
+        found = [
+            (live.base_offset, live.end_offset, live.gap and live.gap.reason)
+            for live in committed(bench).slices
+        ]
+        assert found[:2] == [(0, 6, None), (6, start, "expired")]
+        assert found[2][0] == start
+        assert bench.partition().log_start_offset == 0
+        assert [record.offset for record in (await bench.read_all("t"))[0]] == [*range(6), *range(start, 18)]
+        bench.server.engine.tier.manager.remote_retention_pass()
+        assert bench.partition().log_start_offset == 6, "the gap is as old as its commit"
         assert [record.offset for record in (await bench.read_all("t"))[0]] == [*range(start, 18)]
 
 
@@ -372,6 +377,63 @@ async def test_copies_of_uploaded_records_go_before_anything_is_lost_whatever_th
         press(bench, disk, 999)
         assert (local_start(bench, "kept"), local_start(bench)) == (1, 0)
         assert [record.offset for record in (await bench.read_all("kept"))[0]] == [0, 1]
+
+
+async def test_a_reader_passes_no_lost_record_that_an_upload_may_still_commit() -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = AwayStore(MemoryObjectStore(clock))
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        await create(bench, {"remote.copy.backlog.policy": "drop", **FOR_EVER})
+        await load(bench, clock, 12)
+        partition = bench.partition()
+        log = partition.log
+        log.begin_upload(6)
+        press(bench, disk, 0)
+        assert log.local_log.segments.start_offset == 0, "an upload needs the first segments"
+        log.end_upload(is_settled=False)
+        while log.local_log.segments.start_offset < 9:
+            press(bench, disk, 0)
+        lost_end = log.local_log.segments.start_offset
+        with pytest.raises(StoreUnavailableError) as refused:
+            partition.read_tiered(5, 1 << 20, Isolation.HIGH_WATERMARK)
+        assert refused.value.fields["uploading_end_offset"] == 6
+        assert partition.read_tiered(6, 1 << 20, Isolation.HIGH_WATERMARK).next_offset == lost_end
+        log.end_upload(is_settled=True)
+        assert partition.read_tiered(5, 1 << 20, Isolation.HIGH_WATERMARK).next_offset == lost_end
+
+
+async def test_a_topic_that_is_not_uploaded_has_its_losses_on_record_too() -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = MemoryObjectStore(clock)
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        keys = {"remote.copy.backlog.policy": "drop", "remote.log.copy.disable": "true"}
+        await create(bench, {**keys, **FOR_EVER})
+        await load(bench, clock, 12)
+        press(bench, disk, 0)
+        lost_end = bench.partition().log.local_log.segments.start_offset
+        assert lost_end > 0
+        bench.server.engine.tier.manager.upload_pass()
+        assert [(live.base_offset, live.end_offset) for live in committed(bench).slices] == [(0, lost_end)]
+        assert await offsets(bench) == [*range(lost_end, 12)]
+
+
+async def test_deleted_records_stay_deleted_after_an_outage() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"retention.ms": str(HOUR_MS)})
+        await load(bench, world.clock, 6)
+        await bench.client.admin.upload(["t"])
+        await load(bench, world.clock, 6)
+        world.store.is_away = True
+        world.clock.advance(HOUR_MS + 1)
+        bench.partition().log.roll()
+        bench.server.engine.local.retention.run()
+        assert bench.partition().log_start_offset == 12
+        world.store.is_away = False
+        await bench.client.admin.delete_records("t", 0, 3)
+        bench.server.engine.tier.manager.upload_pass()
+        assert bench.partition().log_start_offset == 3
+        assert await offsets(bench) == [3, 4, 5]
 
 
 async def test_a_log_whose_first_segments_are_missing_goes_on_behind_a_gap() -> None:

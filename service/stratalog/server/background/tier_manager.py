@@ -278,12 +278,16 @@ class TierManager:
         partitions = [
             one for one in partitions if _collect(failures, one.log.flusher.flush_rolled) is not None
         ]
+        # Their uploads are paused or switched off, but their disks may have lost records all the same.
+        chosen = {one.topic_partition for one in partitions}
+        idle = [one for one in self._tiered_partitions(()) if one.topic_partition not in chosen]
         try:
             for tier in self._tiers:
                 candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
                 report = tier.uploader.upload(
                     candidates,
                     epoch=tier.shard.leader_epoch(),
+                    idle_logs=[one.log for one in idle if one.shard is tier.shard],
                     stop=tracker.stop,
                     on_object=tracker.note_objects,
                     is_urgent=is_urgent,

@@ -1,9 +1,9 @@
 """One partition of the server: its local log, its data in the object store, its writer and its signal.
 
 The two tiers meet here. From its first commit on, the shard's metadata decide the log start of a tiered
-partition, because they survive the local disk, and the local log follows. Only while the store is away may
-the local log be ahead: retention has deleted segments that were never uploaded, and the next contact commits
-that. So the log start is the larger of the two. Every other offset is that of the local log.
+partition, because they survive the local disk, and the local log follows. Only while the store is away does
+the local log decide: retention has deleted segments that were never uploaded, and the log starts behind them,
+until the store has that loss on record. Every other offset is that of the local log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError, UnsupportedOperationError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    DataDirectoryError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+)
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -79,7 +84,7 @@ class HostedPartition:
         # The log first: it follows the metadata otherwise.
         local_offset = self.log.offsets.log_start_offset
         state = self.tier_state()
-        return local_offset if state is None else max(local_offset, state.log_start_offset)
+        return local_offset if state is None else state.log_start_beside(local_offset)
 
     @property
     def tiered_end_offset(self) -> int:
@@ -208,11 +213,22 @@ class HostedPartition:
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         """Read from the object store. Records that the local log has lost before they reached the store are
-        passed like a hole, also while no commit says so."""
-        # The local log first: what it lets go of is lost, or committed when the metadata are read.
+        passed like a hole, also while no commit says so. Raises StoreUnavailableError while an upload may
+        still commit them."""
+        # The local log first, then the uploads: what it lets go of is lost, or on its way, or committed when
+        # the metadata are read.
         local_start_offset = self.log.offsets.local_log_start_offset
+        uploading_end_offset = self.log.offsets.uploading_end_offset
         if self.tiered_end_offset <= offset < local_start_offset:
-            return FetchData(b"", local_start_offset)
+            if offset >= uploading_end_offset:
+                return FetchData(b"", local_start_offset)
+            raise StoreUnavailableError(
+                "the outcome of an upload of this offset is not known yet, and the local log does not have it"
+                " any more; try again",
+                partition=self.topic_partition,
+                offset=offset,
+                uploading_end_offset=uploading_end_offset,
+            )
         if isolation is not Isolation.TXN_COMMITTED:
             return self._reader.read(self.topic_id_partition, offset, max_bytes)
         # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,

@@ -74,10 +74,7 @@ def _commit_in(
     shard: HostedShard, deletions: Sequence[RecordDeletion]
 ) -> dict[TopicPartition, LogStoreError]:
     by_id = {one.partition.topic_id_partition: one for one in deletions}
-    # A start that moved while the store was away is committed before anything else of its partition.
-    starts = {
-        tip: max(one.before_offset, one.partition.log.offsets.log_start_offset) for tip, one in by_id.items()
-    }
+    starts = {tip: one.before_offset for tip, one in by_id.items()}
     outcome = shard.metadata.advance_log_start(starts, epoch=shard.leader_epoch(), catalog_seq=None)
     return {
         by_id[refusal.partition].partition.topic_partition: PreconditionFailedError(

@@ -94,13 +94,15 @@ class LogRetention:
         Their files are unlinked at once. Never the active segment, nor one above the high watermark.
 
         Without `may_lose` only those that are in the object store. With it also others, whose records are
-        lost: the log begins behind the tiered end then. Raises DataDirectoryError.
+        lost: the log begins behind the tiered end then. What an upload is reading or sending stays. Raises
+        DataDirectoryError.
         """
         assert self._local.config.remote_storage_enable, "other logs go by their retention"
         with self._flush_lock, self._lock:
             count = dropped_bytes = 0
             for segment in self._local.segments:
-                is_needed = dropped_bytes < wanted_bytes and (may_lose or self._is_tiered(segment))
+                may_go = self._is_tiered(segment) or (may_lose and not self._is_uploading(segment))
+                is_needed = dropped_bytes < wanted_bytes and may_go
                 if not is_needed or segment.is_active or segment.end_offset > self._offsets.high_watermark:
                     break
                 count += 1
@@ -283,6 +285,9 @@ class LogRetention:
     def _is_tiered(self, segment: LogSegment) -> bool:
         """The segment is in the object store as a whole."""
         return segment.end_offset <= self._offsets.tiered_end_offset
+
+    def _is_uploading(self, segment: LogSegment) -> bool:
+        return self._offsets.is_uploading and segment.base_offset < self._offsets.uploading_end_offset
 
     def _is_proven(self, segment: LogSegment, size_bytes: int) -> bool:
         return self._is_tiered(segment) or self._proven.get(segment) == size_bytes

@@ -2,21 +2,30 @@
 
 Two things may have happened on the disk while the store was away, or before the topic was tiered:
 
-* The log start has moved: retention of all tiers has deleted segments that were never uploaded.
-* The local log begins behind the tiered end: segments that were never uploaded are gone. The records between
-  are lost; a gap says so, and the upload goes on behind it.
+* The log start has moved behind the tiered end: the retention of all tiers has deleted segments that were
+  never uploaded.
+* The local log begins behind the tiered end: segments that were never uploaded are gone.
 
-Both are read from the log, so nothing needs to be remembered. The configuration is not asked again: what is
-committed here is a fact, not a decision. Only the reason of a gap follows from it: under the policy `drop`
-the server has dropped the segments itself; under any other they are missing on the disk, which the log says
-as an error. Neither waits for an operator: the loss is there, and an upload that stood still would risk all
-later records as well.
+In both cases records are lost that the store never had. A gap says so, and the upload goes on behind it. In a
+partition without slices there is nothing before what has expired, and the log start moves instead.
+
+Both are read from the log, so nothing needs to be remembered. What is committed here is a fact, not a
+decision: it takes nothing that is live. The configuration of an outage may be outdated by now, so the log
+start moves past the slices by the next pass of retention only, with the configuration of then.
+
+The caller is the uploader: a gap that is committed while objects of its partition are on their way, or while
+the outcome of their commit is unknown, overtakes them, and what they hold is lost with it.
+
+The reason of a gap in front of the first segment follows from the policy: under `drop` the server has dropped
+the segments itself; under any other they are missing on the disk, which the log says as an error. Neither
+waits for an operator: the loss is there, and an upload that stood still would risk all later records as well.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.log_config import BacklogPolicy
@@ -27,33 +36,50 @@ from stratalog.remote.metadata.shard.tiered_partition import GapReason
 
 logger = logging.getLogger(__name__)
 
+_LEVELS = {
+    GapReason.EXPIRED: logging.INFO,
+    GapReason.DROPPED_BY_POLICY: logging.WARNING,
+    GapReason.MISSING_ON_LOCAL_DISK: logging.ERROR,
+}
+
+
+class _Beginning(NamedTuple):
+    """The beginning of a local log."""
+
+    log: UnifiedLog
+    log_start_offset: int
+    first_offset: int
+    """The base offset of the first segment."""
+
+    def lost(self, tip: TopicIdPartition, tiered_end_offset: int) -> Iterator[LostRange]:
+        """The ranges behind the tiered end that are not in the log any more."""
+        end_offset = tiered_end_offset
+        if self.log_start_offset > end_offset:
+            yield LostRange(tip, end_offset, self.log_start_offset, GapReason.EXPIRED)
+            end_offset = self.log_start_offset
+        if self.first_offset > end_offset:
+            is_dropped = self.log.local_log.config.remote_copy_backlog_policy is BacklogPolicy.DROP
+            reason = GapReason.DROPPED_BY_POLICY if is_dropped else GapReason.MISSING_ON_LOCAL_DISK
+            yield LostRange(tip, end_offset, self.first_offset, reason)
+
 
 def commit_local_beginnings(metadata: MetadataLog, logs: Sequence[UnifiedLog], epoch: int) -> None:
     """Commit the beginnings of these logs that the shard does not have. Asks nothing if there are none.
     Raises NotOwnerError, StoreError."""
     # The log is read before the shard, which it follows otherwise.
     beginnings = {
-        TopicIdPartition(log.topic_id, log.topic_partition.partition): (
-            log,
-            log.offsets.log_start_offset,
-            log.local_log.segments.start_offset,
+        TopicIdPartition(log.topic_id, log.topic_partition.partition): _Beginning(
+            log, log.offsets.log_start_offset, log.local_log.segments.start_offset
         )
         for log in logs
         if log.local_log.config.remote_storage_enable
     }
     state = metadata.state()
-    ahead = {
-        tip: start
-        for tip, (_, start, _) in beginnings.items()
-        if start > state.partition(tip).log_start_offset
-    }
-    if ahead:
-        metadata.advance_log_start(ahead, epoch=epoch, catalog_seq=None)
-        state = metadata.state()
     lost = [
-        LostRange(tip, state.partition(tip).tiered_end_offset, begin_offset, _reason(log))
-        for tip, (log, _, begin_offset) in beginnings.items()
-        if begin_offset > state.partition(tip).tiered_end_offset and tip.topic_id not in state.dropped_topics
+        one
+        for tip, beginning in beginnings.items()
+        if tip.topic_id not in state.dropped_topics
+        for one in beginning.lost(tip, state.partition(tip).tiered_end_offset)
     ]
     if not lost:
         return
@@ -61,22 +87,17 @@ def commit_local_beginnings(metadata: MetadataLog, logs: Sequence[UnifiedLog], e
     refused = {one.partition for one in outcome.refused}
     for one in lost:
         if one.partition not in refused:
-            _tell(beginnings[one.partition][0], one)
-
-
-def _reason(log: UnifiedLog) -> GapReason:
-    is_dropped = log.local_log.config.remote_copy_backlog_policy is BacklogPolicy.DROP
-    return GapReason.DROPPED_BY_POLICY if is_dropped else GapReason.MISSING_ON_LOCAL_DISK
+            _tell(beginnings[one.partition].log, one)
 
 
 def _tell(log: UnifiedLog, lost: LostRange) -> None:
-    is_policy = lost.reason is GapReason.DROPPED_BY_POLICY
+    is_unexplained = lost.reason is GapReason.MISSING_ON_LOCAL_DISK
     logger.log(
-        logging.WARNING if is_policy else logging.ERROR,
+        _LEVELS[lost.reason],
         "%s: records that never reached the object store are lost, and the loss is on record there; the"
         " upload goes on behind it%s, base_offset=`%d` end_offset=`%d` reason=`%s`",
         log.topic_partition,
-        "" if is_policy else "; look at the disk, because no rule has deleted these segments",
+        "; look at the disk, because no rule has deleted these segments" if is_unexplained else "",
         lost.base_offset,
         lost.end_offset,
         lost.reason.value,

@@ -52,8 +52,9 @@ class PartitionUpload:
     `Uploader`."""
 
     def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
-        """Begin at the tiered end. Raises OffsetOutOfRangeError if the local log begins behind the tiered
-        end, which leaves a gap.
+        """Begin at the tiered end. The log keeps the segments until `UnifiedLog.end_upload`, which is the
+        caller's to call, also after an error. Raises OffsetOutOfRangeError if the local log begins behind the
+        tiered end, which leaves a gap.
         """
         log = candidate.log
         self.candidate = candidate
@@ -66,6 +67,9 @@ class PartitionUpload:
         self._sources: deque[SegmentSource] = deque(
             source for source in log.reader.upload_candidates(tiered_end_offset) if source.size_bytes > 0
         )
+        if self._sources:
+            # Before the log start is looked at: from here on no drop for space takes any of them.
+            log.begin_upload(self._sources[-1].end_offset)
         if self._sources and log.offsets.local_log_start_offset > tiered_end_offset:
             raise OffsetOutOfRangeError(
                 "the local log begins behind the tiered end by now; the next pass records the gap",

@@ -19,9 +19,11 @@ slices count; an upload without a commit has no size.
 Segments that were never uploaded expire, too: a disk must not grow without end because a bucket is away.
 While the store does not answer, `run_unreachable` moves the log start past such segments on this disk alone,
 by the configuration that the logs have and by the state that is at hand. The store's time is the time of its
-last answer and what the monotonic clock has counted since. Such a start is durable before it counts, survives
-a restart, and is committed once the store answers again, before anything else of its partition (see
-`local_beginnings`). Log starts inside of the slices wait for the store, because no disk grows with those.
+last answer and what the monotonic clock has counted since. Such a start is durable before it counts, and
+survives a restart. That configuration may be outdated, so it deletes on this disk only: once the store
+answers again, the next upload puts the loss on record (see `local_beginnings`), and the log start is the
+committed one again, until `run` moves it. Log starts inside of the slices wait for the store anyway, because
+no disk grows with those. A partition that begins behind its tiered end waits for that upload.
 """
 
 from __future__ import annotations
@@ -46,7 +48,6 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 
 
 class RetentionUnit(NamedTuple):
@@ -150,13 +151,13 @@ class RemoteRetention:
         """Move the log start of tiered partitions as their configuration says, in one commit.
 
         `catalog_seq` is the number of the catalog from which the logs have their configurations, or an older
-        one. When this returns, the moves are committed and the logs know them; the caller deletes local
+        one. A partition that begins behind its tiered end stays as it is until the next upload. When this
+        returns, the moves are committed and the logs know them; the caller deletes local
         segments next. A log that fails is reported and does not hold up the others. Raises NotOwnerError,
         PreconditionFailedError (a newer configuration was used before: read the catalog and try again),
         StoreError.
         """
         now_ms = self._trusted_now_ms()
-        commit_local_beginnings(self._metadata, logs, epoch)
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
@@ -209,7 +210,7 @@ class RemoteRetention:
                 continue
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
-                judged = self._judge(log, tip, config, now_ms)
+                judged = self._judge(log, tip, config, now_ms, is_unreachable=True)
                 offset = judged.log_start_offset
                 if judged.damage is not None:
                     failed.append(FailedRetention(log.topic_partition, judged.damage))
@@ -262,28 +263,37 @@ class RemoteRetention:
             else unit
             for unit in local.expired
         )
-        # Before the first commit the log decides.
-        old_offset = max(state.log_start_offset, log.offsets.log_start_offset)
+        old_offset = state.log_start_beside(log.offsets.log_start_offset)
         new_offset = old_offset if offset is None else offset
         return ExplainedPartition(
             old_offset,
             new_offset,
-            _tiered_outlook(judged, new_offset, log.local_log.config, now_ms),
+            _tiered_outlook(judged, log.local_log.config, now_ms),
             local._replace(
                 expired=expired, next=_local_next(judged, local.next, log.local_log.config, now_ms)
             ),
         )
 
     def _judge(
-        self, log: UnifiedLog, tip: TopicIdPartition, config: LogConfig, now_ms: int | None
+        self,
+        log: UnifiedLog,
+        tip: TopicIdPartition,
+        config: LogConfig,
+        now_ms: int | None,
+        *,
+        is_unreachable: bool = False,
     ) -> JudgedPartition:
-        """The new log start of a partition. Raises LogStoreError."""
+        """The new log start of a partition. One that begins behind its tiered end has none, unless the store
+        `is_unreachable`. Raises LogStoreError."""
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
         segments = log.reader.segments()
+        begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
         partition = self._metadata.state().partition(tip)
         slice_units = tuple(_slice_units(partition))
         units = (*slice_units, *_local_units(log, segments, partition.tiered_end_offset))
+        if begin_offset > partition.tiered_end_offset and not is_unreachable:
+            return JudgedPartition(None, None, units, (), partition)
         rules = expired_rules(units, config, now_ms)
         damage: LogStoreError | None = None
         if rules and units[len(rules) - 1].end_offset > partition.tiered_end_offset:
@@ -302,11 +312,10 @@ class RemoteRetention:
         return JudgedPartition(offset, damage, units, rules, partition)
 
 
-def _tiered_outlook(
-    judged: JudgedPartition, new_log_start_offset: int, config: LogConfig, now_ms: int | None
-) -> RetentionOutlook:
-    """The slices that go with that log start, and the one that goes next."""
+def _tiered_outlook(judged: JudgedPartition, config: LogConfig, now_ms: int | None) -> RetentionOutlook:
+    """The slices that go with the new log start, and the one that goes next."""
     slices = judged.state.slices
+    new_log_start_offset = judged.log_start_offset or judged.state.log_start_offset
     rules = dict(enumerate(judged.rules))
     gone = [live for live in slices if live.end_offset <= new_log_start_offset]
     expired = tuple(

@@ -2,8 +2,11 @@
 
 One pass:
 
-1. Read the end of each partition's tiered part from the shard's state, and from the log the segments behind
-   it that are rolled and fsynced. A pass needs nothing of the one before, so nothing can be forgotten.
+1. Put on record what only the local disks know (`local_beginnings`). This is the only place that does so:
+   nothing is on its way, and the outcome of each commit is known, so no gap overtakes an object.
+   Then read the end of each partition's tiered part from the shard's state, and from the log the segments
+   behind it that are rolled and fsynced. The log keeps them until the pass ends. A pass needs nothing of the
+   one before, so nothing can be forgotten.
 2. Plan the next object (`upload_plan`): partitions take turns, so that no backlog starves the others. An
    object waits until it would be full or its oldest records have waited long enough.
 3. Prove the headers of each segment by its seal. Copy batches, each proved by its checksum, into the object.
@@ -38,6 +41,7 @@ from stratalog.base.errors import LogStoreError, StoreError, StoreUnavailableErr
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.config_key import LONG_MAX
+from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
@@ -151,6 +155,8 @@ class Uploader:
         self._settings = settings
         self._lock = threading.Lock()
         self._is_settled = True
+        self._uploading: list[UnifiedLog] = []
+        """Logs with uploads of which a commit may come."""
         self._budget = UploadBudget(clock)
         self._history = UploadHistory(clock)
         self._places: dict[int, ObjectPut] = {}
@@ -161,12 +167,14 @@ class Uploader:
         candidates: Sequence[UploadCandidate],
         *,
         epoch: int,
+        idle_logs: Sequence[UnifiedLog] = (),
         stop: StopSignal | None = None,
         on_object: Callable[[UploadReport], None] = lambda _: None,
         is_urgent: bool = True,
     ) -> UploadReport:
         """Upload what is ready, under the epoch that this process has claimed. Calls `on_object` after each
-        commit, with the report up to then.
+        commit, with the report up to then. Of `idle_logs` nothing is uploaded, but what their disks have lost
+        is put on record, too.
 
         If it `is_urgent`, everything that is ready is uploaded. Otherwise data waits for others to fill an
         object, partitions that failed are left alone for a while, and the pass is bounded.
@@ -180,17 +188,31 @@ class Uploader:
         with self._lock:
             one = _Pass(epoch, stop or self._stop, self._settings(), on_object, is_urgent=is_urgent)
             self._budget.limit(one.settings.max_bytes_per_s, one.settings.max_requests_per_s)
-            self._begin(candidates, one)
             with ExitStack() as undo:
+                undo.callback(self._end_in_logs)
                 undo.callback(one.give_up)
+                self._settle()
+                logs = [*(candidate.log for candidate in candidates), *idle_logs]
+                commit_local_beginnings(self._metadata, logs, one.epoch)
+                self._begin(candidates, one)
                 self._run(one)
             return one.report
 
-    def _begin(self, candidates: Sequence[UploadCandidate], one: _Pass) -> None:
+    def _settle(self) -> None:
+        """Find out what became of the last commit. Raises StoreError."""
         if not self._is_settled:
             self._metadata.refresh()
-        self._is_settled = True
-        commit_local_beginnings(self._metadata, [candidate.log for candidate in candidates], one.epoch)
+            self._is_settled = True
+            self._end_in_logs()
+
+    def _end_in_logs(self) -> None:
+        """Tell the logs that nothing of them is on its way."""
+        for log in self._uploading:
+            log.end_upload(is_settled=self._is_settled)
+        if self._is_settled:
+            self._uploading.clear()
+
+    def _begin(self, candidates: Sequence[UploadCandidate], one: _Pass) -> None:
         state = self._metadata.state()
         if not one.is_urgent:
             self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
@@ -205,6 +227,7 @@ class Uploader:
             try:
                 # A commit of unknown outcome may have landed after all.
                 candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
+                self._uploading.append(candidate.log)
                 upload = PartitionUpload(candidate, partition.tiered_end_offset, one.stop)
             except LogStoreError as error:
                 self._history.note_end(tip, error)

@@ -65,6 +65,12 @@ a gap tiles at the tiered end, and the upload goes on behind it
     add Y a0:9-12 / a0 -> 0-12 X:0-5 -:5-9 Y:9-12 / fold / a0 -> 0-12 X:0-5 -:5-9 Y:9-12
     gap a0:11-13 b0:3-5 -> a0 not_at_tiered_end b0 not_at_tiered_end nothing-committed
     gap b0:0-4 -> nothing-committed
+gaps of a partition follow each other in one commit
+    claim -> 1 / add X a0:0-5 / gap a0:5-7 a0:7-9 / a0 -> 0-9 X:0-5 -:5-7 -:7-9
+    gap a0:5-7 a0:7-9 -> nothing-committed
+what has expired takes no slice, and moves the log start of a partition without slices
+    claim -> 1 / expired a0:0-5 / a0 -> 5-5 / expired a0:0-5 -> nothing-committed
+    add X a0:5-9 / expired a0:9-12 / a0 -> 5-12 X:5-9 -:9-12
 only the owner adds a gap, and never to a deleted topic
     claim -> 1 / drop b @1 / gap a0:0-4 b0:0-4 -> b0 topic_deleted / a0 -> 0-4 -:0-4
     other-claim / gap a0:4-5 -> NotOwnerError
@@ -163,9 +169,15 @@ class Shard:
             answer = type(error).__name__
         self.log.check()
         assert self.harness.log(read_only=True).state() == self.log.refresh()
-        is_refused = verb in ("add", "again", "gap", "start", "drop", "replace") and not answer.endswith(
-            "Error"
-        )
+        is_refused = verb in (
+            "add",
+            "again",
+            "gap",
+            "expired",
+            "start",
+            "drop",
+            "replace",
+        ) and not answer.endswith("Error")
         return f"{answer} nothing-committed".strip() if is_refused and self.log.state().seq == seq else answer
 
     def act(self, verb: str, words: list[str], catalog: int | None) -> str:
@@ -186,9 +198,9 @@ class Shard:
                 starts = {tip: base for tip, base, _ in ranges}
                 epoch = self.epoch if "owner" in words else None
                 return self.refused(log.advance_log_start(starts, epoch=epoch, catalog_seq=catalog))
-            case "gap", _:
+            case "gap" | "expired", _:
                 ranges = [self.range_of(word) for word in words]
-                reason = GapReason.DROPPED_BY_POLICY
+                reason = GapReason.EXPIRED if verb == "expired" else GapReason.DROPPED_BY_POLICY
                 return self.refused(log.add_gaps([LostRange(*one, reason) for one in ranges], self.epoch))
             case "drop", [topic]:
                 log.drop_partitions(TOPICS[topic], catalog or 0)

@@ -201,8 +201,8 @@ class MetadataLog(CommittedLog[ShardState]):
         return AdvanceOutcome(landed.seq, landed.outcome)
 
     def add_gaps(self, lost: Sequence[LostRange], epoch: int) -> AdvanceOutcome:
-        """Record that these ranges, each at the tiered end of its partition, never reached the store. Raises
-        NotOwnerError if `epoch` has ended."""
+        """Record that these ranges, from the tiered ends of their partitions on, never reached the store.
+        Raises NotOwnerError if `epoch` has ended."""
         for one in lost:
             require_request(one.base_offset < one.end_offset, "a gap has a range", partition=one.partition)
         landed = self._commit(lambda state: shard_judge.judge_add_gaps(state, lost, epoch), epoch=epoch)

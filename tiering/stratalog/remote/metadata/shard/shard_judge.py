@@ -29,7 +29,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
 )
 from stratalog.remote.metadata.shard.shard_builder import partitions_of
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import GapReason
+from stratalog.remote.metadata.shard.tiered_partition import GapReason, TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -100,26 +100,42 @@ class LostRange(NamedTuple):
 def judge_add_gaps(
     state: ShardState, lost: Sequence[LostRange], epoch: int
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Judges gaps one by one: each begins at the tiered end of its partition. A gap that is there already is
-    nothing to do: an earlier attempt of this call may have landed.
+    """Judges gaps one by one: each begins at the tiered end of its partition, or where the one before it
+    ends. A gap that is there already is nothing to do: an earlier attempt of this call may have landed.
+
+    What has expired in a partition without slices is below the log start, which moves.
 
     Raises NotOwnerError if `epoch` is not current.
     """
     require_epoch(state, epoch)
-    actions: list[Action] = []
+    starts: list[PartitionOffset] = []
+    gaps: list[AddGap] = []
     refusals: list[Refusal] = []
+    ends: dict[TopicIdPartition, int] = {}
     for tip, base_offset, end_offset, reason in sorted(lost):
         partition = state.partition(tip)
-        last = partition.slices[-1] if partition.slices else None
         if tip.topic_id in state.dropped_topics:
             refusals.append(Refusal("", tip, TOPIC_DELETED))
-        elif last is not None and last.gap is not None and last.end_offset == end_offset:
+        elif _is_on_record(partition, end_offset):
             continue
-        elif partition.tiered_end_offset != base_offset:
+        elif ends.get(tip, partition.tiered_end_offset) != base_offset:
             refusals.append(Refusal("", tip, NOT_AT_TIERED_END))
         else:
-            actions.append(AddGap(tip, base_offset, end_offset, reason.value))
-    return Judgement(tuple(actions), tuple(refusals))
+            ends[tip] = end_offset
+            if reason is GapReason.EXPIRED and not partition.slices:
+                starts.append(PartitionOffset(tip, end_offset))
+            else:
+                gaps.append(AddGap(tip, base_offset, end_offset, reason.value))
+    moves = (AdvanceLogStart(tuple(starts), (), None),) if starts else ()
+    return Judgement((*moves, *gaps), tuple(refusals))
+
+
+def _is_on_record(partition: TieredPartition, end_offset: int) -> bool:
+    """Whether a gap ends there, or the log start has passed that."""
+    if end_offset <= partition.log_start_offset:
+        return True
+    live = next(iter(partition.slices_from(end_offset - 1)), None)
+    return live is not None and live.gap is not None and live.end_offset == end_offset
 
 
 def judge_advance(

@@ -27,6 +27,8 @@ class GapReason(enum.Enum):
     """`remote.copy.backlog.policy` is `drop`, and the disk had too little space."""
     MISSING_ON_LOCAL_DISK = "missing_on_local_disk"
     """The segments are gone from the disk, and no rule has deleted them."""
+    EXPIRED = "expired"
+    """The retention of all tiers has deleted them on the disk, mostly while the store was away."""
 
 
 class Gap(NamedTuple):
@@ -100,6 +102,15 @@ class TieredPartition(NamedTuple):
     def tiered_bytes(self) -> int:
         """Bytes of the live slices; clipped slices count whole."""
         return sum(live.entry.data_bytes for live in self.slices)
+
+    def log_start_beside(self, local_log_start_offset: int) -> int:
+        """The first readable offset of a partition whose local log has this log start.
+
+        The committed one counts. A local one behind the tiered end is one that no commit has yet: from before
+        the first one, or from an outage.
+        """
+        is_ahead = local_log_start_offset > self.tiered_end_offset
+        return local_log_start_offset if is_ahead else self.log_start_offset
 
     def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
         first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
