@@ -86,10 +86,12 @@ class UploaderSettings:
 
 
 class RefusedUpload(NamedTuple):
-    """A slice that was stored but not made live. No reader sees its bytes."""
+    """A slice that was stored but not made live, so that no reader sees its bytes; or a gap that was not
+    recorded, so that nothing behind it is uploaded."""
 
     topic_partition: TopicPartition
     object_name: str
+    """Empty for a gap."""
     reason: str
 
 
@@ -190,7 +192,9 @@ class Uploader:
         if not self._is_settled:
             self._metadata.refresh()
         self._is_settled = True
-        commit_local_beginnings(self._metadata, [candidate.log for candidate in candidates], one.epoch)
+        logs = [candidate.log for candidate in candidates]
+        refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+        refused_gaps = {refusal.partition: refusal for refusal in refusals}
         state = self._metadata.state()
         if not one.is_urgent:
             self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
@@ -198,6 +202,10 @@ class Uploader:
             tip = candidate.topic_id_partition
             one.candidates[tip] = candidate
             partition = state.partition(tip)
+            if tip in refused_gaps:
+                refused = RefusedUpload(candidate.log.topic_partition, "", refused_gaps[tip].reason)
+                one.report.refused.append(refused)
+                continue
             pausing = None if one.is_urgent else self._history.pausing(tip)
             if pausing is not None:
                 self._report_failure(one, candidate, pausing)

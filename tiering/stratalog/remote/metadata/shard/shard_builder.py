@@ -135,7 +135,7 @@ class _Builder:
         before = self._partition(add.partition)
         if add.base_offset != before.tiered_end_offset or add.end_offset <= add.base_offset:
             raise self._contradiction("a gap does not begin at the tiered end", partition=add.partition)
-        gap = Gap(add.reason, self._commit.time_ms)
+        gap = Gap(add.reason, add.time_ms, before.open_transactions)
         live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
         self._partitions[add.partition] = before.with_slice(live)
 
