@@ -1,8 +1,8 @@
 """A live slice as a row of a checkpoint page.
 
 The columns are those of the slice's directory entry, its valid base offset and its object. Parts of an entry
-are short arrays, or `null` where the entry has none. A gap has a row of its own, with its reason, its time and
-the transactions that it abandons.
+are short arrays, or `null` where the entry has none. A gap has a row of its own, with its reason, its time
+and the transactions that it abandons.
 """
 
 from __future__ import annotations

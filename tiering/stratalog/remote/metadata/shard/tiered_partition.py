@@ -90,8 +90,8 @@ class LiveSlice(NamedTuple):
         return self.entry.has_aborted or self.entry.marker_count > 0
 
     def abandoned_in(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The transactions with records in [start_offset, end_offset) that a gap leaves undecided: aborted, as
-        if their markers were at its base. None for a slice that is no gap.
+        """The transactions with records in [start_offset, end_offset) that a gap leaves undecided: aborted,
+        as if their markers were at its base. None for a slice that is no gap.
         """
         if self.gap is None or start_offset >= self.base_offset:
             return []
@@ -126,6 +126,14 @@ class TieredPartition(NamedTuple):
         """The transactions that are open at the tiered end."""
         return self.slices[-1].entry.open_transactions if self.slices else ()
 
+    @property
+    def first_stored_index(self) -> int:
+        """The index of the first slice that is no gap: no record lies below it. The count of slices without
+        one.
+        """
+        stored = (index for index, live in enumerate(self.slices) if live.gap is None)
+        return next(stored, len(self.slices))
+
     def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
         first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
         return tuple(live for live in self.slices[first:] if live.end_offset > offset)
@@ -134,8 +142,8 @@ class TieredPartition(NamedTuple):
         """The slices that tell which transactions of [start_offset, end_offset) were aborted.
 
         The slice with an abort marker names the transaction, and may lie behind the records; so does a gap
-        that leaves it undecided. The search ends with the first slice at whose end no transaction is open that
-        began below `end_offset`.
+        that leaves it undecided. The search ends with the first slice at whose end no transaction is open
+        that began below `end_offset`.
         """
         for live in self.slices_from(start_offset):
             yield live
