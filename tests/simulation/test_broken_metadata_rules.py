@@ -92,9 +92,11 @@ def without_tiling(patch: pytest.MonkeyPatch) -> None:
 
 
 def gaps_anywhere(patch: pytest.MonkeyPatch) -> None:
-    def judge(state: ShardState, lost: Sequence[LostRange], epoch: int) -> Judgement[tuple[()]]:
+    def judge(
+        state: ShardState, lost: Sequence[LostRange], epoch: int, store_date_ms: int | None
+    ) -> Judgement[tuple[()]]:
         shard_judge.require_epoch(state, epoch)
-        return Judgement(tuple(AddGap(*one[:3], one.reason.value) for one in lost), ())
+        return Judgement(tuple(AddGap(*one[:3], one.reason.value, store_date_ms or 0) for one in lost), ())
 
     patch.setattr(shard_judge, "judge_add_gaps", judge)
 

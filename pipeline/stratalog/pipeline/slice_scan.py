@@ -152,8 +152,9 @@ class _Aborted(NamedTuple):
 class _AbortedBatches:
     """The batches of a span's aborted transactions. Not thread-safe: belongs to one scan.
 
-    The slices with the markers name the aborted transactions: the span's own slice and those behind it. They
-    are read when the first batch of a transaction arrives, so a scan without transactions reads none.
+    The slices with the markers name the aborted transactions: the span's own slice and those behind it, gaps
+    included, which leave transactions undecided. Slices are read when the first batch of a transaction
+    arrives, so a scan without transactions reads none.
     """
 
     def __init__(self, store: ObjectStore, span: SliceSpan) -> None:
@@ -177,7 +178,11 @@ class _AbortedBatches:
         span = self._span
         found = defaultdict[int, list[_Aborted]](list)
         for live in span.deciding:
-            index = read_slice_index(self._store, StoreLayout(span.shard), live.object_name, live.entry)
-            for one in index.aborted_in(span.first_offset, span.end_offset):
+            if live.gap is not None:
+                aborted = live.abandoned_in(span.first_offset, span.end_offset)
+            else:
+                index = read_slice_index(self._store, StoreLayout(span.shard), live.object_name, live.entry)
+                aborted = index.aborted_in(span.first_offset, span.end_offset)
+            for one in aborted:
                 found[one.producer_id].append(_Aborted(one.first_offset, one.last_offset))
         return found

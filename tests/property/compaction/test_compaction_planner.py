@@ -8,6 +8,7 @@ has horizons.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from random import Random
 from uuid import UUID
@@ -22,7 +23,7 @@ from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import Gap, GapReason, LiveSlice, TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -107,8 +108,9 @@ class Shard:
         sizes: Counter[str] = Counter()
         for partition in self.partitions.values():
             for live in partition.slices:
-                counts[live.object_name] += 1
-                sizes[live.object_name] += live.entry.data_bytes
+                if live.gap is None:
+                    counts[live.object_name] += 1
+                    sizes[live.object_name] += live.entry.data_bytes
         objects = {
             name: LiveObject(self.refs[name], self.object_seqs[name], counts[name], sizes[name])
             for name in counts
@@ -148,7 +150,7 @@ class Shard:
         )
         output = LiveSlice(name, run.base_offset, run.end_offset, entry)
         slices = (*before.slices[:first], output, *before.slices[first + len(run.slices) :])
-        is_covering = run.mode is RunMode.COMPACT and first == 0
+        is_covering = run.mode is RunMode.COMPACT and first == before.first_stored_index
         upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
         self.partitions[tip] = before._replace(slices=slices, compacted_upto=upto)
 
@@ -204,7 +206,12 @@ def random_shard(random: Random, topics: Topics) -> Shard:
             )
             position += size_bytes
             before = shard.partitions.get(tip, TieredPartition())
-            shard.partitions[tip] = before.with_slice(LiveSlice(name, base, end, entry))
+            after = before.with_slice(LiveSlice(name, base, end, entry))
+            if random.random() < 0.1:
+                ends[tip] = end + random.randrange(1, 5)
+                gap = Gap(GapReason.DROPPED_BY_POLICY.value, NOW_MS)
+                after = after.with_slice(LiveSlice.of_gap(tip, end, ends[tip], gap))
+            shard.partitions[tip] = after
     for tip, partition in shard.partitions.items():
         start = random.choice((0, 0, random.randrange(partition.tiered_end_offset + 1)))
         upto = random.choice((0, partition.slices[random.randrange(len(partition.slices))].end_offset))
@@ -237,7 +244,8 @@ def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSet
         partition = state.partitions[run.topic_id_partition]
         first = partition.slices.index(run.slices[0])
         assert partition.slices[first : first + len(run.slices)] == run.slices
-        assert run.covers == (first == 0)
+        assert run.covers == all(live.gap is not None for live in partition.slices[:first])
+        assert all(live.gap is None for live in run.slices)
         assert not any(live.entry.marker_count for live in run.slices), "transactions are left alone"
         if run.mode is RunMode.COMPACT:
             assert run.topic.is_compacted
@@ -276,12 +284,21 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
         policy = topics[tip.topic_id]
         if not policy.is_compacted or not partition.slices:
             continue
-        eligible = eligible_slices(policy, partition)
-        dirty = [live for live in eligible if live.end_offset > partition.compacted_upto]
-        dirty_bytes = sum(live.entry.data_bytes for live in dirty)
-        total_bytes = sum(live.entry.data_bytes for live in eligible)
-        assert not dirty or dirty_bytes < settings.min_dirty_ratio * total_bytes
-        for live in eligible:
+        sections = [
+            list(section)
+            for is_gap, section in itertools.groupby(
+                eligible_slices(policy, partition), lambda live: live.gap is not None
+            )
+            if not is_gap
+        ]
+        for number, eligible in enumerate(sections):
+            dirty = eligible[1:]
+            if number == 0:
+                dirty = [live for live in eligible if live.end_offset > partition.compacted_upto]
+            dirty_bytes = sum(live.entry.data_bytes for live in dirty)
+            total_bytes = sum(live.entry.data_bytes for live in eligible)
+            assert not dirty or dirty_bytes < settings.min_dirty_ratio * total_bytes
+        for live in sections[0] if sections else ():
             horizon_ms = live.entry.earliest_delete_horizon_ms
             assert not live.entry.tombstone_count or horizon_ms is None or horizon_ms > NOW_MS
 

@@ -23,7 +23,8 @@ from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import TRANSACTIONAL_BIT
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED
+from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
+from stratalog.remote.metadata.shard.tiered_partition import GapReason
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -95,6 +96,33 @@ def test_a_compaction_reports_what_it_read_and_wrote() -> None:
     (live,) = world.tiered.metadata.refresh().objects.values()
     assert report.output_bytes == live.ref.size_bytes
     assert world.tiered.partition(world.tip).compacted_upto == 4
+
+
+def test_each_part_between_gaps_is_compacted_by_itself() -> None:
+    world = World(delete_retention_ms="0")
+    metadata = world.tiered.metadata
+    world.upload(("a", "1"))
+    world.upload(("a", "2"))
+    lost = LostRange(world.tip, 2, 7, GapReason.MISSING_ON_LOCAL_DISK)
+    metadata.add_gaps([lost], metadata.state().epoch)
+    world.upload(("a", "3"), ("b", None))
+    world.upload(("a", "4"))
+    world.upload(("a", None))
+    for _ in range(2):
+        assert [report.refused for report in world.compact()] == [None]
+    assert world.values() == [(1, "a", "2"), (8, "b", None), (10, "a", None)], "tombstones stay"
+    partition = world.tiered.partition(world.tip)
+    assert [live.base_offset for live in partition.slices] == [0, 2, 7]
+    assert partition.compacted_upto == 7, "a gap has no records"
+    world.clock.advance(DAY_MS)
+    assert all(report.inputs == 0 for report in world.compact())
+    metadata.advance_log_start({world.tip: 2}, epoch=None, catalog_seq=None)
+    # The first part covers the partition now, and stamps its tombstones before it drops them.
+    world.compact()
+    world.clock.advance(DAY_MS)
+    world.compact()
+    assert world.values() == []
+    assert world.tiered.partition(world.tip).compacted_upto == 11
 
 
 def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:

@@ -73,6 +73,20 @@ def committed_and_aborted() -> Scanned:
     return found
 
 
+def test_a_transaction_that_a_gap_leaves_undecided_is_left_out() -> None:
+    found = Scanned(1 << 20)
+    history = found.history
+    history.send(1)
+    history.send(9, is_transactional=False)
+    history.upload()
+    history.end(1, committed=False)
+    history.log.retention.drop_for_space(1 << 40, may_lose=True)
+    history.send(9, is_transactional=False)
+    history.upload()
+    assert scanned(found.store, COMMITTED) == [1, 3]
+    assert scanned(found.store, IsolationLevel.READ_UNCOMMITTED) == [0, 1, 3]
+
+
 def requests_of_scan(found: Scanned, isolation: IsolationLevel) -> tuple[int, int]:
     """GETs of a scan, and its spans."""
     spans = read_snapshot(found.store, "t", isolation)

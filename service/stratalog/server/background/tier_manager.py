@@ -23,6 +23,7 @@ from stratalog.base.errors import (
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.shard.shard_judge import CLOCK
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
@@ -340,6 +341,12 @@ def _retained_in(
 
 
 def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
+    if refused.reason == CLOCK:
+        return PreconditionFailedError(
+            "records are lost that never reached the object store, and a loss is recorded only while the"
+            " clocks of this server and of the store agree; set the clock",
+            partition=refused.topic_partition,
+        )
     return PreconditionFailedError(
         "the metadata refused an uploaded slice, the next pass tries again: " + refused.reason,
         partition=refused.topic_partition,

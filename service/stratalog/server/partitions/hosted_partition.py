@@ -233,8 +233,12 @@ class HostedPartition:
             return self._reader.read(self.topic_id_partition, offset, max_bytes)
         # Of a transaction that is open at the tiered end and decided since, the marker is in the local log,
         # which is asked first: where it lets go of the marker meanwhile, the object store has it by then.
-        decided_end_offset = min(self.tiered_end_offset, self.log.offsets.last_stable_offset)
+        tiered_end_offset = self.tiered_end_offset
+        decided_end_offset = min(tiered_end_offset, self.log.offsets.last_stable_offset)
         aborted = self.log.reader.aborted_transactions(offset, decided_end_offset)
+        if self.log.offsets.local_log_start_offset > tiered_end_offset:
+            # The disk has lost records behind the tiered end, maybe with markers: only the store's own count.
+            decided_end_offset, aborted = 0, ()
         data = self._reader.read(
             self.topic_id_partition, offset, max_bytes, isolation, decided_end_offset=decided_end_offset
         )

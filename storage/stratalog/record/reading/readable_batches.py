@@ -52,6 +52,8 @@ class _AbortedBatches:
         """Whether the next batch of the walk belongs to an aborted transaction."""
         while self._upcoming and self._upcoming[-1].first_offset <= header.last_offset:
             aborted = self._upcoming.pop()
-            self._last_offset_by_producer[aborted.producer_id] = aborted.last_offset
+            # A transaction that a gap in the log has cut may be there twice: to the gap, and to its marker.
+            known = self._last_offset_by_producer.get(aborted.producer_id, -1)
+            self._last_offset_by_producer[aborted.producer_id] = max(known, aborted.last_offset)
         last_offset = self._last_offset_by_producer.get(header.producer_id, -1)
         return header.is_transactional and header.base_offset <= last_offset

@@ -92,7 +92,7 @@ class JobAssembly:
         than `least_run` fits. `must_take`: the least run fits by definition, whatever its bytes.
         """
         added: set[str] = set()
-        eligible = outlook.slices[: outlook.eligible_count]
+        eligible = outlook.eligible_slices
         if all(live.object_name in chosen for live in eligible):
             return added
         size_bytes = sum(data_bytes_of(self._objects[name]) for name in chosen)

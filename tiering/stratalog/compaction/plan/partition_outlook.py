@@ -6,6 +6,11 @@ along:
     slice:      first live | ... | last eligible |  first too young, undecided or refused | ...
     may be:     <------- compacted, carried ------->  <------------ carried ---------------->
 
+A gap divides the slices into sections, because no job takes a gap in. Each section is compacted by itself,
+one at a time, and the outlook is that of one. Only the first one covers the partition from its first live
+slice: only there tombstones go, and `compacted_upto` ends with it. In another one, the first slice counts as
+compacted already.
+
 A slice with transactions is left alone: this version does not decide which data was aborted. A slice of a
 plain topic may always be carried.
 """
@@ -13,7 +18,8 @@ plain topic may always be carried.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container
+import itertools
+from collections.abc import Container, Iterator
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
@@ -32,12 +38,14 @@ class PartitionOutlook:
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
     state: TieredPartition
-    eligible_count: int
-    """The number of slices, from the first live one, that may be compacted. 0 for a plain topic."""
+    eligible: range
+    """The indexes of the slices, from the first of a section, that may be compacted; none of a plain
+    topic."""
     dirty_count: int
-    """The number of those, the last ones, that are not below `compacted_upto`."""
+    """The number of those, the last ones, that are not compacted yet."""
     due_index: int | None
-    """The first eligible slice with tombstones whose horizon has passed."""
+    """The first eligible slice with tombstones whose horizon has passed, counted from the first eligible
+    one."""
     movable: tuple[bool, ...]
     """For each slice: whether it may be carried into another object."""
     refusal: str | None
@@ -48,28 +56,36 @@ class PartitionOutlook:
         return self.state.slices
 
     @property
+    def eligible_slices(self) -> tuple[LiveSlice, ...]:
+        return self.slices[self.eligible.start : self.eligible.stop]
+
+    @property
     def eligible_bytes(self) -> int:
-        return sum(live.entry.data_bytes for live in self.slices[: self.eligible_count])
+        return sum(live.entry.data_bytes for live in self.eligible_slices)
 
     @property
     def dirty_bytes(self) -> int:
-        first_dirty = self.eligible_count - self.dirty_count
-        return sum(live.entry.data_bytes for live in self.slices[first_dirty : self.eligible_count])
+        first_dirty = len(self.eligible) - self.dirty_count
+        return sum(live.entry.data_bytes for live in self.eligible_slices[first_dirty:])
 
     @property
     def least_run(self) -> int:
-        """The number of slices, from the first, that a job must take to gain anything; 0 if nothing can be
-        gained.
+        """The number of slices, from the first eligible one, that a job must take to gain anything; 0 if
+        nothing can be gained.
         """
         if self.dirty_count:
-            return self.eligible_count - self.dirty_count + 1
+            return len(self.eligible) - self.dirty_count + 1
         return 0 if self.due_index is None else self.due_index + 1
+
+    def pays(self, min_dirty_ratio: float, now_ms: int) -> bool:
+        """Whether tombstones are due, or enough is dirty."""
+        return self.due_index is not None or self.is_dirty(min_dirty_ratio, now_ms)
 
     def is_dirty(self, min_dirty_ratio: float, now_ms: int) -> bool:
         """Whether enough is not compacted yet, or some of it has waited for `max.compaction.lag.ms`."""
         if not self.dirty_count:
             return False
-        oldest = self.slices[self.eligible_count - self.dirty_count].entry
+        oldest = self.eligible_slices[-self.dirty_count].entry
         if 0 <= oldest.min_timestamp <= now_ms - self.topic.max_compaction_lag_ms:
             return True
         return self.dirty_bytes >= min_dirty_ratio * self.eligible_bytes
@@ -89,10 +105,16 @@ class PartitionOutlook:
             )
         if self.dirty_count:
             return "its objects are in another job; run the compaction again"
-        if self.eligible_count < len(self.slices):
+        is_blocked = self.eligible.stop < len(self.slices) and self.slices[self.eligible.stop].gap is None
+        if is_blocked:
             return (
                 "the next records are younger than min.compaction.lag.ms, or a transaction before them is"
                 " still open"
+            )
+        if any(live.gap is not None for live in self.slices):
+            return (
+                "compacted already, each part between lost offsets (gaps) by itself: a key may have a record"
+                " in each part"
             )
         return "compacted already"
 
@@ -105,41 +127,62 @@ def outlook_of(
     now_ms: int,
     objects: Container[str],
     may_drop_tombstones: bool,
+    min_dirty_ratio: float,
 ) -> PartitionOutlook:
-    """Judge a partition. Pure."""
+    """Judge a partition: its first section that pays to compact, else the first with dirty slices, else the
+    last one. Pure.
+    """
     has_transactions = [_has_transactions(live) for live in state.slices]
     movable = tuple(
         live.object_name in objects and not is_refused
         for live, is_refused in zip(state.slices, has_transactions, strict=True)
     )
-    eligible_count = _eligible_count(topic, state, movable, now_ms) if topic.is_compacted else 0
-    eligible = state.slices[:eligible_count]
-    dirty_count = sum(live.end_offset > state.compacted_upto for live in eligible)
-    due = [index for index, live in enumerate(eligible) if may_drop_tombstones and _is_due(live, now_ms)]
-    return PartitionOutlook(
-        topic_id_partition=tip,
-        topic=topic,
-        state=state,
-        eligible_count=eligible_count,
-        dirty_count=dirty_count,
-        due_index=due[0] if due else None,
-        movable=movable,
-        refusal=TRANSACTIONS_REFUSED if any(has_transactions) else None,
-    )
+    sections = list(_sections(topic, state, movable, now_ms)) if topic.is_compacted else []
+
+    def judged(eligible: range) -> PartitionOutlook:
+        slices = state.slices[eligible.start : eligible.stop]
+        if eligible.start == state.first_stored_index:
+            dirty_count = sum(live.end_offset > state.compacted_upto for live in slices)
+            due = [index for index, live in enumerate(slices) if _is_due(live, now_ms)]
+        else:
+            dirty_count, due = max(len(slices) - 1, 0), []
+        return PartitionOutlook(
+            topic_id_partition=tip,
+            topic=topic,
+            state=state,
+            eligible=eligible,
+            dirty_count=dirty_count,
+            due_index=due[0] if due and may_drop_tombstones else None,
+            movable=movable,
+            refusal=TRANSACTIONS_REFUSED if any(has_transactions) else None,
+        )
+
+    outlooks = [judged(section) for section in sections or [range(0)]]
+    paying = (outlook for outlook in outlooks if outlook.pays(min_dirty_ratio, now_ms))
+    dirty = (outlook for outlook in outlooks if outlook.dirty_count)
+    return next(itertools.chain(paying, dirty), outlooks[-1])
 
 
-def _eligible_count(
+def _sections(
     topic: TopicPolicy, state: TieredPartition, movable: tuple[bool, ...], now_ms: int
-) -> int:
-    """A run ends at the first slice that may not be compacted, because a run has no holes."""
-    for index, live in enumerate(state.slices):
+) -> Iterator[range]:
+    """The runs between gaps, up to the first slice that may not be compacted, because a run has no holes."""
+    first = state.first_stored_index
+    for index in range(first, len(state.slices)):
+        live = state.slices[index]
+        if live.gap is not None:
+            if first < index:
+                yield range(first, index)
+            first = index + 1
+            continue
         is_too_young = (
             topic.min_compaction_lag_ms > 0
             and live.entry.max_timestamp > now_ms - topic.min_compaction_lag_ms
         )
         if not movable[index] or is_too_young or live.end_offset > state.stable_end_offset:
-            return index
-    return len(state.slices)
+            yield range(first, index)
+            return
+    yield range(first, len(state.slices))
 
 
 def _has_transactions(live: LiveSlice) -> bool:

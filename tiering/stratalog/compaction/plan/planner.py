@@ -96,6 +96,7 @@ class _Planner:
                 now_ms=self._now_ms,
                 objects=objects,
                 may_drop_tombstones=may_drop_tombstones,
+                min_dirty_ratio=self._min_dirty_ratio,
             )
         self._assembly = JobAssembly(self._state.objects, self._outlooks, self._settings)
 
@@ -173,7 +174,7 @@ class _Planner:
     def _wants_covering(self, outlook: PartitionOutlook) -> bool:
         if not self._is_asked_for(outlook.topic_id_partition.topic_id):
             return False
-        return outlook.due_index is not None or outlook.is_dirty(self._min_dirty_ratio, self._now_ms)
+        return outlook.pays(self._min_dirty_ratio, self._now_ms)
 
     @property
     def _min_dirty_ratio(self) -> float:

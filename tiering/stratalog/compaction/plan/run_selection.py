@@ -85,19 +85,19 @@ def _best_run(outlook: PartitionOutlook, indexes: Sequence[int]) -> PartitionRun
 
 def _by_mode(outlook: PartitionOutlook, indexes: Sequence[int]) -> tuple[list[int], list[int]]:
     movable = [index for index in indexes if outlook.movable[index]]
-    to_compact = [index for index in movable if index < outlook.eligible_count]
-    to_carry = [index for index in movable if index >= outlook.eligible_count]
+    to_compact = [index for index in movable if index in outlook.eligible]
+    to_carry = [index for index in movable if index not in outlook.eligible]
     return to_compact, to_carry
 
 
 def _run(outlook: PartitionOutlook, first: int, end: int) -> PartitionRun:
-    mode = RunMode.COMPACT if first < outlook.eligible_count else RunMode.CARRY
-    assert mode is RunMode.CARRY or end <= outlook.eligible_count
+    mode = RunMode.COMPACT if first in outlook.eligible else RunMode.CARRY
+    assert mode is RunMode.CARRY or end <= outlook.eligible.stop
     return PartitionRun(
         topic_id_partition=outlook.topic_id_partition,
         topic=outlook.topic,
         mode=mode,
-        covers=first == 0,
+        covers=first == outlook.state.first_stored_index,
         log_start_offset=outlook.state.log_start_offset,
         slices=outlook.slices[first:end],
     )

@@ -31,7 +31,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.log.log_config import BacklogPolicy
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.shard_judge import LostRange, Refusal
 from stratalog.remote.metadata.shard.tiered_partition import GapReason
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,11 @@ class _Beginning(NamedTuple):
             yield LostRange(tip, end_offset, self.first_offset, reason)
 
 
-def commit_local_beginnings(metadata: MetadataLog, logs: Sequence[UnifiedLog], epoch: int) -> None:
+def commit_local_beginnings(
+    metadata: MetadataLog, logs: Sequence[UnifiedLog], epoch: int
+) -> tuple[Refusal, ...]:
     """Commit the beginnings of these logs that the shard does not have. Asks nothing if there are none.
-    Raises NotOwnerError, StoreError."""
+    Returns the gaps that the metadata refused. Raises NotOwnerError, StoreError."""
     # The log is read before the shard, which it follows otherwise.
     beginnings = {
         TopicIdPartition(log.topic_id, log.topic_partition.partition): _Beginning(
@@ -82,12 +84,13 @@ def commit_local_beginnings(metadata: MetadataLog, logs: Sequence[UnifiedLog], e
         for one in beginning.lost(tip, state.partition(tip).tiered_end_offset)
     ]
     if not lost:
-        return
+        return ()
     outcome = metadata.add_gaps(lost, epoch)
     refused = {one.partition for one in outcome.refused}
     for one in lost:
         if one.partition not in refused:
             _tell(beginnings[one.partition].log, one)
+    return outcome.refused
 
 
 def _tell(log: UnifiedLog, lost: LostRange) -> None:

@@ -6,7 +6,8 @@ removed) is a slice or batch that returns nothing. Batches are returned whole: t
 wanted offset, and callers skip records by offset, as consumers of Kafka do.
 
 A reader of committed records learns which transactions to leave out, as from the local log. The slice that
-holds an abort marker names the transaction; the snapshot tells which slices to ask, without a request.
+holds an abort marker names the transaction; the snapshot tells which slices to ask, without a request. It
+also names the transactions that a gap has left undecided, which are left out, too.
 
 If an object is missing, the snapshot is old or the store has lost the object. The reader reads the head once
 more and starts again; an object that is missing under a fresh head is corruption.
@@ -128,19 +129,23 @@ class RemoteReader:
         if not partition.slices:
             return None
         epochs = joined_epochs(live.entry for live in partition.slices)
-        if partition.slices[-1].gap is not None:
-            # The batches of the gap are lost, and with them the state of their producers.
-            return TieredState(ProducerSnapshot(partition.tiered_end_offset, ()), epochs)
-        # Only the newest counts: an older one may contradict later batches of a producer.
-        data = self._source.index(partition.slices[-1]).producer_snapshot
         end_offset = partition.tiered_end_offset
+        # Only the newest counts: an older one may contradict later batches of a producer.
+        newest = next((live for live in reversed(partition.slices) if live.gap is None), None)
+        if newest is None:
+            return TieredState(ProducerSnapshot(end_offset, ()), epochs)
         try:
-            snapshot = ProducerSnapshot.from_bytes(end_offset, data)
+            snapshot = ProducerSnapshot.from_bytes(end_offset, self._source.index(newest).producer_snapshot)
         except CorruptRecordError as error:
             raise StoreCorruptError(
                 "the producer snapshot of a slice is damaged; restore the object from a copy",
-                name=partition.slices[-1].object_name,
+                name=newest.object_name,
             ) from error
+        if newest.end_offset < end_offset:
+            # A batch that a producer repeats is still known, and one behind the lost ones is refused as out
+            # of order. The gap has ended every transaction.
+            entries = tuple(entry._replace(current_txn_first_offset=None) for entry in snapshot.entries)
+            snapshot = snapshot._replace(entries=entries)
         return TieredState(snapshot, epochs)
 
     def _with_fresh_head(self, work: Callable[[ShardState], T]) -> T:
@@ -201,13 +206,16 @@ class RemoteReader:
         self, partition: TieredPartition, start_offset: int, end_offset: int, in_transactions: Sequence[int]
     ) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with records in [start_offset, end_offset), in the order of their tiered
-        markers.
+        markers, or of the gaps that left them undecided.
 
         `in_transactions`: base offsets of the transactional batches there, ascending. A slice without any is
         asked only if it has markers.
         """
         found: list[AbortedTransaction] = []
         for live in partition.deciding_slices(start_offset, end_offset):
+            if live.gap is not None:
+                found += live.abandoned_in(start_offset, end_offset)
+                continue
             first = bisect_left(in_transactions, live.base_offset)
             was_read = first < len(in_transactions) and in_transactions[first] < live.end_offset
             if was_read or live.has_markers:

@@ -90,10 +90,12 @@ class UploaderSettings:
 
 
 class RefusedUpload(NamedTuple):
-    """A slice that was stored but not made live. No reader sees its bytes."""
+    """A slice that was stored but not made live, so that no reader sees its bytes; or a gap that was not
+    recorded, so that nothing behind it is uploaded."""
 
     topic_partition: TopicPartition
     object_name: str
+    """Empty for a gap."""
     reason: str
 
 
@@ -193,8 +195,8 @@ class Uploader:
                 undo.callback(one.give_up)
                 self._settle()
                 logs = [*(candidate.log for candidate in candidates), *idle_logs]
-                commit_local_beginnings(self._metadata, logs, one.epoch)
-                self._begin(candidates, one)
+                refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+                self._begin(candidates, one, {refusal.partition: refusal.reason for refusal in refusals})
                 self._run(one)
             return one.report
 
@@ -212,7 +214,13 @@ class Uploader:
         if self._is_settled:
             self._uploading.clear()
 
-    def _begin(self, candidates: Sequence[UploadCandidate], one: _Pass) -> None:
+    def _begin(
+        self,
+        candidates: Sequence[UploadCandidate],
+        one: _Pass,
+        refused_gaps: Mapping[TopicIdPartition, str],
+    ) -> None:
+        """`refused_gaps`: why a loss before the data of a partition could not be put on record."""
         state = self._metadata.state()
         if not one.is_urgent:
             self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
@@ -220,6 +228,10 @@ class Uploader:
             tip = candidate.topic_id_partition
             one.candidates[tip] = candidate
             partition = state.partition(tip)
+            if tip in refused_gaps:
+                refused = RefusedUpload(candidate.log.topic_partition, "", refused_gaps[tip])
+                one.report.refused.append(refused)
+                continue
             pausing = None if one.is_urgent else self._history.pausing(tip)
             if pausing is not None:
                 self._report_failure(one, candidate, pausing)

@@ -79,6 +79,10 @@ log start passes gaps
     dropped -> X / start a0:9 @1 / a0 -> 9-12 Y:9-12 / start a0:12 @1 / dropped -> X Y
 a deleted topic with a gap leaves nothing
     claim -> 1 / add X a0:0-5 / gap a0:5-9 / drop a @1 / a0 -> 0-0 / dropped -> X
+behind nothing but gaps a replacement covers, and what is compacted passes the gaps behind it
+    claim -> 1 / gap a0:0-2 / add X a0:2-5 / add Y a0:5-6 / gap a0:6-9 / add Z a0:9-12 / plan P a0[1:3]
+    plan Q a0[4:] / replace Q M a0:9-12 +a0 @1 -> a0 not_from_first_slice nothing-committed
+    replace P N a0:2-6 +a0 @1 / a0 -> 0-12 -:0-2 N:2-6 -:6-9 Z:9-12 <=9
 no replacement takes a gap in
     claim -> 1 / add X a0:0-5 / add Y a0:5-6 / gap a0:6-9 / add Z a0:9-12 / plan P a0[:]
     replace P N a0:0-12 @1 -> InvalidRequestError / plan Q a0[0:2] / replace Q M a0:0-6 @1

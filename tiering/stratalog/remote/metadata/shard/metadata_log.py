@@ -202,10 +202,14 @@ class MetadataLog(CommittedLog[ShardState]):
 
     def add_gaps(self, lost: Sequence[LostRange], epoch: int) -> AdvanceOutcome:
         """Record that these ranges, from the tiered ends of their partitions on, never reached the store.
-        Raises NotOwnerError if `epoch` has ended."""
+        Refuses them while the own clock is not trusted. Raises NotOwnerError if `epoch` has ended."""
         for one in lost:
             require_request(one.base_offset < one.end_offset, "a gap has a range", partition=one.partition)
-        landed = self._commit(lambda state: shard_judge.judge_add_gaps(state, lost, epoch), epoch=epoch)
+        self.refresh(dated=True)
+        time_ms = self.store_date_ms if self.is_clock_trusted else None
+        landed = self._commit(
+            lambda state: shard_judge.judge_add_gaps(state, lost, epoch, time_ms), epoch=epoch
+        )
         return AdvanceOutcome(landed.seq, landed.outcome)
 
     def drop_partitions(self, topic_id: UUID, catalog_seq: int) -> int:

@@ -133,8 +133,8 @@ def _partition_refusal(
 
 
 def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool:
-    """Whether no live slice lies below these."""
-    return partition.slices[0] == rest[0]
+    """Whether no live slice lies below these; a gap has no records."""
+    return partition.slices[partition.first_stored_index] == rest[0]
 
 
 def _replacement(

@@ -86,6 +86,8 @@ class AddGap:
     base_offset: int
     end_offset: int
     reason: str
+    time_ms: int
+    """By the store's clock."""
 
     def to_json(self) -> JsonObject:
         tip = self.partition
@@ -95,6 +97,7 @@ class AddGap:
             "base_offset": self.base_offset,
             "end_offset": self.end_offset,
             "reason": self.reason,
+            "time_ms": self.time_ms,
         }
 
     @staticmethod
@@ -104,6 +107,7 @@ class AddGap:
             base_offset=fields.integer("base_offset"),
             end_offset=fields.integer("end_offset"),
             reason=fields.text("reason"),
+            time_ms=fields.integer("time_ms"),
         )
 
 

@@ -135,7 +135,7 @@ class _Builder:
         before = self._partition(add.partition)
         if add.base_offset != before.tiered_end_offset or add.end_offset <= add.base_offset:
             raise self._contradiction("a gap does not begin at the tiered end", partition=add.partition)
-        gap = Gap(add.reason, self._commit.time_ms)
+        gap = Gap(add.reason, add.time_ms, before.open_transactions)
         live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
         self._partitions[add.partition] = before.with_slice(live)
 
@@ -154,12 +154,14 @@ class _Builder:
                 raise self._contradiction("it replaces a gap", partition=tip)
             lost.extend(before.slices[first:last])
             end_offset = slices[-1].end_offset
-            is_compacting = replace.is_compacting and tip not in not_compacting
+            behind = before.slices[last:]
+            compacted_upto = before.compacted_upto
+            if replace.is_compacting and tip not in not_compacting:
+                # A gap has no records.
+                gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
+                compacted_upto = max(compacted_upto, end_offset, *(live.end_offset for live in gaps))
             self._partitions[tip] = before._replace(
-                slices=(*before.slices[:first], *slices, *before.slices[last:]),
-                compacted_upto=max(before.compacted_upto, end_offset)
-                if is_compacting
-                else before.compacted_upto,
+                slices=(*before.slices[:first], *slices, *behind), compacted_upto=compacted_upto
             )
         still_live = set(replace.still_live)
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})

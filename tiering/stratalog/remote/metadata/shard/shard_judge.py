@@ -41,6 +41,7 @@ INPUTS_CHANGED = "inputs_changed"
 NOT_FROM_FIRST_SLICE = "not_from_first_slice"
 ABOVE_TIERED_END = "above_tiered_end"
 CONFIGURATION_CHANGED = "configuration_changed"
+CLOCK = "clock"
 
 
 class Refusal(NamedTuple):
@@ -98,14 +99,15 @@ class LostRange(NamedTuple):
 
 
 def judge_add_gaps(
-    state: ShardState, lost: Sequence[LostRange], epoch: int
+    state: ShardState, lost: Sequence[LostRange], epoch: int, store_date_ms: int | None
 ) -> Judgement[tuple[Refusal, ...]]:
     """Judges gaps one by one: each begins at the tiered end of its partition, or where the one before it
     ends. A gap that is there already is nothing to do: an earlier attempt of this call may have landed.
 
     What has expired in a partition without slices is below the log start, which moves.
 
-    Raises NotOwnerError if `epoch` is not current.
+    `store_date_ms` is the time of the gaps, None if the clock is not trusted: then none is added, because
+    retention goes by that time. Raises NotOwnerError if `epoch` is not current.
     """
     require_epoch(state, epoch)
     starts: list[PartitionOffset] = []
@@ -120,12 +122,14 @@ def judge_add_gaps(
             continue
         elif ends.get(tip, partition.tiered_end_offset) != base_offset:
             refusals.append(Refusal("", tip, NOT_AT_TIERED_END))
+        elif store_date_ms is None:
+            refusals.append(Refusal("", tip, CLOCK))
         else:
             ends[tip] = end_offset
             if reason is GapReason.EXPIRED and not partition.slices:
                 starts.append(PartitionOffset(tip, end_offset))
             else:
-                gaps.append(AddGap(tip, base_offset, end_offset, reason.value))
+                gaps.append(AddGap(tip, base_offset, end_offset, reason.value, store_date_ms))
     moves = (AdvanceLogStart(tuple(starts), (), None),) if starts else ()
     return Judgement((*moves, *gaps), tuple(refusals))
 

@@ -1,7 +1,8 @@
 """A live slice as a row of a checkpoint page.
 
 The columns are those of the slice's directory entry, its valid base offset and its object. Parts of an entry
-are short arrays, or `null` where the entry has none. A gap has a row of its own, with its reason and time.
+are short arrays, or `null` where the entry has none. A gap has a row of its own, with its reason, its time
+and the transactions that it abandons.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SLICE_COLUMNS = (
 )
 SLICE_KEY_SIZE = 3
 GAPS = "gaps"
-GAP_COLUMNS = ("topic_id", "partition", "base_offset", "end_offset", "reason", "time_ms")
+GAP_COLUMNS = ("topic_id", "partition", "base_offset", "end_offset", "reason", "time_ms", "abandoned")
 _NO_MINIMUM = -(1 << 63)
 
 
@@ -131,13 +132,13 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
 def format_gap(live: LiveSlice) -> tuple[object, ...]:
     """The row of a gap, in the order of `GAP_COLUMNS`. Its key is that of a slice."""
     assert live.gap is not None
-    return (*slice_key(live), live.end_offset, live.gap.reason, live.gap.time_ms)
+    return (*slice_key(live), live.end_offset, *live.gap)
 
 
 def parse_gap(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
     """Parse the row of a gap. Raises StoreCorruptError."""
     tip = TopicIdPartition(row.uuid("topic_id"), row.integer("partition", maximum=MAX_PARTITION))
-    gap = Gap(row.text("reason"), row.integer("time_ms"))
+    gap = Gap(row.text("reason"), row.integer("time_ms"), row.each("abandoned", _parse_transaction))
     return tip, LiveSlice.of_gap(tip, row.integer("base_offset"), row.integer("end_offset"), gap)
 
 

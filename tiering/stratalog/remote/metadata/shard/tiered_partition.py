@@ -6,6 +6,9 @@ records below), never above it. The last ends at the tiered end, unless log star
 A gap is a slice without an object: offsets whose records never reached the store and are lost. So slices
 tile, and the loss is on record. A reader passes it as it passes a hole. No replacement takes it in; it goes
 when log start passes it.
+
+A transaction that is open where a gap begins stays undecided for ever: its marker may have been in the gap,
+and records of it too. So its records before the gap count as aborted.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.objects.slice_entry import LastBatch, PartRef, SliceEntry
+from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction, PartRef, SliceEntry
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 
 class GapReason(enum.Enum):
@@ -37,7 +41,9 @@ class Gap(NamedTuple):
     reason: str
     """The value of a `GapReason`, or of one that newer software knows."""
     time_ms: int
-    """The time of the commit: a gap is as old as that."""
+    """The store's time when the gap was recorded: a gap is as old as that."""
+    abandoned: tuple[OpenTransaction, ...] = ()
+    """The transactions that are open where the gap begins."""
 
 
 class LiveSlice(NamedTuple):
@@ -81,7 +87,21 @@ class LiveSlice(NamedTuple):
     @property
     def has_markers(self) -> bool:
         """Whether the slice may abort records of slices before it."""
+        if self.gap is not None:
+            return bool(self.gap.abandoned)
         return self.entry.has_aborted or self.entry.marker_count > 0
+
+    def abandoned_in(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The transactions with records in [start_offset, end_offset) that a gap leaves undecided: aborted,
+        as if their markers were at its base. None for a slice that is no gap.
+        """
+        if self.gap is None or start_offset >= self.base_offset:
+            return []
+        return [
+            AbortedTransaction(one.producer_id, one.first_offset, self.base_offset, self.end_offset)
+            for one in self.gap.abandoned
+            if one.first_offset < end_offset
+        ]
 
 
 class TieredPartition(NamedTuple):
@@ -112,6 +132,19 @@ class TieredPartition(NamedTuple):
         is_ahead = local_log_start_offset > self.tiered_end_offset
         return local_log_start_offset if is_ahead else self.log_start_offset
 
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """The transactions that are open at the tiered end."""
+        return self.slices[-1].entry.open_transactions if self.slices else ()
+
+    @property
+    def first_stored_index(self) -> int:
+        """The index of the first slice that is no gap: no record lies below it. The count of slices without
+        one.
+        """
+        stored = (index for index, live in enumerate(self.slices) if live.gap is None)
+        return next(stored, len(self.slices))
+
     def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
         first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
         return tuple(live for live in self.slices[first:] if live.end_offset > offset)
@@ -119,29 +152,22 @@ class TieredPartition(NamedTuple):
     def deciding_slices(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
         """The slices that tell which transactions of [start_offset, end_offset) were aborted.
 
-        The slice with an abort marker names the transaction, and may lie behind the records. The search ends
-        with the first slice at whose end no transaction is open that began below `end_offset`.
+        The slice with an abort marker names the transaction, and may lie behind the records; so does a gap
+        that leaves it undecided. The search ends with the first slice at whose end no transaction is open
+        that began below `end_offset`.
         """
         for live in self.slices_from(start_offset):
             yield live
-            # A gap decides nothing: a marker in it is lost.
-            if live.gap is None and live.entry.stable_end_offset >= end_offset:
+            if live.entry.stable_end_offset >= end_offset:
                 return
 
     def with_slice(self, live: LiveSlice) -> TieredPartition:
         """The partition with one more slice at its tiered end."""
         assert live.base_offset == self.tiered_end_offset, "slices tile"
         entry = live.entry
-        if live.gap is not None:
-            is_decided = self.stable_end_offset == self.tiered_end_offset
-            return self._replace(
-                tiered_end_offset=live.end_offset,
-                stable_end_offset=live.end_offset if is_decided else self.stable_end_offset,
-                slices=(*self.slices, live),
-            )
         return self._replace(
             tiered_end_offset=live.end_offset,
-            # An open transaction that began below log start can be below every slice.
+            # An open transaction that began below log start or before a gap can be below every slice.
             stable_end_offset=max(self.stable_end_offset, entry.stable_end_offset),
             end_mark=entry.last_batch or self.end_mark,
             slices=(*self.slices, live),
