@@ -194,7 +194,7 @@ def configure(world: World, retention_ms: str) -> None:
 
 @pytest.mark.parametrize("retention_ms", ["-1", str(HOUR_S * 1000)])
 def test_an_outdated_configuration_deletes_nothing_in_the_store(retention_ms: str) -> None:
-    """What has expired on the disk is gone. The configuration of now decides about what is tiered."""
+    """Records that have expired on the disk are gone. The current configuration decides about tiered ones."""
     world = World({"retention.ms": str(HOUR_S * 1000)})
     expire_in_outage(world)
     configure(world, retention_ms)
