@@ -1,4 +1,4 @@
-"""What readers, producers and the clock make of records that were lost before they reached the store."""
+"""Gaps, as readers of committed records, producers and retention see them: records that the disk has lost."""
 
 from __future__ import annotations
 
