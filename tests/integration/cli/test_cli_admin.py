@@ -237,7 +237,7 @@ def test_failed_partitions_are_named(capsys: pytest.CaptureFixture[str]) -> None
     failed = [values.RolledPartition(number, 5, None if number == 4 else full) for number in (1, 2, 3, 4)]
     with pytest.raises(DataDirectoryError) as caught:
         raise_failures("t", failed)
-    assert caught.value.fields == {"partition": "t-1"}
+    assert caught.value.fields == {"topic": "t", "partition": 1}
     assert capsys.readouterr().err.splitlines() == [
         "t-2: the disk is full; free space",
         "t-3: the disk is full; free space",

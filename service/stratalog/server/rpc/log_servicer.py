@@ -178,7 +178,7 @@ class LogServicer:
     def _stream_response(self, answer: StreamAnswer) -> log_pb2.AppendStreamResponse:
         if answer.error is None:
             return convert.append_stream_ack(answer)
-        status = self.statuses.status(answer.error, "LogServicer.AppendStream")
+        status = self.statuses.status(answer.error, "LogServicer.AppendStream", answer.topic_partition)
         return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
 
     async def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -35,5 +36,6 @@ class OffsetLookup:
             answer.leader_epoch = partition.identity.leader_epoch
             answer.offset, answer.timestamp_ms = find(partition, query.at, isolation)
         except Exception as error:  # noqa: BLE001 - a failure is inside its answer
-            answer.error.CopyFrom(self._statuses.status(error, "ListOffsets"))
+            named = TopicPartition(query.topic, query.partition)
+            answer.error.CopyFrom(self._statuses.status(error, "ListOffsets", named))
         return answer
