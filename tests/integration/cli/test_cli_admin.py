@@ -78,6 +78,8 @@ def test_keys_of_a_topic_are_set_and_removed(topic: str) -> None:
     [row] = table(run("topic", "alter", topic, "--add", "retention.ms=8"))
     assert (row["KEY"], row["VALUE"], row["SOURCE"]) == ("retention.ms", "8", "DYNAMIC_TOPIC_CONFIG")
     failure(InvalidConfigError, "topic", "alter", topic, "--add", "retention.ms=-2")
+    [row] = table(run("topic", "alter", topic, "--config", "retention.ms=9"))
+    assert (row["KEY"], row["VALUE"], row["SOURCE"]) == ("retention.ms", "9", "DYNAMIC_TOPIC_CONFIG")
 
 
 def test_partitions_are_added(topic: str) -> None:
