@@ -38,11 +38,10 @@ class LogIdentity(NamedTuple):
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def require(self, topic_id: str, leader_epoch: int) -> None:
-        """Check that a client means this log. Raises InconsistentTopicIdError, FencedLeaderEpochError,
+    def require_epoch(self, leader_epoch: int) -> None:
+        """Check that a client knows this leader epoch, or any. Raises FencedLeaderEpochError,
         UnknownLeaderEpochError, InvalidRequestError.
         """
-        require_topic_id(self.topic, topic_id, self.topic_id)
         if leader_epoch in (ANY_LEADER_EPOCH, self.leader_epoch):
             return
         if leader_epoch < 0:

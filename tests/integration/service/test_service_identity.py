@@ -294,7 +294,8 @@ async def test_an_epoch_of_another_server_is_refused(tmp_path: Path) -> None:
         assert (await latest(former.client)).offset == 8
         assert (await latest(owner.client)).offset == 7
         await former.refresh()
-        for identity in ({}, {"leader_epoch": 1}, {"leader_epoch": 2}):
+        known: list[dict[str, Any]] = [{}, {"leader_epoch": 1}, {"leader_epoch": 2}, {"topic_id": "newer"}]
+        for identity in known:
             for error in await refusals(former.client, **identity):
                 assert isinstance(error, NotOwnerError)
                 claim = owner.partition().shard.owner

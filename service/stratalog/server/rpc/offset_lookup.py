@@ -30,8 +30,8 @@ class OffsetLookup:
             topic=query.topic, partition=query.partition, offset=NO_OFFSET, timestamp_ms=NO_TIMESTAMP
         )
         try:
-            partition = self._partitions.partition(query.topic, query.partition)
-            partition.ensure_meant(query.topic_id, query.leader_epoch)
+            partition = self._partitions.partition(query.topic, query.partition, query.topic_id)
+            partition.ensure_meant(query.leader_epoch)
             answer.topic_id = partition.identity.topic_id
             answer.leader_epoch = partition.identity.leader_epoch
             answer.offset, answer.timestamp_ms = find(partition, query.at, isolation)
