@@ -126,7 +126,7 @@ class PartitionRegistry:
         return self.topic(topic, topic_id).find_partition(partition)
 
     def partition(self, topic: str, partition: int, topic_id: str = "") -> HostedPartition:
-        """Return a partition that is online. Raises as `find_partition`, or the error of an offline partition."""
+        """Return a partition that is online. Raises as `find_partition`, or the error of an offline one."""
         found = self.find_partition(topic, partition, topic_id)
         if isinstance(found, OfflinePartition):
             raise found.error()
