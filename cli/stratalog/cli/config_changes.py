@@ -12,7 +12,7 @@ from stratalog.cli.options import config_option
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    config_option("--add", text="Set this; may be repeated."),
+    config_option("--add", "--config", "add", text="Set this; may be repeated."),
     click.option(
         "--delete",
         "deleted",

@@ -90,14 +90,12 @@ isolation_option: _Decorator[Any] = click.option(
 )
 
 
-def config_option(
-    name: str = "--config", *, text: str = TOPIC_HELP, envvar: str | None = None
-) -> _Decorator[Any]:
-    """Adds the repeatable option, whose pairs become a dictionary. Its environment variable separates pairs
-    by spaces. `text` is its help.
+def config_option(*names: str, text: str = TOPIC_HELP, envvar: str | None = None) -> _Decorator[Any]:
+    """Adds the repeatable option of these names, by default `--config`, whose pairs become a dictionary. Its
+    environment variable separates pairs by spaces. `text` is its help.
     """
     return click.option(
-        name,
+        *(names or ("--config",)),
         callback=_parse_pairs,
         multiple=True,
         envvar=envvar,

@@ -8,6 +8,7 @@ from typing import Protocol
 import click
 
 from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicPartition
 
 
 class PartitionResult(Protocol):
@@ -25,5 +26,5 @@ def raise_failures(topic: str, results: Sequence[PartitionResult]) -> None:
     for partition, error in failed[1:]:
         click.echo(f"{topic}-{partition}: {error}", err=True)
     for partition, error in failed[:1]:
-        error.fields["partition"] = f"{topic}-{partition}"
+        error.fields = TopicPartition(topic, partition).error_fields | error.fields
         raise error

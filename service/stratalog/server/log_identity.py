@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from google.protobuf.message import Message
+
 from stratalog.base.errors import (
     FencedLeaderEpochError,
     InconsistentTopicIdError,
     InvalidRequestError,
     UnknownLeaderEpochError,
 )
+from stratalog.base.types import TopicPartition
+from stratalog.v1 import log_pb2
 
 ANY_TOPIC_ID = ""
 ANY_LEADER_EPOCH = 0
@@ -30,11 +34,14 @@ class LogIdentity(NamedTuple):
     leader_epoch: int
     """The epoch of this server's claim of the shard."""
 
-    def require(self, topic_id: str, leader_epoch: int) -> None:
-        """Check that a client means this log. Raises InconsistentTopicIdError, FencedLeaderEpochError,
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def require_epoch(self, leader_epoch: int) -> None:
+        """Check that a client knows this leader epoch, or any. Raises FencedLeaderEpochError,
         UnknownLeaderEpochError, InvalidRequestError.
         """
-        require_topic_id(self.topic, topic_id, self.topic_id)
         if leader_epoch in (ANY_LEADER_EPOCH, self.leader_epoch):
             return
         if leader_epoch < 0:
@@ -58,6 +65,23 @@ class LogIdentity(NamedTuple):
             leader_epoch=leader_epoch,
             current_leader_epoch=self.leader_epoch,
         )
+
+
+def named_partition(request: object) -> TopicPartition | None:
+    """The one partition that a message of the wire names; None if it names none or may name several."""
+    if not isinstance(request, Message):
+        return None
+    if isinstance(request, log_pb2.ReadRequest):
+        numbers = [one.partition for one in request.partitions]
+        return TopicPartition(request.topic, numbers[0]) if len(numbers) == 1 else None
+    fields = request.DESCRIPTOR.fields_by_name
+    if "topic" not in fields or "partition" not in fields:
+        return None
+    if fields["partition"].has_presence and not request.HasField("partition"):
+        return None
+    topic: str = getattr(request, "topic")  # noqa: B009 - the class is known at run time only
+    partition: int = getattr(request, "partition")  # noqa: B009 - as above
+    return TopicPartition(topic, partition)
 
 
 def require_topic_id(topic: str, topic_id: str, current_topic_id: str) -> None:

@@ -16,6 +16,11 @@ class TopicPartition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def error_fields(self) -> dict[str, object]:
+        """The fields of an error about the partition."""
+        return {"topic": self.topic, "partition": self.partition}
+
 
 class TopicIdPartition(NamedTuple):
     """A partition as metadata names it: ids are never reused, names are. Sorts as slices lie in an object."""
@@ -25,6 +30,11 @@ class TopicIdPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic_id}:{self.partition}"
+
+    @property
+    def error_fields(self) -> dict[str, object]:
+        """The fields of an error about the partition."""
+        return {"topic_id": self.topic_id, "partition": self.partition}
 
 
 class Durability(enum.IntEnum):

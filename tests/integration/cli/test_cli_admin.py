@@ -78,6 +78,8 @@ def test_keys_of_a_topic_are_set_and_removed(topic: str) -> None:
     [row] = table(run("topic", "alter", topic, "--add", "retention.ms=8"))
     assert (row["KEY"], row["VALUE"], row["SOURCE"]) == ("retention.ms", "8", "DYNAMIC_TOPIC_CONFIG")
     failure(InvalidConfigError, "topic", "alter", topic, "--add", "retention.ms=-2")
+    [row] = table(run("topic", "alter", topic, "--config", "retention.ms=9"))
+    assert (row["KEY"], row["VALUE"], row["SOURCE"]) == ("retention.ms", "9", "DYNAMIC_TOPIC_CONFIG")
 
 
 def test_partitions_are_added(topic: str) -> None:
@@ -237,7 +239,7 @@ def test_failed_partitions_are_named(capsys: pytest.CaptureFixture[str]) -> None
     failed = [values.RolledPartition(number, 5, None if number == 4 else full) for number in (1, 2, 3, 4)]
     with pytest.raises(DataDirectoryError) as caught:
         raise_failures("t", failed)
-    assert caught.value.fields == {"partition": "t-1"}
+    assert caught.value.fields == {"topic": "t", "partition": 1}
     assert capsys.readouterr().err.splitlines() == [
         "t-2: the disk is full; free space",
         "t-3: the disk is full; free space",

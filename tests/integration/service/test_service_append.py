@@ -119,15 +119,39 @@ async def test_a_producers_batch_that_comes_again_gets_its_offsets_again(bench: 
     assert [record.value for record in records] == [b"before", b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2), ("t", -1)])
+@pytest.mark.parametrize(("topic", "partition"), [("nope", 0), ("", 0), ("t", 2)])
 async def test_an_unknown_topic_or_partition_is_named(
     bench: ServiceBench, topic: str, partition: int
 ) -> None:
     await bench.client.admin.create_topic("t", 2)
     with pytest.raises(UnknownTopicOrPartitionError) as caught:
         await bench.client.append_batches(topic, partition, of_values(b"a"))
-    known = {"partition": partition, "partition_count": 2} if topic == "t" else {}
-    assert caught.value.fields == {"topic": topic, **known}
+    known = {"partition_count": 2} if topic == "t" else {}
+    assert caught.value.fields == {"topic": topic, "partition": partition, **known}
+
+
+async def test_a_negative_partition_is_an_invalid_request(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t", 2)
+    log = bench.client.log
+    fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", partition=-1)])
+    query = log_pb2.OffsetQuery(topic="t", partition=-1, at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST))
+    found = [
+        error_of_status((await log.Fetch(fetch)).partitions[0].error),
+        error_of_status(
+            (await log.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).answers[0].error
+        ),
+    ]
+    for calling in (
+        bench.client.append_batches("t", -1, of_values(b"a")),
+        bench.client.admin.list_segments("t", -1),
+        bench.client.admin.roll("t", [-1]),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            await calling
+        found.append(caught.value)
+    for error in found:
+        assert type(error) is InvalidRequestError
+        assert error.fields == {"topic": "t", "partition": -1}
 
 
 async def test_an_append_without_payload_is_refused(bench: ServiceBench) -> None:

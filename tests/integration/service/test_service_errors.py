@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -20,16 +20,23 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.app import SERVICES
-from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc, partition_pb2
 from tests.support.service.error_details import error_info, retry_info
 from tests.support.service.odd_requests import odd_requests
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 LOCAL = {"remote.storage.enable": "false"}
 BATCH = encode_batch([Record(0, 0, None, b"value")])
+
+
+def of_producer(producer_id: int, epoch: int, sequence: int) -> bytes:
+    """A batch of one record of an idempotent producer."""
+    producer = BatchProducer(producer_id, epoch, sequence)
+    return encode_batch([Record(0, 0, None, b"value")], producer=producer)
 
 
 @contextmanager
@@ -79,7 +86,7 @@ async def test_a_program_without_our_client_reads_reason_and_metadata(bench: Ser
         assert described(answer.error) == (
             number(grpc.StatusCode.OUT_OF_RANGE),
             "OFFSET_OUT_OF_RANGE",
-            {"offset": "7", "log_start_offset": "0", "log_end_offset": "0"},
+            {"topic": "t", "partition": "0", "offset": "7", "log_start_offset": "0", "log_end_offset": "0"},
         )
         assert retry_info(answer.error) is None
         query = log_pb2.OffsetQuery(topic="nope", at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST))
@@ -88,6 +95,71 @@ async def test_a_program_without_our_client_reads_reason_and_metadata(bench: Ser
             number(grpc.StatusCode.NOT_FOUND),
             "UNKNOWN_TOPIC_OR_PARTITION",
         )
+
+
+async def test_an_error_about_one_partition_names_it(bench: ServiceBench) -> None:
+    client = bench.client
+    await client.admin.create_topic("t", 3, config=LOCAL)
+    where: dict[str, Any] = {"topic": "t", "partition": 2}
+    found: list[Status] = []
+
+    async def appended(**fields: Any) -> None:
+        """The refusals of an Append and of an AppendStream."""
+        with refused() as statuses:
+            await client.log.Append(log_pb2.AppendRequest(**where, **fields))
+        found.extend(statuses)
+
+        async def requests() -> AsyncIterator[log_pb2.AppendStreamRequest]:
+            yield log_pb2.AppendStreamRequest(**where, **fields)
+
+        found.extend([answer.status async for answer in client.log.AppendStream(requests())])
+
+    producer_id = (await client.log.InitProducer(log_pb2.InitProducerRequest())).producer_id
+    await client.log.Append(log_pb2.AppendRequest(**where, batches=of_producer(producer_id, 1, 0)))
+    await appended(batches=BATCH, expected_offset=9)
+    await appended(batches=BATCH, fencing_token="x")
+    await appended(batches=BATCH, leader_epoch=99)
+    await appended(batches=b"no batch")
+    await appended(batches=of_producer(producer_id, 1, 7))
+    await appended(batches=of_producer(producer_id, 0, 0))
+    for start, last_fetched_epoch in ((9, None), (1, 0)):
+        wanted: dict[str, Any] = {
+            "start": log_pb2.Position(offset=start),
+            "last_fetched_epoch": last_fetched_epoch,
+        }
+        fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(**where, **wanted)])
+        found.append((await client.log.Fetch(fetch)).partitions[0].error)
+        of_read = log_pb2.ReadPartition(partition=2, **wanted)
+        with refused() as statuses:
+            async for _ in client.log.Read(log_pb2.ReadRequest(topic="t", partitions=[of_read])):
+                pass
+        found.extend(statuses)
+        several = [log_pb2.ReadPartition(partition=0), of_read]
+        async for read in client.log.Read(log_pb2.ReadRequest(topic="t", partitions=several)):
+            found.extend(one.error for one in read.partitions if one.HasField("error"))
+    query = log_pb2.OffsetQuery(**where, at=log_pb2.Position(offset=9))
+    found.append((await client.log.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).answers[0].error)
+    with refused() as statuses:
+        await client.log.Fence(log_pb2.FenceRequest(**where, token="y", current_token="x"))
+    found.extend(statuses)
+    deletion = partition_pb2.RecordsToDelete(partition=2, before=log_pb2.Position(offset=9))
+    request = partition_pb2.DeleteRecordsRequest(topic="t", partitions=[deletion])
+    async with grpc.aio.insecure_channel(client.address) as channel:
+        with refused() as statuses:
+            await admin_pb2_grpc.AdminServiceStub(channel).DeleteRecords(request)
+    found.extend(statuses)
+    shown = [described(one) for one in found]
+    assert {reason for _, reason, _ in shown} == {
+        "UNEXPECTED_OFFSET",
+        "FENCING_TOKEN_MISMATCH",
+        "UNKNOWN_LEADER_EPOCH",
+        "INVALID_RECORD",
+        "OUT_OF_ORDER_SEQUENCE",
+        "PRODUCER_FENCED",
+        "OFFSET_OUT_OF_RANGE",
+        "LOG_TRUNCATED",
+    }
+    assert [(fields["topic"], fields["partition"]) for _, _, fields in shown] == [("t", "2")] * len(shown)
 
 
 async def test_a_request_without_effect_says_when_to_send_it_again(tmp_path: Path) -> None:

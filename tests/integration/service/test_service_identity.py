@@ -100,6 +100,9 @@ def values_of(answer: log_pb2.FetchedPartition, fetch_offset: int) -> list[bytes
     return [record.value for part in fetched_parts(answer, fetch_offset) for record in part.records]
 
 
+NAMED = {"topic": "t", "partition": 0}
+
+
 async def refusals(client: Client, **identity: Any) -> list[LogStoreError]:
     """The refusal of each call that has these fields of the identity."""
     calls = (
@@ -146,6 +149,7 @@ async def test_a_topic_of_the_same_name_is_another_one(bench: ServiceBench) -> N
         assert isinstance(error, InconsistentTopicIdError)
         assert error.fields == {
             "topic": "t",
+            "partition": 0,
             "topic_id": former.topic_id,
             "current_topic_id": topic.topic_id,
         }
@@ -279,10 +283,10 @@ async def test_an_epoch_of_another_server_is_refused(tmp_path: Path) -> None:
     async with two_servers(tmp_path) as (former, owner):
         for error in await refusals(owner.client, leader_epoch=1):
             assert isinstance(error, FencedLeaderEpochError)
-            assert error.fields == {"leader_epoch": 1, "current_leader_epoch": 2}
+            assert error.fields == {**NAMED, "leader_epoch": 1, "current_leader_epoch": 2}
         for error in await refusals(former.client, leader_epoch=2):
             assert isinstance(error, UnknownLeaderEpochError)
-            assert error.fields == {"leader_epoch": 2, "current_leader_epoch": 1}
+            assert error.fields == {**NAMED, "leader_epoch": 2, "current_leader_epoch": 1}
             assert error.retriable
             assert error.retry_delay_s > 0
         with pytest.raises(UnknownLeaderEpochError):
@@ -290,11 +294,13 @@ async def test_an_epoch_of_another_server_is_refused(tmp_path: Path) -> None:
         assert (await latest(former.client)).offset == 8
         assert (await latest(owner.client)).offset == 7
         await former.refresh()
-        for identity in ({}, {"leader_epoch": 1}, {"leader_epoch": 2}):
+        known: list[dict[str, Any]] = [{}, {"leader_epoch": 1}, {"leader_epoch": 2}, {"topic_id": "newer"}]
+        for identity in known:
             for error in await refusals(former.client, **identity):
                 assert isinstance(error, NotOwnerError)
                 claim = owner.partition().shard.owner
-                assert error.fields == {"owner": claim.owner, "endpoint": owner.client.address, "epoch": 2}
+                successor = {"owner": claim.owner, "endpoint": owner.client.address, "epoch": 2}
+                assert error.fields == {**NAMED, **successor}
 
 
 async def test_a_reader_of_lost_records_goes_on_where_the_logs_part(tmp_path: Path) -> None:
@@ -309,6 +315,8 @@ async def test_a_reader_of_lost_records_goes_on_where_the_logs_part(tmp_path: Pa
         info = error_info(refused.error)
         assert info.reason == "LOG_TRUNCATED"
         assert dict(info.metadata) == {
+            "topic": "t",
+            "partition": "0",
             "epoch": "1",
             "end_offset": "5",
             "offset": "8",

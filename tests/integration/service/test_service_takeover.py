@@ -296,7 +296,8 @@ async def test_one_of_several_candidates_is_elected(bench: ServiceBench) -> None
         [elected] = [one for one in outcomes if isinstance(one, AppendAck)]
         assert elected.base_offset == term
         refusals = [one.fields for one in outcomes if isinstance(one, UnexpectedOffsetError)]
-        assert refusals == [{"expected_offset": term, "log_end_offset": term + 1}] * 9
+        refusal = {"topic": "t", "partition": 0, "expected_offset": term, "log_end_offset": term + 1}
+        assert refusals == [refusal] * 9
     assert await bench.client.latest("t") == {T0: 5}
 
 

@@ -88,7 +88,13 @@ async def test_producers_go_on_where_they_were(disk_is_lost: bool) -> None:
             assert refused.value.fields["expected_sequence"] == 14
         with pytest.raises(ProducerFencedError) as fenced:
             await append(bench, sent_by(7, 14, epoch=EPOCH - 1))
-        assert fenced.value.fields == {"producer_id": 7, "epoch": EPOCH - 1, "current_epoch": EPOCH}
+        assert fenced.value.fields == {
+            "topic": "t",
+            "partition": 0,
+            "producer_id": 7,
+            "epoch": EPOCH - 1,
+            "current_epoch": EPOCH,
+        }
         assert await seen(bench, "t") == before, "nothing of all that was stored"
         assert await append(bench, sent_by(7, 14)) == (14, False)
 

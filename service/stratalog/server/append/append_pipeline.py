@@ -29,6 +29,7 @@ from stratalog.server.append.append_decoding import DecodedStreamAppend
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer, StreamLane
+from stratalog.server.log_identity import named_partition
 from stratalog.server.request_memory import RequestMemory
 
 MAX_IN_FLIGHT_COUNT = 256
@@ -187,7 +188,7 @@ class AppendPipeline:
         except Exception as error:  # noqa: BLE001 - it is the answer to this request
             forget_frames(error)
             self._in_flight_count += 1
-            self._outgoing.append(StreamAnswer(sequence, None, error))
+            self._outgoing.append(StreamAnswer(sequence, None, named_partition(decoded.request), error))
             self._has_news.set()
             return
         self._in_flight_count += 1
@@ -202,7 +203,9 @@ class AppendPipeline:
         """Move the answer of a request without a lane to the outgoing queue, unless it is abandoned."""
         if append in self._alone:
             self._alone.remove(append)
-            self._outgoing.append(StreamAnswer(sequence, append, append.failure()))
+            self._outgoing.append(
+                StreamAnswer(sequence, append, append.identity.topic_partition, append.failure())
+            )
             self._has_news.set()
 
     def _lane(self, topic_partition: TopicPartition) -> StreamLane:

@@ -22,6 +22,8 @@ class StreamAnswer(NamedTuple):
     sequence: int
     append: PendingAppend | None
     """None if the request failed before it reached the writer."""
+    topic_partition: TopicPartition | None
+    """The partition of the request; None if it names none, and none is chosen."""
     error: Exception | None = None
     """The reason for a failure."""
 
@@ -61,13 +63,13 @@ class StreamLane:
 
     def refuse(self, sequence: int) -> None:
         """Refuse a request behind a failed one."""
-        self._pending.append(StreamAnswer(sequence, None, preceding_append_failed()))
+        self._pending.append(StreamAnswer(sequence, None, self.topic_partition, preceding_append_failed()))
 
     def fail(self, sequence: int, error: Exception) -> None:
         """Fail a request that does not reach the writer. Earlier requests are applied nevertheless."""
         self.session = AppendSession()
         self.session.is_broken = True
-        self._pending.append(StreamAnswer(sequence, None, error))
+        self._pending.append(StreamAnswer(sequence, None, self.topic_partition, error))
 
     def must_wait(self, writer: PartitionWriter) -> bool:
         """Whether earlier requests are with another writer: the topic was deleted and created again."""
@@ -76,7 +78,7 @@ class StreamLane:
     def submit(self, sequence: int, append: PendingAppend, writer: PartitionWriter) -> None:
         """Pass a request to its writer."""
         self._writer = writer
-        self._pending.append(StreamAnswer(sequence, append))
+        self._pending.append(StreamAnswer(sequence, append, self.topic_partition))
         writer.submit(append)
 
     def collect(self, take: Callable[[StreamAnswer], None]) -> None:

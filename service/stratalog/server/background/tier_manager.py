@@ -349,7 +349,7 @@ def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
         )
     return PreconditionFailedError(
         "the metadata refused an uploaded slice, the next pass tries again: " + refused.reason,
-        partition=refused.topic_partition,
+        **refused.topic_partition.error_fields,
         object=refused.object_name,
     )
 

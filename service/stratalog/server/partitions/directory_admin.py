@@ -164,7 +164,7 @@ class DirectoryAdmin:
                 held,
                 InvalidRequestError(
                     "another move of the partition was started",
-                    partition=hosted.topic_partition,
+                    **hosted.topic_partition.error_fields,
                     operation_id=operation.view.operation_id,
                 ),
             )

@@ -93,7 +93,7 @@ class FreeSpace:
         raise LowDiskSpaceError(
             "the partition's log directory has less free space than its floor, and the append had no effect;"
             " send it again later, and make the operator look at the disk and at the object store",
-            partition=log.topic_partition,
+            **log.topic_partition.error_fields,
             free_bytes=free_bytes,
             min_free_bytes=self._min_free_bytes,
         )

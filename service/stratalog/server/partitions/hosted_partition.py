@@ -114,12 +114,12 @@ class HostedPartition:
             raise unknown_topic(self.topic_partition.topic)
         self.shard.leader_epoch()
 
-    def ensure_meant(self, topic_id: str, leader_epoch: int) -> None:
-        """Check that this server serves the log that a client means. Raises as `ensure_served` and
-        `LogIdentity.require` do.
+    def ensure_meant(self, leader_epoch: int) -> None:
+        """Check that this server serves the log at the leader epoch that a client means. Raises as
+        `ensure_served` and `LogIdentity.require_epoch` do.
         """
         self.ensure_served()
-        self.identity.require(topic_id, leader_epoch)
+        self.identity.require_epoch(leader_epoch)
 
     def ensure_continued(self, offset: int, last_fetched_epoch: int) -> None:
         """Check that a reader at `offset`, whose last record had this leader epoch, has read this log. Raises

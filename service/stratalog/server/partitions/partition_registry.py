@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
+from stratalog.base.errors import InconsistentTopicIdError, InvalidRequestError
 from stratalog.log.log_config import LogConfig
 from stratalog.server.log_identity import require_topic_id
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -35,8 +36,13 @@ class HostedTopic:
     """Sorted by number."""
 
     def find_partition(self, number: int) -> HostedPartition | OfflinePartition:
-        """Return the partition with this number. Raises UnknownTopicOrPartitionError."""
-        if not 0 <= number < len(self.all_partitions):
+        """Return the partition with this number. Raises UnknownTopicOrPartitionError, and InvalidRequestError
+        for a negative number."""
+        if number < 0:
+            raise InvalidRequestError(
+                "a partition is not negative; the first is 0", topic=self.name, partition=number
+            )
+        if number >= len(self.all_partitions):
             raise unknown_partition(self.name, number, len(self.all_partitions))
         return self.all_partitions[number]
 
@@ -98,23 +104,29 @@ class PartitionRegistry:
         return self._topics.get(name)
 
     def topic(self, name: str, topic_id: str = "") -> HostedTopic:
-        """Return the topic of that name. Raises UnknownTopicOrPartitionError, and InconsistentTopicIdError if
-        `topic_id` is given and is not its id."""
+        """Return the topic of that name. Raises UnknownTopicOrPartitionError; if `topic_id` is given and is
+        not its id, InconsistentTopicIdError, or NotOwnerError where another server has taken over."""
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name)
-        require_topic_id(name, topic_id, str(topic.topic_id))
+        try:
+            require_topic_id(name, topic_id, str(topic.topic_id))
+        except InconsistentTopicIdError:
+            # The server that has taken over may know a newer topic of the name.
+            for partition in topic.all_partitions:
+                partition.shard.leader_epoch()
+            raise
         return topic
 
     def find_partition(
         self, topic: str, partition: int, topic_id: str = ""
     ) -> HostedPartition | OfflinePartition:
-        """Return a partition, which may be offline. Raises as `topic`."""
+        """Return a partition, which may be offline. Raises as `topic`, whose id is checked first, because
+        another topic of the name may have fewer partitions, and as `HostedTopic.find_partition`."""
         return self.topic(topic, topic_id).find_partition(partition)
 
     def partition(self, topic: str, partition: int, topic_id: str = "") -> HostedPartition:
-        """Return a partition that is online. Raises as `topic`, or the `OfflinePartition.error` of an offline
-        partition."""
+        """Return a partition that is online. Raises as `find_partition`, or the error of an offline one."""
         found = self.find_partition(topic, partition, topic_id)
         if isinstance(found, OfflinePartition):
             raise found.error()

@@ -29,7 +29,6 @@ class RecordDeletion(NamedTuple):
         if not 0 <= before_offset <= high_watermark:
             raise OffsetOutOfRangeError(
                 "records can be deleted up to the high watermark only; name an offset from 0 to it",
-                partition=partition.topic_partition,
                 offset=before_offset,
                 log_start_offset=partition.log_start_offset,
                 log_end_offset=high_watermark,
@@ -79,7 +78,6 @@ def _commit_in(
     return {
         by_id[refusal.partition].partition.topic_partition: PreconditionFailedError(
             "the log start did not move, try again: " + refusal.reason,
-            partition=by_id[refusal.partition].partition.topic_partition,
             before_offset=by_id[refusal.partition].before_offset,
         )
         for refusal in outcome.refused

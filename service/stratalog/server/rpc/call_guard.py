@@ -23,6 +23,8 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from stratalog.base.errors import InvalidRequestError, forget_frames
+from stratalog.server.append.append_decoding import Decoded, DecodedAppend
+from stratalog.server.log_identity import named_partition
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 
 logger = logging.getLogger(__name__)
@@ -58,7 +60,10 @@ def guarded(
         except (grpc.aio.AbortError, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - every failure becomes a status
-            status = cast(Servicer, args[0]).statuses.status(error, handler.__qualname__)
+            statuses = cast(Servicer, args[0]).statuses
+            taken = args[1]
+            request = cast(DecodedAppend, taken).request if isinstance(taken, Decoded) else taken
+            status = statuses.status(error, handler.__qualname__, named_partition(request))
             # A future of the handler has the error, and the error the handler's frame, with the request.
             forget_frames(error)
             await _abort(cast(Context, args[-1]), status)

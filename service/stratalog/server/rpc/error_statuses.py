@@ -16,6 +16,7 @@ from google.rpc.status_pb2 import Status
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicPartition
 from stratalog.server.rpc.status import inner_fields, status_of_defect, status_of_error
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,9 @@ class ErrorStatuses:
         self._logged_s: dict[tuple[str, ...], float] = {}
         """When a line was logged, by what it says; the oldest first."""
 
-    def status(self, error: BaseException, where: str) -> Status:
-        """The status of `error`, which ended `where`: the name of a call, for the log."""
+    def status(self, error: BaseException, where: str, partition: TopicPartition | None = None) -> Status:
+        """The status of `error`, which ended `where`: the name of a call, for the log. `partition` is the one
+        that the error is about, if it is about one."""
         if not isinstance(error, LogStoreError):
             error_id = str(self._ids.uuid())
             logger.error("%s failed unexpectedly, error_id=`%s`", where, error_id, exc_info=error)
@@ -50,7 +52,7 @@ class ErrorStatuses:
             logger.warning(
                 "%s was answered without paths and reasons, code=`%s`: %s", where, error.code, error
             )
-        return status_of_error(error)
+        return status_of_error(error, partition)
 
     def _is_news(self, line: tuple[str, ...]) -> bool:
         """Note the line. Returns False if it was logged lately, or if too many others were."""

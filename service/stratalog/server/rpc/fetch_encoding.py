@@ -89,5 +89,6 @@ def _without_batches(
         if cursor.error is None:
             answer.last_epoch = cursor.partition.epoch_at(cursor.position - 1)
     if cursor.error is not None:
-        answer.error.CopyFrom(statuses.status(cursor.error, f"a fetch from {cursor.topic_partition}"))
+        where = f"a fetch from {cursor.topic_partition}"
+        answer.error.CopyFrom(statuses.status(cursor.error, where, cursor.topic_partition))
     return answer

@@ -150,8 +150,8 @@ class LogServicer:
         Raises LogStoreError and takes no memory then.
         """
         request = decoded.request
-        partition = self._partitions.partition(request.topic, request.partition)
-        partition.ensure_meant(request.topic_id, request.leader_epoch)
+        partition = self._partitions.partition(request.topic, request.partition, request.topic_id)
+        partition.ensure_meant(request.leader_epoch)
         partition.ensure_room()
         durability = partition.effective_durability(convert.durability(request.durability))
         if decoded.size_bytes > self._settings.max_request_bytes:
@@ -178,7 +178,7 @@ class LogServicer:
     def _stream_response(self, answer: StreamAnswer) -> log_pb2.AppendStreamResponse:
         if answer.error is None:
             return convert.append_stream_ack(answer)
-        status = self.statuses.status(answer.error, "LogServicer.AppendStream")
+        status = self.statuses.status(answer.error, "LogServicer.AppendStream", answer.topic_partition)
         return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
 
     async def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
@@ -208,8 +208,8 @@ class LogServicer:
         max_bytes = request.max_bytes or self._settings.default_fetch_partition_bytes
         is_offset, offset = request.start.HasField("offset"), request.start.offset
         try:
-            partition = self._partitions.partition(request.topic, request.partition)
-            partition.ensure_meant(request.topic_id, request.leader_epoch)
+            partition = self._partitions.partition(request.topic, request.partition, request.topic_id)
+            partition.ensure_meant(request.leader_epoch)
             if not is_offset:
                 start = request.start if request.HasField("start") else None
                 offset = await self._starts.offset(partition, start, isolation)

@@ -108,7 +108,7 @@ class MetadataServicer:
         if not partition.shard.is_fenced:
             error = _failure(partition)
             if error is not None:
-                found.error.CopyFrom(self.statuses.status(error, "Metadata"))
+                found.error.CopyFrom(self.statuses.status(error, "Metadata", partition.topic_partition))
         return found
 
 

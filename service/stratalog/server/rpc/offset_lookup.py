@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -29,11 +30,12 @@ class OffsetLookup:
             topic=query.topic, partition=query.partition, offset=NO_OFFSET, timestamp_ms=NO_TIMESTAMP
         )
         try:
-            partition = self._partitions.partition(query.topic, query.partition)
-            partition.ensure_meant(query.topic_id, query.leader_epoch)
+            partition = self._partitions.partition(query.topic, query.partition, query.topic_id)
+            partition.ensure_meant(query.leader_epoch)
             answer.topic_id = partition.identity.topic_id
             answer.leader_epoch = partition.identity.leader_epoch
             answer.offset, answer.timestamp_ms = find(partition, query.at, isolation)
         except Exception as error:  # noqa: BLE001 - a failure is inside its answer
-            answer.error.CopyFrom(self._statuses.status(error, "ListOffsets"))
+            named = TopicPartition(query.topic, query.partition)
+            answer.error.CopyFrom(self._statuses.status(error, "ListOffsets", named))
         return answer

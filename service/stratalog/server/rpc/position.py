@@ -84,7 +84,6 @@ def start_of(partition: HostedPartition, position: log_pb2.Position, isolation: 
         return end_offset
     raise OffsetOutOfRangeError(
         "the partition has no offset of this name now; choose another position",
-        partition=partition.topic_partition,
         spec=log_pb2.OffsetSpec.Name(position.spec),
         log_start_offset=partition.log_start_offset,
         log_end_offset=partition.log_end_offset,

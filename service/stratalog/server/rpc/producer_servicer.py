@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 
-from stratalog.server.log_identity import ANY_LEADER_EPOCH
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.storage_engine import HostedTopics
@@ -51,8 +50,8 @@ class ProducerServicer:
 
     @guarded
     async def Fence(self, request: log_pb2.FenceRequest, context: Context) -> log_pb2.FenceResponse:
-        partition = self._registry.partition(request.topic, request.partition)
-        partition.ensure_meant(request.topic_id, ANY_LEADER_EPOCH)
+        partition = self._registry.partition(request.topic, request.partition, request.topic_id)
+        partition.ensure_served()
         current_token = request.current_token if request.HasField("current_token") else None
         await self._pools.task(partial(self._fencing.commit, partition, request.token, current_token))
         return log_pb2.FenceResponse(log_end_offset=await partition.writer.settled())

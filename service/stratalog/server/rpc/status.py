@@ -6,6 +6,9 @@ that the same request may succeed later; no other error has one. A failed call c
 metadata ``grpc-status-details-bin``. Answers that hold several results (Fetch, ListOffsets) carry it inside,
 so that one failing partition does not hide the others.
 
+An error about one partition names it: the fields `topic` and `partition` come from the place that answers,
+because the layers below do not know both.
+
 Paths and reasons of the server's disk stay inside, unless the caller's own request has them.
 
 Messages and fields are bounded: metadata beyond 8 KiB would make the transport drop the call.
@@ -61,6 +64,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
+from stratalog.base.types import TopicPartition
 
 INTERNAL_CODE = "INTERNAL"
 """The reason of a failure that no class of the tree describes: a defect, logged with its traceback."""
@@ -160,10 +164,12 @@ def inner_fields(error: LogStoreError) -> dict[str, object]:
     return {name: value for name, value in error.fields.items() if name in INNER_FIELDS}
 
 
-def status_of_error(error: LogStoreError) -> Status:
-    """The wire form of `error`."""
+def status_of_error(error: LogStoreError, partition: TopicPartition | None = None) -> Status:
+    """The wire form of `error`, which is about `partition`, or about none or several. Fields that the error
+    has stay."""
     inner = inner_fields(error)
-    shown = [(name, value) for name, value in error.fields.items() if name not in inner]
+    fields = error.fields if partition is None else partition.error_fields | error.fields
+    shown = [(name, value) for name, value in fields.items() if name not in inner]
     metadata = {name: _bounded(str(value), MAX_FIELD_BYTES) for name, value in shown[:MAX_FIELD_COUNT]}
     status = _status(status_code_of(error), error.message, error.code, metadata)
     if error.retriable:

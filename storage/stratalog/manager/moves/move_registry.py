@@ -117,7 +117,8 @@ class MoveRegistry:
             former = self.running(partition)
             if former is not None:
                 raise InvalidRequestError(
-                    "the partition is moving already; wait for that move or cancel it", partition=partition
+                    "the partition is moving already; wait for that move or cancel it",
+                    **partition.error_fields,
                 )
             self._require_possible(log, source, target)
             self._discard(partition, but_in=target.path)
@@ -140,13 +141,13 @@ class MoveRegistry:
         if source is target:
             raise InvalidRequestError(
                 "the partition is in this log directory already; name another one",
-                partition=partition,
+                **partition.error_fields,
                 path=target.path,
             )
         if target.is_cordoned:
             raise InvalidRequestError(
                 "the log directory takes nothing new; uncordon it or name another one",
-                partition=partition,
+                **partition.error_fields,
                 path=target.path,
             )
         try:

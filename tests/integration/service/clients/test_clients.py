@@ -9,12 +9,19 @@ import re
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
+from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 
+from stratalog.base.errors import InconsistentTopicIdError
+from stratalog.client.errors import error_of_call, error_of_status
+from stratalog.record.builder import encode_batch
 from stratalog.record.key_partition import partition_for_key
+from stratalog.record.record import Record
 from stratalog.server.rpc import paging
+from stratalog.v1 import log_pb2
 from tests.support.service import plain_client, wire_client
 from tests.support.service.our_client import OurClient
 from tests.support.service.plain_client import PlainClient
@@ -265,3 +272,34 @@ async def test_retention_is_explained_and_then_run(client: WireClient) -> None:
         await client.run_retention("nope")
     with refused("UNKNOWN_OPERATION"):
         await client.cancel("00000000-0000-4000-8000-000000000000")
+
+
+async def test_a_smaller_topic_of_the_same_name_is_another_one(bench: ServiceBench) -> None:
+    admin = bench.client.admin
+    former = await admin.create_topic("t", 4)
+    await admin.delete_topic("t")
+    await admin.create_topic("t", 1)
+    where: dict[str, Any] = {"topic": "t", "partition": 3, "topic_id": former.topic_id}
+    batch = encode_batch([Record(0, 0, None, b"value")])
+    fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(**where)])
+    query = log_pb2.OffsetQuery(**where, at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST))
+    queries = log_pb2.ListOffsetsRequest(queries=[query])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.client.log.Append(log_pb2.AppendRequest(**where, batches=batch))
+    found = [
+        error_of_call(caught.value, ""),
+        error_of_status((await bench.client.log.Fetch(fetch)).partitions[0].error),
+        error_of_status((await bench.client.log.ListOffsets(queries)).answers[0].error),
+    ]
+    assert [type(error) for error in found] == [InconsistentTopicIdError] * 3
+
+
+async def test_records_of_a_producer_for_a_partition_that_is_gone_fail(bench: ServiceBench) -> None:
+    admin = bench.client.admin
+    await admin.create_topic("t", 4)
+    async with bench.client.producer() as producer:
+        await producer.send("t", value=b"former", partition=3)
+        await admin.delete_topic("t")
+        await admin.create_topic("t", 1)
+        with pytest.raises(InconsistentTopicIdError):
+            await producer.send("t", value=b"of the former", partition=3)

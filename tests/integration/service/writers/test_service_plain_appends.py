@@ -223,7 +223,8 @@ async def test_an_invented_id_is_refused_in_every_form(bench: ServiceBench) -> N
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             error = error_of_call(caught.value, "")
             assert type(error) is UnknownProducerIdError
-            assert (error.fields, error.retriable) == ({"producer_id": invented}, False)
+            named = {"topic": "t", "partition": 0}
+            assert (error.fields, error.retriable) == ({**named, "producer_id": invented}, False)
     with pytest.raises(UnknownProducerIdError):
         await append(bench, of_producer(-1, 0, b"a"))
     outcomes = await stream(bench, [batch_of(given), batch_of(end), batch_of(given, 1)])
@@ -388,7 +389,8 @@ async def test_an_append_is_applied_at_the_offset_that_it_names_or_not_at_all(be
         assert caught.value.code() is grpc.StatusCode.ABORTED
         error = error_of_call(caught.value, "")
         assert type(error) is UnexpectedOffsetError
-        assert error.fields == {"expected_offset": offset, "log_end_offset": 2}
+        named = {"topic": "t", "partition": 0}
+        assert error.fields == {**named, "expected_offset": offset, "log_end_offset": 2}
     with pytest.raises(InvalidRequestError):
         await append(bench, at(-1, b"lost"))
     batch = log_pb2.AppendRequest(

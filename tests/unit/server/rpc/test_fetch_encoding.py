@@ -98,9 +98,12 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
                 producer_id=producer_id, first_offset=first_offset, last_offset=last_offset
             )
         if has_failed:
-            info = ErrorInfo(
-                reason="OFFSET_OUT_OF_RANGE", domain="stratalog", metadata={"offset": str(position)}
-            )
+            metadata = {
+                "topic": topic_partition.topic,
+                "partition": str(topic_partition.partition),
+                "offset": str(position),
+            }
+            info = ErrorInfo(reason="OFFSET_OUT_OF_RANGE", domain="stratalog", metadata=metadata)
             answer.error.code, answer.error.message = OUT_OF_RANGE, "gone"
             answer.error.details.add().Pack(info)
         else:

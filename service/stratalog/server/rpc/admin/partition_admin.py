@@ -10,6 +10,7 @@ from operator import attrgetter
 from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, OffsetOutOfRangeError
+from stratalog.base.types import TopicPartition
 from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.isolation import Isolation
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -109,7 +110,8 @@ class PartitionAdmin:
         for wanted, partition in zip(request.partitions, _each_once(topic, numbers), strict=True):
             try:
                 deletions[wanted.partition] = _deletion(partition, wanted.before)
-            except (InvalidRequestError, OffsetOutOfRangeError):
+            except (InvalidRequestError, OffsetOutOfRangeError) as refusal:
+                refusal.fields = partition.topic_partition.error_fields | refusal.fields
                 raise
             except LogStoreError as failure:
                 failures[wanted.partition] = failure
@@ -118,7 +120,8 @@ class PartitionAdmin:
             partitions=[
                 partition_pb2.DeletedRecords(partition=number, log_start_offset=offset, error=error)
                 for number in numbers
-                for offset, error in (self._answer(results[number], "DeleteRecords"),)
+                for named in (TopicPartition(topic.name, number),)
+                for offset, error in (self._answer(results[number], "DeleteRecords", named),)
             ]
         )
 
@@ -149,12 +152,15 @@ class PartitionAdmin:
         """The number of each partition, and the result of the change there or its error."""
         topic = self._registry.topic(request.topic, request.topic_id)
         for partition in _each_once(topic, request.partitions):
-            yield partition.topic_partition.partition, *self._answer(_result(partition, change), call)
+            number = partition.topic_partition.partition
+            yield number, *self._answer(_result(partition, change), call, partition.topic_partition)
 
-    def _answer(self, result: int | LogStoreError, call: str) -> tuple[int, Status | None]:
+    def _answer(
+        self, result: int | LogStoreError, call: str, partition: TopicPartition
+    ) -> tuple[int, Status | None]:
         """The offset and the error of an answer that has one of the two."""
         if isinstance(result, LogStoreError):
-            return UNKNOWN, self._statuses.status(result, call)
+            return UNKNOWN, self._statuses.status(result, call, partition)
         return result, None
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
+from stratalog.base.types import TopicPartition
 from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.record.reading.record_stream import RecordPiece, record_stream
 from stratalog.record.record import Record
@@ -35,13 +36,17 @@ NO_EPOCH = -1
 class FetchedBatches(NamedTuple):
     """The news of one cursor."""
 
-    partition: int
+    topic_partition: TopicPartition
     start_offset: int
     next_offset: int
     """At most the end of the cursor, and at least the start."""
     collected: Collected
     marks: Watermarks | None
     error: LogStoreError | None
+
+    @property
+    def partition(self) -> int:
+        return self.topic_partition.partition
 
 
 def take_batches(cursors: Iterable[FetchCursor]) -> list[FetchedBatches]:
@@ -54,7 +59,7 @@ def _taken(cursor: FetchCursor) -> FetchedBatches:
     if cursor.end_offset is not None:
         next_offset = max(start_offset, min(next_offset, cursor.end_offset))
     return FetchedBatches(
-        partition=cursor.topic_partition.partition,
+        topic_partition=cursor.topic_partition,
         start_offset=start_offset,
         next_offset=next_offset,
         collected=cursor.take(),
@@ -117,7 +122,8 @@ class ReadEncoder:
                 yield from self._records_of(one)
             except LogStoreError as error:
                 self.failures[one.partition] = failure = error
-                status = self._statuses.status(error, f"a read from partition {one.partition}")
+                where = f"a read from {one.topic_partition}"
+                status = self._statuses.status(error, where, one.topic_partition)
                 self._response.partitions[-1].error.CopyFrom(status)
                 self._response_bytes += status.ByteSize()
             if self._response_bytes > MAX_RESPONSE_BYTES and not self._is_single:

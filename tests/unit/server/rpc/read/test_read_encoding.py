@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.types import TopicPartition
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
@@ -42,7 +43,7 @@ def fetched(
     error: LogStoreError | None = None,
 ) -> FetchedBatches:
     return FetchedBatches(
-        partition=partition,
+        topic_partition=TopicPartition("t", partition),
         start_offset=start_offset,
         next_offset=next_offset,
         collected=Collected(list(batches), sum(map(len, batches)), ()),
