@@ -345,7 +345,7 @@ def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
         return PreconditionFailedError(
             "records are lost that never reached the object store, and a loss is recorded only while the"
             " clocks of this server and of the store agree; set the clock",
-            partition=refused.topic_partition,
+            **refused.topic_partition.error_fields,
         )
     return PreconditionFailedError(
         "the metadata refused an uploaded slice, the next pass tries again: " + refused.reason,

@@ -242,7 +242,7 @@ def _run(move: LogMove, operation: Operation) -> None:
         operation.stop.check()
     raise move.failure or InvalidRequestError(
         "the move was ended; begin it again if the partition still exists",
-        partition=move.partition,
+        **move.partition.error_fields,
         reason=move.progress.reason,
     )
 

@@ -225,7 +225,7 @@ class HostedPartition:
             raise StoreUnavailableError(
                 "the outcome of an upload of this offset is not known yet, and the local log does not have it"
                 " any more; try again",
-                partition=self.topic_partition,
+                **self.topic_partition.error_fields,
                 offset=offset,
                 uploading_end_offset=uploading_end_offset,
             )

@@ -73,7 +73,8 @@ class LateRemovals:
         return sum(waiting.remove().freed_bytes for waiting in found if not waiting.is_over())
 
     def _take_turn(self, waiting: _Waiting, *, is_first: bool) -> None:
-        failures = waiting.remove().failures if is_first or not waiting.is_over() else []
+        is_due = is_first or not waiting.is_over()
+        failures: Sequence[OSError | DataDirectoryError] = waiting.remove().failures if is_due else ()
         if not failures or waiting.is_over():
             with self._lock:
                 del self._waiting[waiting]

@@ -66,7 +66,7 @@ class ReplacePlan:
         require_request(made.keys() == self.inputs.keys(), "every partition that was read has an output")
         for tip, planned in self.inputs.items():
             require_request(
-                all(live.gap is None for live in planned), "a gap is never replaced", partition=tip
+                all(live.gap is None for live in planned), "a gap is never replaced", **tip.error_fields
             )
             made[tip].sort(key=lambda entry: entry.base_offset)
             _require_tiling(tip, planned, made[tip])
@@ -176,19 +176,21 @@ def _live_entries(
 
 
 def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: Sequence[SliceEntry]) -> None:
-    require_request(bool(planned), "a partition that was read has inputs", partition=tip)
+    require_request(bool(planned), "a partition that was read has inputs", **tip.error_fields)
     for earlier, later in itertools.pairwise(planned):
         require_request(
-            earlier.end_offset == later.base_offset, "inputs of a partition follow one another", partition=tip
+            earlier.end_offset == later.base_offset,
+            "inputs of a partition follow one another",
+            **tip.error_fields,
         )
     for previous, following in itertools.pairwise(made):
         require_request(
-            previous.end_offset == following.base_offset, "outputs of a partition tile", partition=tip
+            previous.end_offset == following.base_offset, "outputs of a partition tile", **tip.error_fields
         )
     require_request(
         made[0].base_offset == planned[0].base_offset and made[-1].end_offset == planned[-1].end_offset,
         "outputs have the range of their inputs",
-        partition=tip,
+        **tip.error_fields,
     )
 
 

@@ -125,7 +125,7 @@ class _Builder:
             before = self._partition(tip)
             live = LiveSlice(add.object.name, entry.base_offset, entry.end_offset, entry)
             if live.base_offset != before.tiered_end_offset or live.end_offset <= live.base_offset:
-                raise self._contradiction("a slice does not begin at the tiered end", partition=tip)
+                raise self._contradiction("a slice does not begin at the tiered end", **tip.error_fields)
             self._partitions[tip] = before.with_slice(live)
             slices += 1
             slice_bytes += entry.data_bytes
@@ -148,10 +148,12 @@ class _Builder:
             before = self._partition(tip)
             position = _position_of(before, slices[0].base_offset, slices[-1].end_offset)
             if position is None:
-                raise self._contradiction("an output does not have the range of live slices", partition=tip)
+                raise self._contradiction(
+                    "an output does not have the range of live slices", **tip.error_fields
+                )
             first, last = position
             if any(live.gap is not None for live in before.slices[first:last]):
-                raise self._contradiction("it replaces a gap", partition=tip)
+                raise self._contradiction("it replaces a gap", **tip.error_fields)
             lost.extend(before.slices[first:last])
             end_offset = slices[-1].end_offset
             behind = before.slices[last:]
@@ -182,7 +184,7 @@ class _Builder:
             slices.sort(key=lambda live: live.base_offset)
             for earlier, later in itertools.pairwise(slices):
                 if earlier.end_offset != later.base_offset:
-                    raise self._contradiction("outputs of a partition do not tile", partition=tip)
+                    raise self._contradiction("outputs of a partition do not tile", **tip.error_fields)
         return outputs
 
     def _add_outputs(self, replace: Replace, outputs: dict[TopicIdPartition, list[LiveSlice]]) -> None:
@@ -201,7 +203,7 @@ class _Builder:
         for tip, offset in advance.starts:
             before = self._partition(tip)
             if offset <= before.log_start_offset:
-                raise self._contradiction("log start does not move forward", partition=tip)
+                raise self._contradiction("log start does not move forward", **tip.error_fields)
             after = before.with_log_start(offset)
             lost.extend(before.slices[: len(before.slices) - len(after.slices)])
             self._partitions[tip] = after
