@@ -95,13 +95,8 @@ class LogManager:
         later deletions."""
         self.removals = LateRemovals(scheduler)
         """The files of deleted segments and partitions that wait to be removed."""
-        self._away = PutAway(
-            self.removals,
-            ids,
-            directories,
-            lambda: self.file_delete_delay_ms,
-            self._resources.files.forget_below,
-        )
+        delay_ms, forget = lambda: self.file_delete_delay_ms, self._resources.files.forget_below
+        self._away = PutAway(self.removals, ids, directories, delay_ms, forget)
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Cleans compacted logs. A change of a log that must not meet a clean pauses it."""

@@ -20,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from stratalog.client.client import Client
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -97,37 +98,44 @@ async def test_a_program_without_our_client_reads_reason_and_metadata(bench: Ser
         )
 
 
-async def test_an_error_about_one_partition_names_it(bench: ServiceBench) -> None:
-    client = bench.client
-    await client.admin.create_topic("t", 3, config=LOCAL)
-    where: dict[str, Any] = {"topic": "t", "partition": 2}
+PARTITION_2: dict[str, Any] = {"topic": "t", "partition": 2}
+
+
+async def append_refusals(client: Client) -> list[Status]:
+    """The refusals of appends to partition 2 of `t`, one by one and in a stream."""
     found: list[Status] = []
 
     async def appended(**fields: Any) -> None:
         """The refusals of an Append and of an AppendStream."""
         with refused() as statuses:
-            await client.log.Append(log_pb2.AppendRequest(**where, **fields))
+            await client.log.Append(log_pb2.AppendRequest(**PARTITION_2, **fields))
         found.extend(statuses)
 
         async def requests() -> AsyncIterator[log_pb2.AppendStreamRequest]:
-            yield log_pb2.AppendStreamRequest(**where, **fields)
+            yield log_pb2.AppendStreamRequest(**PARTITION_2, **fields)
 
         found.extend([answer.status async for answer in client.log.AppendStream(requests())])
 
     producer_id = (await client.log.InitProducer(log_pb2.InitProducerRequest())).producer_id
-    await client.log.Append(log_pb2.AppendRequest(**where, batches=of_producer(producer_id, 1, 0)))
+    await client.log.Append(log_pb2.AppendRequest(**PARTITION_2, batches=of_producer(producer_id, 1, 0)))
     await appended(batches=BATCH, expected_offset=9)
     await appended(batches=BATCH, fencing_token="x")
     await appended(batches=BATCH, leader_epoch=99)
     await appended(batches=b"no batch")
     await appended(batches=of_producer(producer_id, 1, 7))
     await appended(batches=of_producer(producer_id, 0, 0))
+    return found
+
+
+async def read_refusals(client: Client) -> list[Status]:
+    """The refusals of reads of partition 2 of `t`, by itself and beside another one."""
+    found: list[Status] = []
     for start, last_fetched_epoch in ((9, None), (1, 0)):
         wanted: dict[str, Any] = {
             "start": log_pb2.Position(offset=start),
             "last_fetched_epoch": last_fetched_epoch,
         }
-        fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(**where, **wanted)])
+        fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(**PARTITION_2, **wanted)])
         found.append((await client.log.Fetch(fetch)).partitions[0].error)
         of_read = log_pb2.ReadPartition(partition=2, **wanted)
         with refused() as statuses:
@@ -137,10 +145,17 @@ async def test_an_error_about_one_partition_names_it(bench: ServiceBench) -> Non
         several = [log_pb2.ReadPartition(partition=0), of_read]
         async for read in client.log.Read(log_pb2.ReadRequest(topic="t", partitions=several)):
             found.extend(one.error for one in read.partitions if one.HasField("error"))
-    query = log_pb2.OffsetQuery(**where, at=log_pb2.Position(offset=9))
+    return found
+
+
+async def test_an_error_about_one_partition_names_it(bench: ServiceBench) -> None:
+    client = bench.client
+    await client.admin.create_topic("t", 3, config=LOCAL)
+    found = [*await append_refusals(client), *await read_refusals(client)]
+    query = log_pb2.OffsetQuery(**PARTITION_2, at=log_pb2.Position(offset=9))
     found.append((await client.log.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).answers[0].error)
     with refused() as statuses:
-        await client.log.Fence(log_pb2.FenceRequest(**where, token="y", current_token="x"))
+        await client.log.Fence(log_pb2.FenceRequest(**PARTITION_2, token="y", current_token="x"))
     found.extend(statuses)
     deletion = partition_pb2.RecordsToDelete(partition=2, before=log_pb2.Position(offset=9))
     request = partition_pb2.DeleteRecordsRequest(topic="t", partitions=[deletion])

@@ -32,7 +32,7 @@ class Removal(NamedTuple):
     """Something to remove."""
 
     run: Callable[[], None]
-    """Raises OSError, DataDirectoryError."""
+    """The removal, which raises OSError or DataDirectoryError."""
     size_bytes: int = 0
     """The space that becomes free; 0 if it is unknown."""
 
@@ -92,7 +92,7 @@ class LateRemovals:
 
 
 class _Removed(NamedTuple):
-    """What a try has achieved."""
+    """The result of a try."""
 
     freed_bytes: int
     failures: Sequence[OSError | DataDirectoryError]

@@ -236,8 +236,8 @@ def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None
 
 def _is_held_by(pin: Pin, dropped: DroppedObject) -> bool:
     """Whether the file may have been live after the pin's commit, or is an object that a commit between the
-    pin's checkpoint and the pin brought: whoever builds the state applies that commit, with the directory of
-    the object. A file of metadata does not say which commit brought it; its name says before which one it did
+    pin's checkpoint and the pin brought: the state is built by that commit, with the directory of the
+    object. A file of metadata does not say which commit brought it; its name says before which one it did
     not exist.
     """
     if dropped.kind is not FileKind.DATA:
