@@ -113,7 +113,7 @@ async def fill(client: Client, topic: str) -> int:
             count += 1
     with pytest.raises(DataDirectoryError) as failure:
         await client.append(topic, 0, [record(50)])
-    assert not failure.value.fields
+    assert failure.value.fields == {"topic": topic, "partition": 0}, "and no path of the server"
     return count
 
 

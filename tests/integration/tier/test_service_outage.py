@@ -233,7 +233,7 @@ async def test_appends_are_refused_below_the_floor_by_the_topics_policy(
         for one in refusals:
             assert one.retriable
             assert one.retry_delay_s == 1
-            assert one.fields.keys() == {"partition", "free_bytes", "min_free_bytes"}
+            assert one.fields.keys() == {"topic", "partition", "free_bytes", "min_free_bytes"}
         assert appended == ([False, False, True, True, False] if is_blocked else [True] * 5)
         levels = [record.levelname for record in caplog.records if "log directory" in record.message]
         assert levels == ["ERROR", "WARNING", "ERROR"]

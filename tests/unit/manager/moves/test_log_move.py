@@ -272,7 +272,7 @@ def test_a_move_that_cannot_be_is_refused() -> None:
             manager.begin_move(partition, target)
         return failure.value.fields
 
-    here, there = ({"partition": PARTITION, "path": path} for path in (DATA_DIR, OTHER_DIR))
+    here, there = ({**PARTITION.error_fields, "path": path} for path in (DATA_DIR, OTHER_DIR))
     assert refusal(InvalidRequestError, PARTITION, DATA_DIR) == here
     assert refusal(InvalidRequestError, PARTITION, "/nowhere") == {"path": "/nowhere"}
     assert refusal(UnknownTopicOrPartitionError, TopicPartition("unknown", 0), OTHER_DIR)
@@ -283,7 +283,7 @@ def test_a_move_that_cannot_be_is_refused() -> None:
     assert refusal(DataDirectoryError, PARTITION, OTHER_DIR) == {"path": OTHER_PARTITION_DIR}
     moving.disk.remove_tree(OTHER_PARTITION_DIR)
     move = manager.begin_move(PARTITION, OTHER_DIR)
-    assert refusal(InvalidRequestError, PARTITION, OTHER_DIR) == {"partition": PARTITION}
+    assert refusal(InvalidRequestError, PARTITION, OTHER_DIR) == PARTITION.error_fields
     assert move.run() is MoveState.DONE
 
 
