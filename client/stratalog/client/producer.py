@@ -260,12 +260,8 @@ class Producer(RecordAccumulator):
     # --- the accumulator's calls, from the thread that sends ------------------------------------------------
 
     def wake(self) -> None:
-        """Ask the event loop to take the new batches."""
-        try:
-            self._loop.call_soon_threadsafe(self._collect)
-        except RuntimeError:
-            self._end_with_the_loop()
-            raise
+        """Ask the event loop to take the new batches. Raises ClientClosedError."""
+        self._call_on_the_loop(self._collect)
 
     def refuse_record(self) -> None:
         """Raise BufferFullError, or ClientClosedError."""
@@ -303,13 +299,15 @@ class Producer(RecordAccumulator):
         """Keep a record until its topic is described."""
         return self._known_topics.hold((topic, key, value, partition, timestamp_ms, headers_count, headers))
 
-    def _end_with_the_loop(self) -> None:
-        """After a failed call of the event loop: end the producer if there is no loop any more, and raise
-        ClientClosedError.
-        """
-        if self._loop.is_closed():
-            self.end()
-            self.refuse_record()
+    def _call_on_the_loop(self, work: Callable[..., object], *arguments: str) -> None:
+        """Let the event loop do the work, for any thread. Raises ClientClosedError if it has ended."""
+        try:
+            self._loop.call_soon_threadsafe(work, *arguments)
+        except RuntimeError:
+            if self._loop.is_closed():
+                self.end()
+                self.refuse_record()
+            raise
 
     # --- batches, on the event loop -------------------------------------------------------------------------
 
@@ -392,12 +390,8 @@ class Producer(RecordAccumulator):
     # --- the calls of the known topics ----------------------------------------------------------------------
 
     def call_soon(self, work: Callable[[str], None], topic: str) -> None:
-        """Let the event loop do the work, for any thread."""
-        try:
-            self._loop.call_soon_threadsafe(work, topic)
-        except RuntimeError:
-            self._end_with_the_loop()
-            raise
+        """Let the event loop do the work, for any thread. Raises ClientClosedError."""
+        self._call_on_the_loop(work, topic)
 
     def on_described(self, topic: str, *, is_changed: bool) -> None:
         """Let records of other sizes go out, and `flush` look again."""

@@ -12,6 +12,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
 from stratalog.remote.metadata.head.document_ref import DroppedObject
+from stratalog.remote.metadata.shard.shard_judge import CLOCK
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.orphan_sweep import OrphanKind
 from stratalog.remote.tier.remote_retention import RetentionReport
@@ -29,8 +30,6 @@ class DroppingLog(Protocol):
     def dropped(self) -> Sequence[DroppedObject]: ...
 
 
-CLOCK = "clock"
-"""The reason of a refusal: the clocks of this server and of the store differ too much."""
 _JOB_REASONS = {CONFIG_CHANGED: "stale-configuration", INPUTS_GONE: "inputs-gone"}
 
 

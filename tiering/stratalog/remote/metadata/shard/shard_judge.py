@@ -42,6 +42,7 @@ NOT_FROM_FIRST_SLICE = "not_from_first_slice"
 ABOVE_TIERED_END = "above_tiered_end"
 CONFIGURATION_CHANGED = "configuration_changed"
 CLOCK = "clock"
+"""The clocks of this process and of the store differ too much."""
 
 
 class Refusal(NamedTuple):
