@@ -301,8 +301,11 @@ class Client:
         batch_bytes: int | None = None,
         linger_ms: int | None = None,
         max_buffered_bytes: int | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Producer:
         """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+        `retry` is how long records wait for a server that is away; None: the client's policy, or `LONG_WORK`
+        without one.
 
         Raises InvalidRequestError for an unknown compression.
         """
@@ -316,7 +319,7 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        producer = Producer(self.channel, self.topics.describe, settings, self._long_retry)
+        producer = Producer(self.channel, self.topics.describe, settings, retry or self._long_retry)
         self._producers.add(producer)
         return producer
 
@@ -356,6 +359,7 @@ class Client:
         topic: str,
         *,
         partitions: Iterable[int] | None = None,
+        topic_id: str = "",
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> Table:
@@ -368,7 +372,7 @@ class Client:
             raise InvalidRequestError(
                 "a table has all records; leave out max_records", max_records=chosen.max_records
             )
-        follower = self._follower(ConsumedRange.of(topic, partitions=partitions), chosen)
+        follower = self._follower(ConsumedRange.of(topic, partitions=partitions, topic_id=topic_id), chosen)
         return Table(follower, has_bytes_keys=chosen.decode_key is None)
 
     async def read_arrow(

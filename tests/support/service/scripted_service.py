@@ -35,6 +35,8 @@ class ScriptedService:
         """The answer for the latest offset, where it is larger than the log start offset."""
         self.leader_epoch = 0
         """The epoch in answers for offsets."""
+        self.offsets_topic_id = ""
+        """The topic id in answers for offsets."""
         self.requests: list[log_pb2.FetchRequest] = []
         self.refusal: LogStoreError | None = None
         """The failure of all calls."""
@@ -97,6 +99,7 @@ class ScriptedService:
                 log_pb2.OffsetAnswer(
                     topic=query.topic,
                     partition=query.partition,
+                    topic_id=self.offsets_topic_id,
                     leader_epoch=self.leader_epoch,
                     offset=self.log_start_offset
                     if query.at.spec == log_pb2.OFFSET_SPEC_EARLIEST
