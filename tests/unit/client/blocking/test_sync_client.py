@@ -86,7 +86,7 @@ async def wait(delivery):
     await delivery
 
 async def describe(name):
-    return Topic(name, "id", 1, {}, {}, [])
+    return Topic(name, "id", 1, {}, {}, [], 0)
 
 async def main():
     producer = Producer(ServerChannel("127.0.0.1:1"), describe, ProducerSettings(), LONG_WORK)
