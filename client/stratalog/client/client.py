@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
 
+MAX_OFFSET_QUERY_COUNT = 4_000
+"""Queries of one request for offsets."""
+
 _CLOCK = SystemClock()
 
 
@@ -234,7 +237,17 @@ class Client:
         isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[OffsetAnswer]:
         """The answers of `list_offsets`, but a query's failure is in its own answer (`error`)."""
-        request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
+        level, left = wire_isolation(isolation), list(queries)
+        answers: list[OffsetAnswer] = []
+        while left:
+            some, left = left[:MAX_OFFSET_QUERY_COUNT], left[MAX_OFFSET_QUERY_COUNT:]
+            answers += await self._offset_answers(some, level)
+        return answers
+
+    async def _offset_answers(
+        self, queries: Sequence[OffsetQuery], isolation: log_pb2.IsolationLevel.ValueType
+    ) -> Sequence[OffsetAnswer]:
+        request = log_pb2.ListOffsetsRequest(isolation=isolation)
         for (topic, partition), place in queries:
             at = wire_position(position_of(place))
             with refusing_misfits():
