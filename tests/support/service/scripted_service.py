@@ -35,6 +35,9 @@ class ScriptedService:
         """The answer for the latest offset, where it is larger than the log start offset."""
         self.leader_epoch = 0
         """The epoch in answers for offsets."""
+        self.may_play = asyncio.Event()
+        """Sessions wait for it."""
+        self.may_play.set()
         self.offsets_topic_id = ""
         """The topic id in answers for offsets."""
         self.requests: list[log_pb2.FetchRequest] = []
@@ -59,6 +62,7 @@ class ScriptedService:
     ) -> AsyncIterator[log_pb2.FetchResponse]:
         self.requests.append(request)
         await self._refuse(context)
+        await self.may_play.wait()
         for answer in self._sessions.pop(0) if self._sessions else ():
             if isinstance(answer, LogStoreError):
                 await _abort(context, answer)

@@ -266,11 +266,16 @@ async def test_a_topic_that_is_deleted_during_a_session(is_made_again: bool) -> 
         consumer = client.consume("t")
         if is_made_again:
             # The session breaks before the other topic is there; its reader asks later.
+            service.may_play.clear()
             begun = asyncio.ensure_future(anext(aiter(consumer)))
             while not service.requests:
                 await asyncio.wait((begun,), timeout=0.001)
             begun.cancel()
             await asyncio.wait((begun,))
+            arriving = consumer._follower._arriving  # pyright: ignore[reportPrivateUsage]  # goes on by itself
+            assert arriving is not None
+            service.may_play.set()
+            await asyncio.wait((arriving,))
             service.topic_id = "id-2"
         found, error = await records_until_error(consumer)
     expected = InconsistentTopicIdError if is_made_again else UnknownTopicOrPartitionError
