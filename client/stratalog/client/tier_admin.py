@@ -43,10 +43,17 @@ class TierAdmin:
         from stratalog.v1 import tier_pb2
 
         request = tier_pb2.TierStatusRequest()
-        response = await self._channel.call(
-            self._tiers.TierStatus(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        found = pages(
+            self._channel,
+            lambda token: self._tiers.TierStatus(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return value_of(values.TierStatus, response)
+        status = tier_pb2.TierStatusResponse()
+        async for page in found:
+            # The times of the shards and of the passes are compared with that of their page.
+            time_ms = status.time_ms or page.time_ms
+            status.MergeFrom(page)
+            status.time_ms = time_ms
+        return value_of(values.TierStatus, status)
 
     async def start_upload(
         self, topics: Sequence[str] = (), *, delete_local: bool = False

@@ -148,12 +148,21 @@ class TierStatusRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most topics and offline partitions in the answer, see the top of admin.proto."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -172,15 +181,18 @@ class TierStatusResponse(_message.Message):
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     PASSES_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
     """A UUID in lower-case hexadecimal with hyphens."""
     time_ms: _builtins.int
     """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are compared with."""
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStatus]:
-        """By number; at least one."""
+        """By number; at least one. With the first page only."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TieredTopicStatus]:
@@ -188,11 +200,11 @@ class TierStatusResponse(_message.Message):
 
     @_builtins.property
     def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.OfflinePartition]:
-        """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
+        """Partitions of all topics, by topic and number; nothing of them is uploaded, retained or compacted."""
 
     @_builtins.property
     def passes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassStatus]:
-        """The passes that the server does in the background, in no special order. Operations that do the same count with them."""
+        """The passes that the server does in the background, in no special order. Operations that do the same count with them. With the first page only."""
 
     def __init__(
         self,
@@ -204,10 +216,11 @@ class TierStatusResponse(_message.Message):
         offline_partitions: _abc.Iterable[_admin_pb2.OfflinePartition] | None = ...,
         passes: _abc.Iterable[Global___PassStatus] | None = ...,
         time_ms: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -170,7 +170,7 @@ class TierVerification:
             raise StoreCorruptError(
                 "the directory of an object does not have the slice that was committed; restore the object",
                 name=ref.name,
-                partition=entry.topic_id_partition,
+                **entry.topic_id_partition.error_fields,
             )
         key = layout.data_key(ref.name)
         record_count = 0

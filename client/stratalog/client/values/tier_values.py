@@ -222,7 +222,7 @@ class TierStatus(NamedTuple):
     topics: tuple[TieredTopicStatus, ...]
     """The tiered topics, by name."""
     offline_partitions: tuple[OfflinePartition, ...]
-    """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
+    """Partitions of all topics, by topic and number; nothing of them is uploaded, retained or compacted."""
     passes: tuple[PassStatus, ...]
     """The passes that the server does in the background, in no special order. Operations that do the same
     count with them.

@@ -61,5 +61,5 @@ def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
         raise StoreCorruptError(
             "the directory of an object refers to places outside its parts; restore the object or drop it",
             name=ref.name,
-            partition=entry.topic_id_partition,
+            **entry.topic_id_partition.error_fields,
         )

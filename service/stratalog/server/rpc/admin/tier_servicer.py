@@ -47,7 +47,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def TierStatus(
         self, request: tier_pb2.TierStatusRequest, context: Context
     ) -> tier_pb2.TierStatusResponse:
-        return await self._pools.task(partial(tier_status_message, self._engine, self._clock.now_ms()))
+        return await self._pools.task(
+            partial(tier_status_message, request, self._engine, self._clock.now_ms())
+        )
 
     @guarded
     async def StartUpload(

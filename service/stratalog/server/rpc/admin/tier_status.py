@@ -4,36 +4,74 @@ each topic has in the store and waiting for upload.
 
 from __future__ import annotations
 
+from operator import itemgetter
+from typing import NamedTuple
+
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
 from stratalog.server.background.pass_registry import PassStatus
 from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_registry import HostedTopic
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
+from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.v1 import tier_pb2
 
+StatusItem = HostedTopic | OfflinePartition
 
-def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStatusResponse:
-    """The tier status by the metadata in memory, without a request to the store. Any thread may call it.
-    Raises DataDirectoryError.
+
+class StatusPlace(NamedTuple):
+    """The place of a topic, or of a partition of it that is offline, in the status."""
+
+    topic: str
+    partition: int
+    """-1 for the topic itself, which comes before its partitions."""
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.topic}"
+
+
+def status_place_of(text: str) -> StatusPlace:
+    """The place whose `str()` is the text. Raises ValueError."""
+    partition, _, topic = text.partition(":")
+    return StatusPlace(topic, int(partition))
+
+
+def tier_status_message(
+    request: tier_pb2.TierStatusRequest, engine: StorageEngine, now_ms: int
+) -> tier_pb2.TierStatusResponse:
+    """A page of the tier status by the metadata in memory, without a request to the store. It looks at no
+    other topics. Any thread may call it. Raises DataDirectoryError, and InvalidRequestError for the page.
     """
-    registry = engine.topics.registry
-    return tier_pb2.TierStatusResponse(
+    cursor = PageCursor(request, "tier status", status_place_of)
+    page = cursor.page(_placed_items(engine.topics.registry), itemgetter(0))
+    message = tier_pb2.TierStatusResponse(
         store_url=engine.tier.store.url,
         store_id=str(engine.tier.identity.store_id),
-        shards=[_shard_message(number, shard) for number, shard in enumerate(engine.tier.shards)],
-        topics=[
-            _topic_message(topic, now_ms)
-            for topic in registry.topics()
-            if topic.config is not None and topic.config.remote_storage_enable
-        ],
-        offline_partitions=map(offline_partition_message, registry.offline_partitions()),
-        passes=map(_pass_message, engine.passes.statuses()),
         time_ms=now_ms,
+        next_page_token=page.next_page_token,
     )
+    if cursor.after is None:
+        message.shards.extend(_shard_message(number, one) for number, one in enumerate(engine.tier.shards))
+        message.passes.extend(map(_pass_message, engine.passes.statuses()))
+    for _, item in page.items:
+        if isinstance(item, OfflinePartition):
+            message.offline_partitions.append(offline_partition_message(item))
+        else:
+            message.topics.append(_topic_message(item, now_ms))
+    return message
+
+
+def _placed_items(registry: PartitionRegistry) -> list[tuple[StatusPlace, StatusItem]]:
+    """The tiered topics and all offline partitions, by place."""
+    placed: list[tuple[StatusPlace, StatusItem]] = []
+    for topic in registry.topics():
+        if topic.config is not None and topic.config.remote_storage_enable:
+            placed.append((StatusPlace(topic.name, UNKNOWN), topic))
+        placed += [(StatusPlace(*one.topic_partition), one) for one in topic.unserved_partitions]
+    return placed
 
 
 def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:

@@ -161,7 +161,12 @@ def _apply_take(state: CatalogState, take: TakeProducerIds, commit: Commit) -> C
 def _apply_fence(state: CatalogState, fence: FencePartition, commit: Commit) -> CatalogState:
     entry = _existing(state, fence.topic_id, commit)
     if fence.partition >= entry.partition_count:
-        raise contradiction(commit, "it fences a partition that is not there", partition=fence.partition)
+        raise contradiction(
+            commit,
+            "it fences a partition that is not there",
+            topic_id=fence.topic_id,
+            partition=fence.partition,
+        )
     tokens = dict(entry.fencing_tokens)
     tokens.pop(fence.partition, None)
     if fence.token:

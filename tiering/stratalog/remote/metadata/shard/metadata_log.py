@@ -204,7 +204,9 @@ class MetadataLog(CommittedLog[ShardState]):
         """Record that these ranges, from the tiered ends of their partitions on, never reached the store.
         Refuses them while the own clock is not trusted. Raises NotOwnerError if `epoch` has ended."""
         for one in lost:
-            require_request(one.base_offset < one.end_offset, "a gap has a range", partition=one.partition)
+            require_request(
+                one.base_offset < one.end_offset, "a gap has a range", **one.partition.error_fields
+            )
         self.refresh(dated=True)
         time_ms = self.store_date_ms if self.is_clock_trusted else None
         landed = self._commit(

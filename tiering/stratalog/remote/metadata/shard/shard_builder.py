@@ -134,7 +134,7 @@ class _Builder:
     def _add_gap(self, add: AddGap) -> None:
         before = self._partition(add.partition)
         if add.base_offset != before.tiered_end_offset or add.end_offset <= add.base_offset:
-            raise self._contradiction("a gap does not begin at the tiered end", partition=add.partition)
+            raise self._contradiction("a gap does not begin at the tiered end", **add.partition.error_fields)
         gap = Gap(add.reason, add.time_ms, before.open_transactions)
         live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
         self._partitions[add.partition] = before.with_slice(live)
