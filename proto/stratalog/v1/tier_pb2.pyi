@@ -1124,7 +1124,7 @@ class ExpiredRange(_message.Message):
     end_offset: _builtins.int
     """Exclusive."""
     unit_count: _builtins.int
-    """Segments or slices; each goes as a whole."""
+    """Segments or slices. Each goes as a whole, but a slice that is wider than its topic allows may go in part."""
     size_bytes: _builtins.int
     """Size of these."""
     def __init__(

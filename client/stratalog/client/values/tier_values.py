@@ -318,7 +318,9 @@ class ExpiredRange(NamedTuple):
     end_offset: int
     """Exclusive."""
     unit_count: int
-    """Segments or slices; each goes as a whole."""
+    """Segments or slices. Each goes as a whole, but a slice that is wider than its topic allows may go in
+    part.
+    """
     size_bytes: int
     """Size of these."""
 
