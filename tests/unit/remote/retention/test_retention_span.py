@@ -282,3 +282,13 @@ def test_records_of_the_future_are_counted_and_explained() -> None:
     assert following.time_ms == now_ms + 31 * DAY_MS + 1
     world.alter({"retention.ms": "-1"})
     assert world.retain().future_count == 0, "no rule asks for its age"
+
+
+def test_an_upload_of_a_backlog_ends_its_slices_at_the_bound_of_bytes() -> None:
+    world = World({"retention.ms": "-1", "retention.bytes": str(16 * MIB)})
+    for _ in range(32):
+        world.append(world.clock.now_ms(), size_bytes=MIB // 4)
+    world.upload()
+    sizes = [live.entry.data_bytes for live in world.slices]
+    assert len(sizes) == 5
+    assert all(MIB < size_bytes <= 2 * MIB for size_bytes in sizes[:-1])
