@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
@@ -520,4 +520,22 @@ def test_a_partition_of_more_parts_than_a_job_may_read_is_compacted_all_the_same
         (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
         shard.commit(job)
     assert shard.partitions[tip].compacted_upto == 60
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+
+
+def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:
+    """Retention has taken most of it, and one partition keeps the rest for long."""
+    policy = topic(1, is_compacted=False)
+    brief, lasting = (TopicIdPartition(policy.topic_id, number) for number in range(2))
+    shard = Shard()
+    name = shard.new_object(5_000)
+    for tip, size_bytes, position in ((brief, 4_000, 0), (lasting, 1_000, 4_000)):
+        entry = entry_of(policy, tip.partition, 0, 10, size_bytes, position=position)
+        shard.partitions[tip] = TieredPartition().with_slice(LiveSlice(name, 0, 10, entry))
+    settings = CompactionSettings(spool_directory="/spool")
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    shard.partitions[brief] = shard.partitions[brief].with_log_start(10)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert (job.reason, [run.topic_id_partition for run in job.runs]) == (JobReason.SPACE, [lasting])
+    shard.commit(job)
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
