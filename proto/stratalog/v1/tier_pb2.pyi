@@ -749,7 +749,7 @@ class PlannedRun(_message.Message):
     end_offset: _builtins.int
     """Exclusive."""
     slice_count: _builtins.int
-    """Slices that become one."""
+    """Slices that become one, or a few where one would be wider than the topic allows."""
     size_bytes: _builtins.int
     """Size of the batches in them."""
     compacted: _builtins.bool

@@ -245,7 +245,7 @@ class PlannedRun(NamedTuple):
     end_offset: int
     """Exclusive."""
     slice_count: int
-    """Slices that become one."""
+    """Slices that become one, or a few where one would be wider than the topic allows."""
     size_bytes: int
     """Size of the batches in them."""
     compacted: bool

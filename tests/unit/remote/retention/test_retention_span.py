@@ -292,3 +292,22 @@ def test_an_upload_of_a_backlog_ends_its_slices_at_the_bound_of_bytes() -> None:
     sizes = [live.entry.data_bytes for live in world.slices]
     assert len(sizes) == 5
     assert all(MIB < size_bytes <= 2 * MIB for size_bytes in sizes[:-1])
+
+
+def test_a_divided_compaction_keeps_one_record_of_each_key_over_all_its_parts() -> None:
+    """Keys come again in other parts, and one of them only in the first."""
+    world = World({"retention.ms": str(16 * DAY_MS), "cleanup.policy": "compact,delete"})
+    expected: dict[bytes | None, int] = {}
+    for number in range(60):
+        key = b"once" if number == 5 else b"%d" % (number % (7 if number < 40 else 3))
+        expected[key] = number
+        world.append(world.clock.now_ms(), key=key)
+        world.upload()
+        world.clock.advance(6 * HOUR_MS)
+    world.compact()
+    assert 5 < len(world.slices) < 12, "two days each"
+    assert len({live.object_name for live in world.slices}) == len(world.slices)
+    assert world.logs.metadata.refresh().partition(world.tip).compacted_upto == 60
+    found = world.logs.tiered_records(world.log)
+    assert {record.key: record.offset for record in found} == expected
+    assert len(found) == len(expected)
