@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.remote.objects.slice_clock import NewerBatch, SliceClock
+from stratalog.record.native.batch_row import BatchRow
+from stratalog.remote.objects.slice_clock import SliceClock
 
 MAX_MS = 10
 
 
-def newer_of(times_ms: list[int]) -> list[NewerBatch]:
-    """Those of batches of one byte each that are newer than all before them."""
+def batches_of(times_ms: list[int]) -> list[BatchRow]:
+    """Batches of one byte each."""
     return [
-        NewerBatch(position, time_ms)
+        BatchRow(position, 1, position, position, time_ms, 0, is_noted=False)
         for position, time_ms in enumerate(times_ms)
-        if time_ms > max(times_ms[:position], default=-1)
     ]
 
 
@@ -26,7 +26,7 @@ def slices_of(reads: list[list[int]]) -> list[list[int]]:
     for read in reads:
         left = read
         while left:
-            count = clock.take(newer_of(left), len(left))
+            count = clock.take(batches_of(left), len(left))
             slices[-1] += left[:count]
             left = left[count:]
             if left:

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from stratalog.record.header import NO_TIMESTAMP
-
-
-class NewerBatch(NamedTuple):
-    """A batch that is newer than all before it in a row of batches."""
-
-    position: int
-    newest_ms: int
+from stratalog.record.native.batch_row import BatchRow
 
 
 class SliceClock:
@@ -30,18 +23,20 @@ class SliceClock:
         self._start_ms = self._newest_ms
         self._is_empty = True
 
-    def take(self, newer: Sequence[NewerBatch], end_position: int) -> int:
+    def take(self, batches: Sequence[BatchRow], end_position: int) -> int:
         """Take the next batches, which end at `end_position`, up to the first one that is too new for the
-        slice; return its position, or else `end_position`. `newer` has those of the batches that are newer
-        than all before them. An empty slice takes its first batch in any case."""
-        for position, newest_ms in newer:
-            if newest_ms <= self._newest_ms:
+        slice; return its position, or else `end_position`. An empty slice takes its first batch in any
+        case."""
+        newest_ms, start_ms, max_ms = self._newest_ms, self._start_ms, self._max_ms
+        for batch in batches:
+            time_ms = batch.max_timestamp_ms
+            if time_ms <= newest_ms:
                 continue
-            is_first = self._is_empty and position == 0
-            if is_first or self._start_ms == NO_TIMESTAMP:
-                self._start_ms = newest_ms
-            elif newest_ms - self._start_ms > self._max_ms:
-                return position
-            self._newest_ms = newest_ms
-        self._is_empty = False
+            if start_ms == NO_TIMESTAMP or (self._is_empty and batch is batches[0]):
+                start_ms = time_ms
+            elif time_ms - start_ms > max_ms:
+                end_position = min(end_position, batch.position)
+                break
+            newest_ms = time_ms
+        self._newest_ms, self._start_ms, self._is_empty = newest_ms, start_ms, False
         return end_position

@@ -164,7 +164,7 @@ class PartitionUpload:
         """Append batches to the slice. Returns False if the slice must end here."""
         before_bytes = writer.data_bytes
         noted = note_batches(data)
-        end_position = self._clock.take(noted.newer, noted.end_position)
+        end_position = self._clock.take(noted.rows, noted.end_position)
         is_cut = end_position < noted.end_position
         self.error = None if is_cut else noted.error
         try:

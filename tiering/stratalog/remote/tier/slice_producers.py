@@ -16,10 +16,10 @@ from stratalog.log.exchange.state_transfer import StateTransfer
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_fold import ProducerFold
 from stratalog.record.builder import NO_LEADER_EPOCH
-from stratalog.record.header import NO_TIMESTAMP, parse_header
+from stratalog.record.header import parse_header
 from stratalog.record.native.batch_kernels import walk_batches
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.objects.slice_clock import NewerBatch
 from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
@@ -37,8 +37,8 @@ class NotedBatches(NamedTuple):
     """Position behind the last batch that could be read."""
     error: CorruptRecordError | None
     """The fault of the batch at `end_position`."""
-    newer: list[NewerBatch]
-    """The batches that are newer than all before them."""
+    rows: list[BatchRow]
+    """All batches, with their times; perhaps also the one with the fault."""
 
 
 class SliceProducers:
@@ -81,28 +81,33 @@ class SliceProducers:
 def note_batches(data: Buffer) -> NotedBatches:
     """Read the producers' part and the times of whole batches. `ObjectWriter.append` proves the batches."""
     noted: list[tuple[int, ProducerBatch]] = []
-    newer: list[NewerBatch] = []
-    newest_ms = NO_TIMESTAMP
+    all_rows: list[BatchRow] = []
     position = 0
     try:
         while position < len(data):
-            rows = walk_batches(data, position, 0, 0, NO_LEADER_EPOCH)
             # Without a row the batch is damaged, but its header may still be readable.
-            headers = [(row.position, parse_header(data, row.position)) for row in rows if row.is_noted]
-            if not rows:
-                headers = [(position, parse_header(data, position))]
-            times = [(row.position, row.max_timestamp_ms) for row in rows] or [
-                (begin, header.max_timestamp) for begin, header in headers
-            ]
-            for begin, time_ms in times:
-                if time_ms > newest_ms:
-                    newest_ms = time_ms
-                    newer.append(NewerBatch(begin, time_ms))
-            for begin, header in headers:
-                batch = ProducerBatch.read(data, begin, header)
-                position = begin + header.size_in_bytes
-                noted.append((position, batch))
-            position = max(position, rows[-1].end_position if rows else position)
+            rows = walk_batches(data, position, 0, 0, NO_LEADER_EPOCH) or [_row_of(data, position)]
+            all_rows += rows
+            for row in rows:
+                if row.is_noted:
+                    batch = ProducerBatch.read(data, row.position, parse_header(data, row.position))
+                    position = row.end_position
+                    noted.append((position, batch))
+            position = rows[-1].end_position
     except CorruptRecordError as error:
-        return NotedBatches(noted, position, error, newer)
-    return NotedBatches(noted, position, None, newer)
+        return NotedBatches(noted, position, error, all_rows)
+    return NotedBatches(noted, position, None, all_rows)
+
+
+def _row_of(data: Buffer, position: int) -> BatchRow:
+    """The row of a batch by its header alone. Raises CorruptRecordError."""
+    header = parse_header(data, position)
+    return BatchRow(
+        position,
+        header.size_in_bytes,
+        header.base_offset,
+        header.last_offset,
+        header.max_timestamp,
+        header.leader_epoch,
+        is_noted=True,
+    )
