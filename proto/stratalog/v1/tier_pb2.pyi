@@ -762,7 +762,7 @@ class PlannedRun(_message.Message):
     end_offset: _builtins.int
     """Exclusive."""
     slice_count: _builtins.int
-    """Slices that become one."""
+    """Slices that become one, or a few where one would be wider than the topic allows."""
     size_bytes: _builtins.int
     """Size of the batches in them."""
     compacted: _builtins.bool
@@ -1137,7 +1137,7 @@ class ExpiredRange(_message.Message):
     end_offset: _builtins.int
     """Exclusive."""
     unit_count: _builtins.int
-    """Segments or slices; each goes as a whole."""
+    """Segments or slices. Each goes as a whole, but a slice that is wider than its topic allows may go in part."""
     size_bytes: _builtins.int
     """Size of these."""
     def __init__(

@@ -54,14 +54,14 @@ from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_directory import read_directory, read_slice_index
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
@@ -476,7 +476,9 @@ class StorageEngineBuilder:
         return ShardTier(
             shard=shard,
             uploader=uploader,
-            retention=RemoteRetention(shard.metadata),
+            retention=RemoteRetention(
+                shard.metadata, partial(read_slice_index, store, shard.metadata.layout)
+            ),
             # The catalog's own files are one collector's work, whatever the number of shards.
             collector=Collector(
                 store,

@@ -245,7 +245,7 @@ class PlannedRun(NamedTuple):
     end_offset: int
     """Exclusive."""
     slice_count: int
-    """Slices that become one."""
+    """Slices that become one, or a few where one would be wider than the topic allows."""
     size_bytes: int
     """Size of the batches in them."""
     compacted: bool
@@ -318,7 +318,9 @@ class ExpiredRange(NamedTuple):
     end_offset: int
     """Exclusive."""
     unit_count: int
-    """Segments or slices; each goes as a whole."""
+    """Segments or slices. Each goes as a whole, but a slice that is wider than its topic allows may go in
+    part.
+    """
     size_bytes: int
     """Size of these."""
 

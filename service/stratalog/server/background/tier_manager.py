@@ -25,9 +25,9 @@ from stratalog.base.types import TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.shard_judge import CLOCK
 from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
 from stratalog.remote.tier.uploader import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome

@@ -116,6 +116,24 @@ def test_an_endpoint_that_is_no_text_is_damage(harness: MetadataHarness, endpoin
     assert "claims" in str(damage.value.fields["what"])
 
 
+def test_a_checkpoint_of_earlier_software_dates_uploads_by_itself(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5))
+    [uploaded_ms] = [live.uploaded_ms for live in log.state().objects.values()]
+    harness.clock.advance(1_000)
+    log.advance_log_start({A0: 1}, epoch=epoch, catalog_seq=None)
+    log.fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    parts = read_checkpoint(harness.store, harness.layout, checkpoint)
+    assert [live.uploaded_ms for live in shard_from_parts(parts).objects.values()] == [uploaded_ms]
+    [row] = parts.rows["objects"]
+    before = {column: value for column, value in row.values.items() if column != "uploaded_ms"}
+    parts = replace(parts, rows={**parts.rows, "objects": [JsonFields.of(before, "a row")]})
+    [live] = shard_from_parts(parts).objects.values()
+    assert live.uploaded_ms == uploaded_ms + 1_000, "it is no older than it may be"
+
+
 def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
     first, second = harness.put(log, (A0, 0, 5)), harness.put(log, (A0, 5, 7))

@@ -129,7 +129,7 @@ class _Builder:
             self._partitions[tip] = before.with_slice(live)
             slices += 1
             slice_bytes += entry.data_bytes
-        self._add_object(add.object, slices, slice_bytes)
+        self._add_object(add.object, slices, slice_bytes, self._commit.time_ms)
 
     def _add_gap(self, add: AddGap) -> None:
         before = self._partition(add.partition)
@@ -194,8 +194,9 @@ class _Builder:
             for live in slices:
                 counts[live.object_name] += 1
                 sizes[live.object_name] += live.entry.data_bytes
+        uploaded_ms = max(self._state.objects[name].uploaded_ms for name in replace.inputs)
         for ref in replace.outputs:
-            self._add_object(ref, counts[ref.name], sizes[ref.name])
+            self._add_object(ref, counts[ref.name], sizes[ref.name], uploaded_ms)
 
     def _advance(self, advance: AdvanceLogStart) -> None:
         self._use_catalog(advance.catalog_seq)
@@ -224,12 +225,12 @@ class _Builder:
         found = self._partitions.get(tip)
         return EMPTY_PARTITION if found is None else found
 
-    def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int) -> None:
+    def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int, uploaded_ms: int) -> None:
         if ref.name in self._objects or ref.name in self._dropped:
             raise self._contradiction("it adds an object that is already known", object=ref.name)
         if slices == 0:
             raise self._contradiction("it adds an object without slices", object=ref.name)
-        self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes)
+        self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes, uploaded_ms)
 
     def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:
         """Subtract slices from their objects. Exactly the objects in `dropped` have none left then."""

@@ -57,6 +57,7 @@ _OBJECT_COLUMNS = (
     "seq",
     "live_slices",
     "live_bytes",
+    "uploaded_ms",
 )
 _KINDS = {
     PARTITIONS: (_PARTITION_COLUMNS, 2),
@@ -123,12 +124,12 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
         raise StoreCorruptError(
             "a checkpoint has slices of a partition that it does not list; keep it and investigate"
         )
+    checkpoint_ms = parts.fields.integer("time_ms")
+    objects = (_parse_object(row, checkpoint_ms) for row in parts.rows.get(OBJECTS, ()))
     state = ShardState(
         **common_from_parts(parts, _KINDS, _ROOT_FIELDS),
         partitions=PersistentMap(partitions.items()),
-        objects=PersistentMap(
-            (live.ref.name, live) for live in map(_parse_object, parts.rows.get(OBJECTS, ()))
-        ),
+        objects=PersistentMap((live.ref.name, live) for live in objects),
         claims=parts.fields.each("claims", _parse_claim),
         dropped_topics=PersistentMap(parts.fields.each("dropped_topics", _parse_dropped_topic)),
     )
@@ -182,12 +183,20 @@ def _format_object(live_object: LiveObject) -> Row:
         live_object.seq,
         live_object.live_slices,
         live_object.live_bytes,
+        live_object.uploaded_ms,
     )
 
 
-def _parse_object(row: JsonFields) -> LiveObject:
+def _parse_object(row: JsonFields, checkpoint_ms: int) -> LiveObject:
+    """Parse the row of an object. Earlier software kept no time of the upload: it is that of the checkpoint
+    then, which is not before it."""
+    uploaded_ms = row.optional_integer("uploaded_ms")
     return LiveObject(
-        parse_ref(row), row.integer("seq", minimum=1), row.integer("live_slices"), row.integer("live_bytes")
+        parse_ref(row),
+        row.integer("seq", minimum=1),
+        row.integer("live_slices"),
+        row.integer("live_bytes"),
+        checkpoint_ms if uploaded_ms is None else uploaded_ms,
     )
 
 
