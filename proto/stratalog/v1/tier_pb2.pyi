@@ -1496,3 +1496,87 @@ class EmptyCachesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EmptyCachesResponse: _TypeAlias = EmptyCachesResponse  # noqa: Y015
+
+@_typing.final
+class FinalizeMetadataRequest(_message.Message):
+    """The metadata version to finalize: the newest one that the server supports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only reads the versions. Default: raises them."""
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeMetadataRequest: _TypeAlias = FinalizeMetadataRequest  # noqa: Y015
+
+@_typing.final
+class FinalizedHead(_message.Message):
+    """The metadata version of one head of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    OLD_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    NEW_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The number of the shard; -1: the catalog."""
+    old_metadata_version: _builtins.int
+    """The finalized version before the call, at least 1."""
+    new_metadata_version: _builtins.int
+    """The finalized version after it; with `dry_run`, the one that a call would finalize."""
+    reason: _builtins.str
+    """Why the head keeps an older version than the server supports. Empty: it does not."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        old_metadata_version: _builtins.int = ...,
+        new_metadata_version: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_metadata_version", b"new_metadata_version", "old_metadata_version", b"old_metadata_version", "reason", b"reason", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizedHead: _TypeAlias = FinalizedHead  # noqa: Y015
+
+@_typing.final
+class FinalizeMetadataResponse(_message.Message):
+    """The metadata versions of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUPPORTED_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    supported_metadata_version: _builtins.int
+    """The newest version that this server supports."""
+    @_builtins.property
+    def heads(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinalizedHead]:
+        """The shards by number, then the catalog."""
+
+    def __init__(
+        self,
+        *,
+        supported_metadata_version: _builtins.int = ...,
+        heads: _abc.Iterable[Global___FinalizedHead] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heads", b"heads", "supported_metadata_version", b"supported_metadata_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeMetadataResponse: _TypeAlias = FinalizeMetadataResponse  # noqa: Y015

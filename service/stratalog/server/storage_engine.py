@@ -364,7 +364,7 @@ class StorageEngineBuilder:
                 retention=local_retention,
                 pressure=DiskPressure(self._registry, space, logs.removals),
             ),
-            tier=self._object_tier(identity, shards, tiers, manager, local_retention),
+            tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
             passes=PassRegistry(self._clock),
@@ -375,6 +375,7 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         shards: ShardSet,
         tiers: Sequence[ShardTier],
+        catalog: Catalog,
         manager: TierManager,
         local_retention: LocalRetention,
     ) -> ObjectTier:
@@ -385,7 +386,7 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(tiers, self._registry),
+            upkeep=TierUpkeep.of(tiers, catalog, self._registry),
         )
 
     def _hosted_topics(

@@ -1,4 +1,4 @@
-"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses."""
+"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses; versions."""
 
 from __future__ import annotations
 
@@ -416,6 +416,41 @@ def _print_collection(result: values.CollectionResult) -> None:
                 for one in files
             ],
         )
+
+
+@tier.command()
+@click.option("--dry-run", is_flag=True, help="Only show the versions.")
+@json_option
+@server_option
+def finalize(dry_run: bool, as_json: bool, server: str) -> None:
+    """Finalize the metadata version: there is no way back.
+
+    After an upgrade the server does without the new actions of the metadata, so that the former version of
+    Stratalog may come back. This ends that: the server uses all that it knows, and older software, Spark jobs
+    and compactors among it, can neither read nor write the store any more.
+
+    \b
+    Examples:
+      stratalog tier finalize --dry-run
+      stratalog tier finalize
+    """
+    answer = with_client(server, lambda client: client.admin.finalize_metadata(dry_run=dry_run))
+    if as_json:
+        print_json(value_document(answer))
+        return
+    click.echo(f"the server supports metadata version {answer.supported_metadata_version}")
+    print_table(
+        ("HEAD", "WAS", "WOULD BE" if dry_run else "IS", "WAITS BECAUSE"),
+        [
+            (
+                "catalog" if one.shard < 0 else f"shard {one.shard}",
+                one.old_metadata_version,
+                one.new_metadata_version,
+                one.reason or None,
+            )
+            for one in answer.heads
+        ],
+    )
 
 
 @tier.command()

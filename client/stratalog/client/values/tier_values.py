@@ -382,3 +382,25 @@ class CacheStatus(NamedTuple):
     """Look-ups that found their value, or waited for another one that was fetching it."""
     miss_count: int
     """Look-ups that fetched their value from the object store."""
+
+
+class FinalizedHead(NamedTuple):
+    """The metadata version of one head of the store."""
+
+    shard: int
+    """The number of the shard; -1: the catalog."""
+    old_metadata_version: int
+    """The finalized version before the call, at least 1."""
+    new_metadata_version: int
+    """The finalized version after it; with `dry_run`, the one that a call would finalize."""
+    reason: str
+    """Why the head keeps an older version than the server supports. Empty: it does not."""
+
+
+class FinalizedMetadata(NamedTuple):
+    """The metadata versions of the store."""
+
+    supported_metadata_version: int
+    """The newest version that this server supports."""
+    heads: tuple[FinalizedHead, ...]
+    """The shards by number, then the catalog."""

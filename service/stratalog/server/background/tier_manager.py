@@ -23,7 +23,7 @@ from stratalog.base.errors import (
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.shard.shard_judge import CLOCK
+from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
@@ -345,6 +345,12 @@ def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
         return PreconditionFailedError(
             "records are lost that never reached the object store, and a loss is recorded only while the"
             " clocks of this server and of the store agree; set the clock",
+            **refused.topic_partition.error_fields,
+        )
+    if refused.reason == NOT_FINALIZED:
+        return PreconditionFailedError(
+            "records are lost that never reached the object store, and the finalized metadata version cannot"
+            " say so: nothing of the partition is uploaded before `stratalog tier finalize`",
             **refused.topic_partition.error_fields,
         )
     return PreconditionFailedError(

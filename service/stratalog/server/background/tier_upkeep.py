@@ -1,13 +1,17 @@
-"""Upkeep of the stored objects of a server, over all shards: verification, collection, and the caches of
-readers.
+"""Upkeep of the store of a server, over all shards: verification, collection, the caches of readers, and the
+metadata version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.compaction.tier_verification import VerificationReport
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.server.background.pass_outcome import PassOutcome
@@ -18,17 +22,29 @@ from stratalog.server.operations.operation_results import CollectionResult, Veri
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 
+class FinalizedHead(NamedTuple):
+    """The metadata version of a head, before and after it was finalized."""
+
+    shard: int | None
+    """None: the catalog."""
+    old_version: int
+    new_version: int
+    reason: str = ""
+    """Why the head stays behind the newest version; empty if it does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierUpkeep:
     """Verifies and collects. Thread-safe: the components are. The methods with an operation may take the
     network for long."""
 
     tiers: tuple[ShardTier, ...]
+    catalog: Catalog
     registry: PartitionRegistry
 
     @staticmethod
-    def of(tiers: Iterable[ShardTier], registry: PartitionRegistry) -> TierUpkeep:
-        return TierUpkeep(tuple(tiers), registry)
+    def of(tiers: Iterable[ShardTier], catalog: Catalog, registry: PartitionRegistry) -> TierUpkeep:
+        return TierUpkeep(tuple(tiers), catalog, registry)
 
     def verify(self, topics: Collection[str], operation: Operation) -> None:
         """Read all tiered data of the named topics (all if none is named) and compare it with the metadata.
@@ -80,6 +96,16 @@ class TierUpkeep:
         )
         return collection_outcome(done)
 
+    def finalize(self, *, is_dry_run: bool) -> list[FinalizedHead]:
+        """Finalize the newest metadata version, first in each shard and then in the catalog. A dry run only
+        reads the versions. Raises NotOwnerError, StoreError; a later call goes on where this one stopped.
+        """
+        heads: list[FinalizedHead] = []
+        for tier in self.tiers:
+            tier.shard.leader_epoch()
+            heads.append(_finalize(tier.shard.metadata, is_dry_run=is_dry_run))
+        return [*heads, _finalize(self.catalog, is_dry_run=is_dry_run)]
+
     def caches(self) -> Mapping[int, ReaderCaches]:
         """The caches of tiered data, by the number of the shard."""
         return {number: tier.reader.cache_stats for number, tier in enumerate(self.tiers)}
@@ -87,3 +113,10 @@ class TierUpkeep:
     def empty_caches(self) -> int:
         """Empty the caches; returns the size of their values."""
         return sum(tier.reader.empty_caches() for tier in self.tiers)
+
+
+def _finalize(log: MetadataLog | Catalog, *, is_dry_run: bool) -> FinalizedHead:
+    log.refresh()
+    old_version = log.finalized_version
+    new_version = max(old_version, METADATA_VERSION) if is_dry_run else log.finalize()
+    return FinalizedHead(log.layout.shard, old_version, new_version)
