@@ -1,4 +1,4 @@
-"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses; versions."""
+"""`stratalog tier`: state of the object store; uploads, verification, collection now; pauses; versions."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ class Unpin:
 
 @dataclass(frozen=True, slots=True)
 class Finalize:
-    """Finalizes a metadata version: the commits of the head may have its actions from now on. The state stays as
-    it is.
+    """Finalizes a metadata version: the commits of the head may have its actions from now on. The state stays
+    as it is.
     """
 
     metadata_version: int
