@@ -1,7 +1,8 @@
 """Codec of the JSON documents of a store: its identity, heads, checkpoints, pages and history.
 
 A document is printed by its fields, whether or not a server would accept it: the part that can be read comes
-first, and then the reason why it is corrupt. Its large lists become rows of their own. Secrets are never printed.
+first, and then the reason why it is corrupt. Its large lists become rows of their own. Secrets are never
+printed.
 """
 
 from __future__ import annotations

@@ -72,10 +72,10 @@ def dump(
     (.snapshot), leader-epoch-checkpoint, partition.metadata, a checkpoint of a log directory, its manifest,
     its meta.properties, or its claims of a shard (claims-0000). It changes nothing.
 
-    FILE may also be the URL of an object store (s3://…, file://…), with the --key of a file in it, or a path
-    in the directory of a store: its identity, a head, a checkpoint or a page of one, history, or an object, of
-    which it prints header, footer and directory. Without a key it prints the identity and all heads. Hash keys
-    of topics are secret, and never printed.
+    FILE may also be the URL of an object store (s3://…, file://…), with the --key of a file in it, or a
+    path in the directory of a store: its identity, a head, a checkpoint or a page of one, history, or an
+    object, of which it prints header, footer and directory. Without a key it prints the identity and all
+    heads. Hash keys of topics are secret, and never printed.
 
     If a server is writing, the last batch may be incomplete, and the index files of the active segment are
     not reliable.
