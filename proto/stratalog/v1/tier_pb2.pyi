@@ -442,6 +442,7 @@ class ShardStatus(_message.Message):
     LAST_ANSWER_MS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     DISK_APPENDS_REFUSED_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The number of the shard."""
     epoch: _builtins.int
@@ -474,6 +475,10 @@ class ShardStatus(_message.Message):
     """The time since then, in milliseconds, by a clock that does not jump."""
     disk_appends_refused: _builtins.bool
     """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until the store answers."""
+    foreign: _builtins.bool
+    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover` is that one. Its
+    `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """
     @_builtins.property
     def takeover(self) -> Global___Takeover:
         """Not set: this server owns the shard, as far as it knows. Otherwise it refuses everything else with NOT_OWNER, and all that
@@ -498,10 +503,11 @@ class ShardStatus(_message.Message):
         last_answer_ms: _builtins.int = ...,
         silence_ms: _builtins.int = ...,
         disk_appends_refused: _builtins.bool = ...,
+        foreign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "foreign", b"foreign", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -43,6 +43,7 @@ def status(as_json: bool, server: str) -> None:
     The lines before the first table say what is wrong now, and what to do; there are none if all is well.
 
     \b
+    OWNER     the server that takes calls about the shard
     EPOCH     how many times a server has claimed the shard
     SLICES    parts of partitions; one object has slices of many
     DROPPED   objects that are to be deleted; readers may still use them
@@ -80,7 +81,7 @@ def status(as_json: bool, server: str) -> None:
 def _complaints(answer: values.TierStatus) -> Iterator[str]:
     """Lines about faults, the worst first."""
     for shard in answer.shards:
-        if shard.takeover is not None:
+        if shard.takeover is not None and not shard.foreign:
             yield _takeover_line(shard.shard, shard.takeover)
     for shard in answer.shards:
         if shard.disk_appends_refused:
@@ -101,12 +102,24 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
 
 
 def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
-    header = ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW")
+    header = (
+        "SHARD",
+        "OWNER",
+        "EPOCH",
+        "COMMITS",
+        "OBJECTS",
+        "SIZE",
+        "SLICES",
+        "DROPPED",
+        "SIZE OF THESE",
+        "SKEW",
+    )
     print_table(
         (*header, "ANSWERED"),
         [
             (
                 shard.shard,
+                _owner(shard),
                 shard.epoch,
                 shard.commit_count,
                 shard.live_object_count,
@@ -120,6 +133,11 @@ def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
             for shard in shards
         ],
     )
+
+
+def _owner(shard: values.ShardStatus) -> str:
+    """The address of the shard's owner."""
+    return "this server" if shard.takeover is None else shard.takeover.endpoint or "none"
 
 
 def _print_passes(passes: Sequence[values.PassStatus], now_ms: int) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-from collections.abc import Callable, Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
@@ -85,7 +86,9 @@ def is_object(beginning: bytes) -> bool:
 
 def _fields(value: object) -> dict[str, JsonValue]:
     """The fields of a dataclass or named tuple, as JSON has them."""
-    names: Any = getattr(value, "_fields", None) or type(value).__dataclass_fields__
+    names: Iterable[str] = getattr(value, "_fields", ())
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
     return {name: _json_of(getattr(value, name)) for name in names}
 
 

@@ -120,6 +120,10 @@ class ShardStatus(NamedTuple):
     """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until
     the store answers.
     """
+    foreign: bool
+    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover`
+    is that one. Its `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """
 
 
 class TieredTopicStatus(NamedTuple):

@@ -4,13 +4,17 @@ each topic has in the store and waiting for upload.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
 from stratalog.server.background.pass_registry import PassStatus
 from stratalog.server.background.upload_tracker import pending_upload_bytes
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
+from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.v1 import tier_pb2
@@ -24,7 +28,7 @@ def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStat
     return tier_pb2.TierStatusResponse(
         store_url=engine.tier.store.url,
         store_id=str(engine.tier.identity.store_id),
-        shards=[_shard_message(number, shard) for number, shard in enumerate(engine.tier.shards)],
+        shards=_shard_messages(engine.tier.shards),
         topics=[
             _topic_message(topic, now_ms)
             for topic in registry.topics()
@@ -36,13 +40,33 @@ def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStat
     )
 
 
-def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
+def _shard_messages(shards: ShardSet) -> list[tier_pb2.ShardStatus]:
+    """All shards of the store, by number."""
+    found = [_own_shard_message(shard) for shard in shards]
+    for foreign in shards.foreign:
+        message = _shard_message(foreign)
+        message.epoch = foreign.owner.epoch
+        message.foreign = True
+        found.append(message)
+    return sorted(found, key=attrgetter("shard"))
+
+
+def _own_shard_message(shard: HostedShard) -> tier_pb2.ShardStatus:
+    message, contact = _shard_message(shard), shard.contact
+    message.epoch = shard.claimed.epoch
+    message.deletion_stopped = contact.is_clock_wrong
+    message.last_answer_ms = contact.last_answer_ms
+    message.silence_ms = contact.silence_ms
+    message.disk_appends_refused = contact.is_too_silent
+    return message
+
+
+def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
+    """The contents of a shard, and the owner that is not this server."""
     state, compared = shard.metadata.state(), shard.metadata.compared_clocks
-    contact = shard.contact
     live, dropped = tuple(state.objects.values()), state.dropped
     message = tier_pb2.ShardStatus(
-        shard=number,
-        epoch=shard.claimed.epoch,
+        shard=shard.metadata.shard,
         commit_count=state.seq,
         live_object_count=len(live),
         live_bytes=sum(one.ref.size_bytes for one in live),
@@ -51,10 +75,8 @@ def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
         dropped_bytes=sum(one.size_bytes for one in dropped),
         clock_skew_ms=compared.skew_ms,
         clock_checked_ms=compared.at_ms,
-        deletion_stopped=contact.is_clock_wrong,
-        last_answer_ms=contact.last_answer_ms,
-        silence_ms=contact.silence_ms,
-        disk_appends_refused=contact.is_too_silent,
+        last_answer_ms=UNKNOWN,
+        silence_ms=UNKNOWN,
     )
     takeover = shard.takeover
     if takeover is not None:

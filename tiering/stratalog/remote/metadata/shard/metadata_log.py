@@ -147,6 +147,13 @@ class MetadataLog(CommittedLog[ShardState]):
         return MetadataLog(log, machine)
 
     @property
+    def shard(self) -> int:
+        """The number of the shard."""
+        shard = self.layout.shard
+        assert shard is not None, "the catalog has another class"
+        return shard
+
+    @property
     def store_id(self) -> UUID:
         return self._log.identity.store_id
 
