@@ -561,6 +561,11 @@ class TieredTopicStatus(_message.Message):
     LAG_BYTES_FIELD_NUMBER: _builtins.int
     LAG_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     LAG_MS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    COPY_DISABLED_FIELD_NUMBER: _builtins.int
+    LAST_UPLOAD_MS_FIELD_NUMBER: _builtins.int
+    OLDEST_PARTITION_FIELD_NUMBER: _builtins.int
+    OLDEST_PARTITION_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     tiered_partition_count: _builtins.int
@@ -579,6 +584,16 @@ class TieredTopicStatus(_message.Message):
     """The age of the oldest batch that is not yet committed in the object store, by the largest time of its records, in
     milliseconds; -1 if there is none or it has no time.
     """
+    paused: _builtins.bool
+    """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
+    copy_disabled: _builtins.bool
+    """True: nothing of the topic is uploaded any more (`remote.log.copy.disable`)."""
+    last_upload_ms: _builtins.int
+    """The last commit with records of the topic since the start of the server, in milliseconds since 1970 UTC; -1: there was none."""
+    oldest_partition: _builtins.int
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    oldest_partition_upload_ms: _builtins.int
+    """The last commit with records of that partition, as `last_upload_ms`."""
     def __init__(
         self,
         *,
@@ -590,10 +605,15 @@ class TieredTopicStatus(_message.Message):
         lag_bytes: _builtins.int = ...,
         lag_record_count: _builtins.int = ...,
         lag_ms: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+        copy_disabled: _builtins.bool = ...,
+        last_upload_ms: _builtins.int = ...,
+        oldest_partition: _builtins.int = ...,
+        oldest_partition_upload_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_disabled", b"copy_disabled", "lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "last_upload_ms", b"last_upload_ms", "oldest_partition", b"oldest_partition", "oldest_partition_upload_ms", b"oldest_partition_upload_ms", "paused", b"paused", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 
 PREFIX = "stratalog_"
@@ -60,6 +60,12 @@ class ServerMetrics(Collector):
                 "Partitions that are not served, because their log could not be opened or their disk failed.",
                 sum(len(topic.unserved_partitions) for topic in self.registry.topics()),
             )
+            yield _by_label(
+                "broker_topic_metrics_remote_log_size_bytes",
+                "Bytes in the object store that readers of the topic use.",
+                "topic",
+                {topic.name: size for topic in self.registry.topics() if (size := _stored_bytes(topic))},
+            )
         if self.logs is not None:
             yield from _of_directories(self.logs)
             yield from _of_logs(self.logs)
@@ -79,6 +85,12 @@ class ServerMetrics(Collector):
             yield from _of_tiering(self.passes)
         if self.shards is not None:
             yield from _of_shards(self.shards)
+
+
+def _stored_bytes(topic: HostedTopic) -> int:
+    """Size of the topic's slices in the shards that this server owns."""
+    states = (one.tier_state() for one in (*topic.partitions, *topic.offline_partitions))
+    return sum(state.tiered_bytes for state in states if state is not None)
 
 
 def _of_directories(logs: LogManager) -> Iterator[Metric]:

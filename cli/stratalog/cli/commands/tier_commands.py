@@ -58,6 +58,9 @@ def status(as_json: bool, server: str) -> None:
     WAITS     closed segments that are not yet in the store
     LAG       all local records that are not yet in the store, and the age of
               the oldest of them
+    OLDEST    the partition that has these
+    UPLOADED  how long ago something of it, or else of the topic, was last
+              committed since the start of the server; or paused, disabled
 
     A dash stands for never, and for nothing. --json has all fields: times in milliseconds since 1970, -1 for
     never.
@@ -75,7 +78,7 @@ def status(as_json: bool, server: str) -> None:
     print_table(("WHAT", "VALUE"), [("store", answer.store_url), ("id of the store", answer.store_id)])
     _print_shards(answer.shards)
     _print_passes(answer.passes, answer.time_ms)
-    _print_topics(answer.topics)
+    _print_topics(answer.topics, answer.time_ms)
 
 
 def _complaints(answer: values.TierStatus) -> Iterator[str]:
@@ -171,11 +174,22 @@ def _refusals(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or None
 
 
-def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
+def _print_topics(topics: Sequence[values.TieredTopicStatus], now_ms: int) -> None:
     if not topics:
         return
     print_table(
-        ("TOPIC", "TIERED PARTITIONS", "SLICES", "SIZE", "WAITS", "LAG", "LAG RECORDS", "LAG AGE"),
+        (
+            "TOPIC",
+            "TIERED PARTITIONS",
+            "SLICES",
+            "SIZE",
+            "WAITS",
+            "LAG",
+            "LAG RECORDS",
+            "LAG AGE",
+            "OLDEST",
+            "UPLOADED",
+        ),
         [
             (
                 one.topic,
@@ -186,10 +200,22 @@ def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
                 str(ByteSize(one.lag_bytes)),
                 one.lag_record_count,
                 _age(one.lag_ms),
+                None if one.oldest_partition < 0 else one.oldest_partition,
+                _uploaded(one, now_ms),
             )
             for one in topics
         ],
     )
+
+
+def _uploaded(topic: values.TieredTopicStatus, now_ms: int) -> str | None:
+    """How long ago the partition that waits longest, or else the topic, was uploaded, or why it is not."""
+    if topic.copy_disabled:
+        return "disabled"
+    if topic.paused:
+        return "paused"
+    waits = topic.oldest_partition >= 0
+    return _ago(topic.oldest_partition_upload_ms if waits else topic.last_upload_ms, now_ms)
 
 
 def _takeover_line(shard: int, takeover: values.Takeover) -> str:

@@ -148,6 +148,18 @@ class TieredTopicStatus(NamedTuple):
     """The age of the oldest batch that is not yet committed in the object store, by the largest time of its
     records, in milliseconds; -1 if there is none or it has no time.
     """
+    paused: bool
+    """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
+    copy_disabled: bool
+    """True: nothing of the topic is uploaded any more (`remote.log.copy.disable`)."""
+    last_upload_ms: int
+    """The last commit with records of the topic since the start of the server, in milliseconds since 1970
+    UTC; -1: there was none.
+    """
+    oldest_partition: int
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    oldest_partition_upload_ms: int
+    """The last commit with records of that partition, as `last_upload_ms`."""
 
 
 class PassBacklog(NamedTuple):

@@ -14,12 +14,14 @@ from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.slice_source import ReaderCaches
+from stratalog.remote.tier.upload_history import NEVER_MS
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
 from stratalog.server.partitions.foreign_shard import ForeignShard
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 
@@ -120,6 +122,12 @@ class TierUpkeep:
         self.catalog.refresh()
         version = self.catalog.finalized_version
         return [*heads, FinalizedHead(None, version, version, f"of shard {', '.join(behind)}")]
+
+    def last_upload_ms(self, partition: HostedPartition) -> int:
+        """Wall time of the last commit with records of the partition since the start; -1 if there is none."""
+        tip = partition.topic_id_partition
+        found = (tier.uploader.last_success_ms(tip) for tier in self.tiers if tier.shard is partition.shard)
+        return next(found, NEVER_MS)
 
     def caches(self) -> Mapping[int, ReaderCaches]:
         """The caches of tiered data, by the number of the shard."""

@@ -113,6 +113,7 @@ def slice_message(live: LiveSlice) -> partition_pb2.Slice:
         size_bytes=live.entry.data_bytes,
         record_count=live.entry.record_count,
         max_timestamp_ms=live.entry.max_timestamp,
+        gap_reason="" if live.gap is None else live.gap.reason,
     )
 
 

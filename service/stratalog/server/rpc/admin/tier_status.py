@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
 from stratalog.server.background.pass_registry import PassStatus
+from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -30,7 +31,7 @@ def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStat
         store_id=str(engine.tier.identity.store_id),
         shards=_shard_messages(engine.tier.shards),
         topics=[
-            _topic_message(topic, now_ms)
+            _topic_message(topic, now_ms, engine.tier.upkeep)
             for topic in registry.topics()
             if topic.config is not None and topic.config.remote_storage_enable
         ],
@@ -114,8 +115,16 @@ def _pass_message(status: PassStatus) -> tier_pb2.PassStatus:
     )
 
 
-def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatus:
-    message = tier_pb2.TieredTopicStatus(topic=topic.name, lag_ms=UNKNOWN)
+def _topic_message(topic: HostedTopic, now_ms: int, upkeep: TierUpkeep) -> tier_pb2.TieredTopicStatus:
+    message = tier_pb2.TieredTopicStatus(
+        topic=topic.name,
+        lag_ms=UNKNOWN,
+        paused=topic.config is not None and topic.config.remote_copy_pause,
+        copy_disabled=topic.config is not None and topic.config.remote_log_copy_disable,
+        last_upload_ms=UNKNOWN,
+        oldest_partition=UNKNOWN,
+        oldest_partition_upload_ms=UNKNOWN,
+    )
     for partition in topic.all_partitions:
         state = partition.tier_state()
         if state is not None and state.slices:
@@ -124,15 +133,21 @@ def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatu
             message.tiered_bytes += state.tiered_bytes
         if isinstance(partition, OfflinePartition) or partition.offline() is not None:
             continue
+        uploaded_ms = upkeep.last_upload_ms(partition)
+        message.last_upload_ms = max(message.last_upload_ms, uploaded_ms)
         if not partition.log.local_log.config.is_copied:
             # As in Kafka: nothing waits for an upload that nothing will begin.
             continue
         message.pending_upload_bytes += pending_upload_bytes(partition)
+        former_lag_ms = message.lag_ms
         try:
             _add_lag(message, partition, now_ms)
         except DataDirectoryError:
             if partition.offline() is None:
                 raise
+        if message.lag_ms > former_lag_ms:
+            message.oldest_partition = partition.topic_partition.partition
+            message.oldest_partition_upload_ms = uploaded_ms
     return message
 
 
