@@ -593,7 +593,7 @@ class TieredTopicStatus(_message.Message):
     oldest_partition: _builtins.int
     """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
     oldest_partition_upload_ms: _builtins.int
-    """The last commit with records of that partition, as `last_upload_ms`."""
+    """The last commit with records of that partition since the start of the server, in milliseconds since 1970 UTC; -1: none."""
     def __init__(
         self,
         *,

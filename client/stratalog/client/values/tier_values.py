@@ -159,7 +159,9 @@ class TieredTopicStatus(NamedTuple):
     oldest_partition: int
     """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
     oldest_partition_upload_ms: int
-    """The last commit with records of that partition, as `last_upload_ms`."""
+    """The last commit with records of that partition since the start of the server, in milliseconds since
+    1970 UTC; -1: none.
+    """
 
 
 class PassBacklog(NamedTuple):
