@@ -64,7 +64,11 @@ class ServerMetrics(Collector):
                 "broker_topic_metrics_remote_log_size_bytes",
                 "Bytes in the object store that readers of the topic use.",
                 "topic",
-                {topic.name: size for topic in self.registry.topics() if (size := _stored_bytes(topic))},
+                {
+                    topic.name: _stored_bytes(topic)
+                    for topic in self.registry.topics()
+                    if topic.config is not None and topic.config.remote_storage_enable
+                },
             )
         if self.logs is not None:
             yield from _of_directories(self.logs)
