@@ -26,6 +26,7 @@ from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.offline_partition import ForeignPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 
@@ -93,7 +94,8 @@ class ServerMetrics(Collector):
 
 def _stored_bytes(topic: HostedTopic) -> int:
     """Size of the topic's slices in the shards that this server owns."""
-    states = (one.tier_state() for one in (*topic.partitions, *topic.offline_partitions))
+    owned = (one for one in topic.all_partitions if not isinstance(one, ForeignPartition))
+    states = (one.tier_state() for one in owned)
     return sum(state.tiered_bytes for state in states if state is not None)
 
 
