@@ -198,6 +198,17 @@ class TierAdmin:
         )
         return response.emptied_bytes
 
+    async def finalize_metadata(self, *, dry_run: bool = False) -> values.FinalizedMetadata:
+        """Let the server use all actions of the metadata that it knows, which older software cannot read.
+        There is no way back. `dry_run`: only read the versions."""
+        from stratalog.v1 import tier_pb2
+
+        request = tier_pb2.FinalizeMetadataRequest(dry_run=dry_run)
+        response = await self._channel.call(
+            self._tiers.FinalizeMetadata(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        )
+        return value_of(values.FinalizedMetadata, response)
+
     async def _result(self, started: values.Operation, result_class: type[ResultT]) -> ResultT:
         """Wait for the success of the operation, and return its result."""
         return result_of(await self._operations.done(started), result_class)

@@ -455,6 +455,7 @@ class ShardStatus(_message.Message):
     LAST_ANSWER_MS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     DISK_APPENDS_REFUSED_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The number of the shard."""
     epoch: _builtins.int
@@ -487,6 +488,10 @@ class ShardStatus(_message.Message):
     """The time since then, in milliseconds, by a clock that does not jump."""
     disk_appends_refused: _builtins.bool
     """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until the store answers."""
+    foreign: _builtins.bool
+    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover` is that one. Its
+    `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """
     @_builtins.property
     def takeover(self) -> Global___Takeover:
         """Not set: this server owns the shard, as far as it knows. Otherwise it refuses everything else with NOT_OWNER, and all that
@@ -511,10 +516,11 @@ class ShardStatus(_message.Message):
         last_answer_ms: _builtins.int = ...,
         silence_ms: _builtins.int = ...,
         disk_appends_refused: _builtins.bool = ...,
+        foreign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "foreign", b"foreign", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -568,6 +574,11 @@ class TieredTopicStatus(_message.Message):
     LAG_BYTES_FIELD_NUMBER: _builtins.int
     LAG_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     LAG_MS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    COPY_DISABLED_FIELD_NUMBER: _builtins.int
+    LAST_UPLOAD_MS_FIELD_NUMBER: _builtins.int
+    OLDEST_PARTITION_FIELD_NUMBER: _builtins.int
+    OLDEST_PARTITION_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     tiered_partition_count: _builtins.int
@@ -586,6 +597,16 @@ class TieredTopicStatus(_message.Message):
     """The age of the oldest batch that is not yet committed in the object store, by the largest time of its records, in
     milliseconds; -1 if there is none or it has no time.
     """
+    paused: _builtins.bool
+    """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
+    copy_disabled: _builtins.bool
+    """True: nothing of the topic is uploaded any more (`remote.log.copy.disable`)."""
+    last_upload_ms: _builtins.int
+    """The last commit with records of the topic since the start of the server, in milliseconds since 1970 UTC; -1: there was none."""
+    oldest_partition: _builtins.int
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    oldest_partition_upload_ms: _builtins.int
+    """The last commit with records of that partition since the start of the server, in milliseconds since 1970 UTC; -1: none."""
     def __init__(
         self,
         *,
@@ -597,10 +618,15 @@ class TieredTopicStatus(_message.Message):
         lag_bytes: _builtins.int = ...,
         lag_record_count: _builtins.int = ...,
         lag_ms: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+        copy_disabled: _builtins.bool = ...,
+        last_upload_ms: _builtins.int = ...,
+        oldest_partition: _builtins.int = ...,
+        oldest_partition_upload_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_disabled", b"copy_disabled", "lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "last_upload_ms", b"last_upload_ms", "oldest_partition", b"oldest_partition", "oldest_partition_upload_ms", b"oldest_partition_upload_ms", "paused", b"paused", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1509,3 +1535,87 @@ class EmptyCachesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EmptyCachesResponse: _TypeAlias = EmptyCachesResponse  # noqa: Y015
+
+@_typing.final
+class FinalizeMetadataRequest(_message.Message):
+    """The metadata version to finalize: the newest one that the server supports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only reads the versions. Default: raises them."""
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeMetadataRequest: _TypeAlias = FinalizeMetadataRequest  # noqa: Y015
+
+@_typing.final
+class FinalizedHead(_message.Message):
+    """The metadata version of one head of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    OLD_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    NEW_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The number of the shard; -1: the catalog."""
+    old_metadata_version: _builtins.int
+    """The finalized version before the call, at least 1."""
+    new_metadata_version: _builtins.int
+    """The finalized version after it; with `dry_run`, the one that a call would finalize."""
+    reason: _builtins.str
+    """Why the head keeps an older version than the server supports. Empty: it does not."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        old_metadata_version: _builtins.int = ...,
+        new_metadata_version: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_metadata_version", b"new_metadata_version", "old_metadata_version", b"old_metadata_version", "reason", b"reason", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizedHead: _TypeAlias = FinalizedHead  # noqa: Y015
+
+@_typing.final
+class FinalizeMetadataResponse(_message.Message):
+    """The metadata versions of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUPPORTED_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    supported_metadata_version: _builtins.int
+    """The newest version that this server supports."""
+    @_builtins.property
+    def heads(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinalizedHead]:
+        """The shards by number, then the catalog."""
+
+    def __init__(
+        self,
+        *,
+        supported_metadata_version: _builtins.int = ...,
+        heads: _abc.Iterable[Global___FinalizedHead] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heads", b"heads", "supported_metadata_version", b"supported_metadata_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeMetadataResponse: _TypeAlias = FinalizeMetadataResponse  # noqa: Y015

@@ -62,6 +62,10 @@ class TierServiceStub:
     """Describes the caches of tiered data in the server's memory."""
     EmptyCaches: _grpc.UnaryUnaryMultiCallable[_tier_pb2.EmptyCachesRequest, _tier_pb2.EmptyCachesResponse]
     """Empties these caches. Readers fetch the data again."""
+    FinalizeMetadata: _grpc.UnaryUnaryMultiCallable[_tier_pb2.FinalizeMetadataRequest, _tier_pb2.FinalizeMetadataResponse]
+    """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+    shards are ready. Older software can neither read nor write the store from then on. There is no way back.
+    """
 
 @_typing.type_check_only
 class TierServiceAsyncStub(TierServiceStub):
@@ -92,6 +96,10 @@ class TierServiceAsyncStub(TierServiceStub):
     """Describes the caches of tiered data in the server's memory."""
     EmptyCaches: _aio.UnaryUnaryMultiCallable[_tier_pb2.EmptyCachesRequest, _tier_pb2.EmptyCachesResponse]  # type: ignore[assignment]
     """Empties these caches. Readers fetch the data again."""
+    FinalizeMetadata: _aio.UnaryUnaryMultiCallable[_tier_pb2.FinalizeMetadataRequest, _tier_pb2.FinalizeMetadataResponse]  # type: ignore[assignment]
+    """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+    shards are ready. Older software can neither read nor write the store from then on. There is no way back.
+    """
 
 class TierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Administers the tiers of one server."""
@@ -191,5 +199,15 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tier_pb2.EmptyCachesResponse, _abc.Awaitable[_tier_pb2.EmptyCachesResponse]]:
         """Empties these caches. Readers fetch the data again."""
+
+    @_abc_1.abstractmethod
+    def FinalizeMetadata(
+        self,
+        request: _tier_pb2.FinalizeMetadataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tier_pb2.FinalizeMetadataResponse, _abc.Awaitable[_tier_pb2.FinalizeMetadataResponse]]:
+        """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+        shards are ready. Older software can neither read nor write the store from then on. There is no way back.
+        """
 
 def add_TierServiceServicer_to_server(servicer: TierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

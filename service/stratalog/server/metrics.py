@@ -26,7 +26,8 @@ from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.offline_partition import ForeignPartition
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 
 PREFIX = "stratalog_"
@@ -60,6 +61,16 @@ class ServerMetrics(Collector):
                 "Partitions that are not served, because their log could not be opened or their disk failed.",
                 sum(len(topic.unserved_partitions) for topic in self.registry.topics()),
             )
+            yield _by_label(
+                "broker_topic_metrics_remote_log_size_bytes",
+                "Bytes in the object store that readers of the topic use.",
+                "topic",
+                {
+                    topic.name: _stored_bytes(topic)
+                    for topic in self.registry.topics()
+                    if topic.config is not None and topic.config.remote_storage_enable
+                },
+            )
         if self.logs is not None:
             yield from _of_directories(self.logs)
             yield from _of_logs(self.logs)
@@ -79,6 +90,13 @@ class ServerMetrics(Collector):
             yield from _of_tiering(self.passes)
         if self.shards is not None:
             yield from _of_shards(self.shards)
+
+
+def _stored_bytes(topic: HostedTopic) -> int:
+    """Size of the topic's slices in the shards that this server owns."""
+    owned = (one for one in topic.all_partitions if not isinstance(one, ForeignPartition))
+    states = (one.tier_state() for one in owned)
+    return sum(state.tiered_bytes for state in states if state is not None)
 
 
 def _of_directories(logs: LogManager) -> Iterator[Metric]:

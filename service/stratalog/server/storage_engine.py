@@ -8,8 +8,8 @@ Opening, in this order, because each step protects the next:
    conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
    nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
    store.
-3. Claim every shard. A former owner is fenced from here on. Read the catalog again, because until here the
-   former owner could set the fencing tokens of partitions.
+3. Claim every shard, or those of `own_shards`. A former owner is fenced from here on. Read the catalog again,
+   because until here the former owner could set the fencing tokens of partitions.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
@@ -24,14 +24,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import open_file_limit
 from stratalog.base.randomness import IdGenerator, system_random
@@ -80,6 +80,7 @@ from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -218,7 +219,7 @@ class StorageEngineBuilder:
                     logs=logs,
                     identity=identity,
                     catalog=catalog,
-                    shards=shards,
+                    shards=self._owned(shards),
                     runtime=runtime,
                     on_fenced=on_fenced,
                 )
@@ -229,6 +230,7 @@ class StorageEngineBuilder:
                     catalog=catalog,
                     runtime=runtime,
                     tiers=tiers,
+                    foreign=self._foreign(shards),
                     host=host,
                     opening=opening,
                 )
@@ -275,7 +277,7 @@ class StorageEngineBuilder:
         """
         bound_id = logs.directories.bound_store_id
         if bound_id is None:
-            return StoreIdentity.open_or_create(self._store, self._ids)
+            return StoreIdentity.open_or_create(self._store, self._ids, self._settings.shard_count or None)
         identity = StoreIdentity.find(self._store)
         if identity is None:
             raise DataDirectoryError(
@@ -286,10 +288,33 @@ class StorageEngineBuilder:
                 wanted_store=self._store.url,
             )
         logs.directories.bind_store(str(identity.store_id))
+        identity.require_shard_count(self._settings.shard_count or None)
         return identity
 
+    def _require_own_shards(self, identity: StoreIdentity) -> None:
+        """Raise InvalidConfigError if the store does not have a shard that this server should own."""
+        last = max(self._settings.own_shards, default=0)
+        if last >= identity.shard_count:
+            raise InvalidConfigError(
+                "the store does not have this shard; own others, or use the store that has it",
+                name="own_shards",
+                value=last,
+                allowed=f"0 to {identity.shard_count - 1}",
+            )
+
+    def _owned(self, shards: Iterable[MetadataLog]) -> list[MetadataLog]:
+        own_shards = self._settings.own_shards
+        return [metadata for metadata in shards if not own_shards or metadata.shard in own_shards]
+
+    def _foreign(self, shards: Iterable[MetadataLog]) -> list[ForeignShard]:
+        own_shards = self._settings.own_shards
+        return [
+            ForeignShard(metadata) for metadata in shards if own_shards and metadata.shard not in own_shards
+        ]
+
     def _open_metadata(self, logs: LogManager, identity: StoreIdentity) -> tuple[Catalog, list[MetadataLog]]:
-        """Open the catalog and the metadata logs of the shards. Raises DataDirectoryError, StoreError."""
+        """Open the catalog and the metadata logs of the shards. Raises DataDirectoryError, StoreError, and
+        InvalidConfigError if a shard to own is not there."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
         actor = StoreActor(
@@ -300,6 +325,7 @@ class StorageEngineBuilder:
             identity=identity,
             writer=writer,
         )
+        self._require_own_shards(identity)
         catalog = Catalog.open(actor, witness=witness.of_catalog)
         shards = [
             MetadataLog.open(
@@ -319,10 +345,11 @@ class StorageEngineBuilder:
         catalog: Catalog,
         runtime: RuntimeConfig,
         tiers: Sequence[ShardTier],
+        foreign: Sequence[ForeignShard],
         host: PartitionHost,
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
-        shards = ShardSet([tier.shard for tier in tiers])
+        shards = ShardSet([tier.shard for tier in tiers], foreign)
         space = FreeSpace(logs.filesystem, lambda: _online(logs), runtime.current)
         space.look()
         opener = PartitionOpener(
@@ -355,7 +382,7 @@ class StorageEngineBuilder:
         for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
-        manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
+        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, foreign)
         return StorageEngine(
             local=LocalLogs(
                 logs=logs,
@@ -364,7 +391,7 @@ class StorageEngineBuilder:
                 retention=local_retention,
                 pressure=DiskPressure(self._registry, space, logs.removals),
             ),
-            tier=self._object_tier(identity, shards, tiers, manager, local_retention),
+            tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
             passes=PassRegistry(self._clock),
@@ -375,6 +402,7 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         shards: ShardSet,
         tiers: Sequence[ShardTier],
+        catalog: Catalog,
         manager: TierManager,
         local_retention: LocalRetention,
     ) -> ObjectTier:
@@ -385,7 +413,7 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(tiers, self._registry),
+            upkeep=TierUpkeep.of(tiers, shards.foreign, catalog, self._registry),
         )
 
     def _hosted_topics(
@@ -423,7 +451,8 @@ class StorageEngineBuilder:
     ) -> list[ShardTier]:
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
-        for number, metadata in enumerate(shards):
+        for metadata in shards:
+            number = metadata.shard
             claimed = claim_shard(
                 logs.filesystem,
                 self._ids,

@@ -220,11 +220,13 @@ class ExampleWorld:
         log_dirs, address = self._log_dirs, self.address
         if "server start" in line or "import kafka" in line:
             log_dirs, address = [room / "disk1", room / "disk2"], "127.0.0.1:0"
+        bucket = self._folder / "store" if "log dump" in line else room / "store"
         [log, *_] = [found for log_dir in self._log_dirs for found in log_dir.glob("orders-0")]
         stand_ins = {
             "/data/orders-0": log,
             "/var/lib/stratalog/orders-0": log,
             "/var/lib/stratalog": log_dirs[0],
+            "/var/lib/stratalog.store": bucket,
             "/tmp/stratalog": log_dirs[0],
             "/data": log_dirs[0],
             "/disk2": log_dirs[1],
@@ -232,9 +234,9 @@ class ExampleWorld:
             "/disk1/kafka": room / "broker1",
             "/disk2/kafka": room / "broker2",
             "/tmp/orders": room / "exported",
-            "s3://my-bucket/stratalog": f"file://{room}/store",
-            "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{room}/store",
-            "s3://bucket/prefix": f"file://{room}/store",
+            "s3://my-bucket/stratalog": f"file://{bucket}",
+            "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{bucket}",
+            "s3://bucket/prefix": f"file://{bucket}",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
         }

@@ -17,6 +17,7 @@ from stratalog.cli.int_ranges import (
     MEMORY_MIB,
     SECONDS,
     SECONDS_OR_NEVER,
+    shard_numbers,
     silence_seconds,
 )
 from stratalog.cli.options import (
@@ -72,6 +73,23 @@ def server() -> None:
     help="Serve metrics for Prometheus at this address, over HTTP; off by default.",
 )
 @store_option
+@environment_option(
+    "--shards",
+    "shard_count",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    metavar="COUNT",
+    help="Number of shards of a new store, fixed for good: one for each server that is to share it. An"
+    " existing store must have it. 0 is the store's own, and 1 for a new one.",
+)
+@environment_option(
+    "--own-shards",
+    callback=shard_numbers,
+    default="",
+    metavar="NUMBERS",
+    help="Numbers of the shards to claim and serve, for example 0,2. Other servers of the store serve the"
+    " others. Default: all.",
+)
 @environment_option(
     "--compaction-interval",
     "compaction_s",
@@ -139,6 +157,8 @@ def start(  # noqa: PLR0913 - click passes each option by name
     advertise: str,
     metrics_listen: str,
     store_url: str,
+    shard_count: int,
+    own_shards: tuple[int, ...],
     compaction_s: int,
     upload_s: int,
     history_days: int,
@@ -171,6 +191,8 @@ def start(  # noqa: PLR0913 - click passes each option by name
         advertise=advertise,
         metrics_listen=metrics_listen,
         store_url=store_url,
+        shard_count=shard_count,
+        own_shards=own_shards,
         compaction_ms=compaction_s * 1000,
         upload_ms=upload_s * 1000,
         history_ms=history_days * 24 * 60 * 60 * 1000,

@@ -1,4 +1,4 @@
-"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses."""
+"""`stratalog tier`: state of the object store; uploads, verification, collection now; pauses; versions."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def status(as_json: bool, server: str) -> None:
     The lines before the first table say what is wrong now, and what to do; there are none if all is well.
 
     \b
+    OWNER     the server that takes calls about the shard
     EPOCH     how many times a server has claimed the shard
     SLICES    parts of partitions; one object has slices of many
     DROPPED   objects that are to be deleted; readers may still use them
@@ -57,6 +58,9 @@ def status(as_json: bool, server: str) -> None:
     WAITS     closed segments that are not yet in the store
     LAG       all local records that are not yet in the store, and the age of
               the oldest of them
+    OLDEST    the partition that has these
+    UPLOADED  how long ago something of it, or else of the topic, was last
+              committed since the start of the server; or paused, disabled
 
     A dash stands for never, and for nothing. --json has all fields: times in milliseconds since 1970, -1 for
     never.
@@ -74,13 +78,13 @@ def status(as_json: bool, server: str) -> None:
     print_table(("WHAT", "VALUE"), [("store", answer.store_url), ("id of the store", answer.store_id)])
     _print_shards(answer.shards)
     _print_passes(answer.passes, answer.time_ms)
-    _print_topics(answer.topics)
+    _print_topics(answer.topics, answer.time_ms)
 
 
 def _complaints(answer: values.TierStatus) -> Iterator[str]:
     """Lines about faults, the worst first."""
     for shard in answer.shards:
-        if shard.takeover is not None:
+        if shard.takeover is not None and not shard.foreign:
             yield _takeover_line(shard.shard, shard.takeover)
     for shard in answer.shards:
         if shard.disk_appends_refused:
@@ -101,12 +105,24 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
 
 
 def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
-    header = ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW")
+    header = (
+        "SHARD",
+        "OWNER",
+        "EPOCH",
+        "COMMITS",
+        "OBJECTS",
+        "SIZE",
+        "SLICES",
+        "DROPPED",
+        "SIZE OF THESE",
+        "SKEW",
+    )
     print_table(
         (*header, "ANSWERED"),
         [
             (
                 shard.shard,
+                _owner(shard),
                 shard.epoch,
                 shard.commit_count,
                 shard.live_object_count,
@@ -120,6 +136,11 @@ def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
             for shard in shards
         ],
     )
+
+
+def _owner(shard: values.ShardStatus) -> str:
+    """The address of the shard's owner."""
+    return "this server" if shard.takeover is None else shard.takeover.endpoint or "none"
 
 
 def _print_passes(passes: Sequence[values.PassStatus], now_ms: int) -> None:
@@ -153,11 +174,22 @@ def _refusals(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or None
 
 
-def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
+def _print_topics(topics: Sequence[values.TieredTopicStatus], now_ms: int) -> None:
     if not topics:
         return
     print_table(
-        ("TOPIC", "TIERED PARTITIONS", "SLICES", "SIZE", "WAITS", "LAG", "LAG RECORDS", "LAG AGE"),
+        (
+            "TOPIC",
+            "TIERED PARTITIONS",
+            "SLICES",
+            "SIZE",
+            "WAITS",
+            "LAG",
+            "LAG RECORDS",
+            "LAG AGE",
+            "OLDEST",
+            "UPLOADED",
+        ),
         [
             (
                 one.topic,
@@ -168,10 +200,22 @@ def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
                 str(ByteSize(one.lag_bytes)),
                 one.lag_record_count,
                 _age(one.lag_ms),
+                None if one.oldest_partition < 0 else one.oldest_partition,
+                _uploaded(one, now_ms),
             )
             for one in topics
         ],
     )
+
+
+def _uploaded(topic: values.TieredTopicStatus, now_ms: int) -> str | None:
+    """How long ago the partition that waits longest, or else the topic, was uploaded, or why it is not."""
+    if topic.copy_disabled:
+        return "disabled"
+    if topic.paused:
+        return "paused"
+    waits = topic.oldest_partition >= 0
+    return _ago(topic.oldest_partition_upload_ms if waits else topic.last_upload_ms, now_ms)
 
 
 def _takeover_line(shard: int, takeover: values.Takeover) -> str:
@@ -416,6 +460,41 @@ def _print_collection(result: values.CollectionResult) -> None:
                 for one in files
             ],
         )
+
+
+@tier.command()
+@click.option("--dry-run", is_flag=True, help="Only show the versions.")
+@json_option
+@server_option
+def finalize(dry_run: bool, as_json: bool, server: str) -> None:
+    """Finalize the metadata version: there is no way back.
+
+    After an upgrade the server does without the new actions of the metadata, so that the former version of
+    Stratalog may come back. This ends that: the server uses all that it knows, and older software, Spark jobs
+    and compactors among it, can neither read nor write the store any more.
+
+    \b
+    Examples:
+      stratalog tier finalize --dry-run
+      stratalog tier finalize
+    """
+    answer = with_client(server, lambda client: client.admin.finalize_metadata(dry_run=dry_run))
+    if as_json:
+        print_json(value_document(answer))
+        return
+    click.echo(f"the server supports metadata version {answer.supported_metadata_version}")
+    print_table(
+        ("HEAD", "WAS", "WOULD BE" if dry_run else "IS", "WAITS BECAUSE"),
+        [
+            (
+                "catalog" if one.shard < 0 else f"shard {one.shard}",
+                one.old_metadata_version,
+                one.new_metadata_version,
+                one.reason or None,
+            )
+            for one in answer.heads
+        ],
+    )
 
 
 @tier.command()

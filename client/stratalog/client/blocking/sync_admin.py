@@ -207,6 +207,11 @@ class SyncAdmin:
         """Empty these caches; returns the size of what was in them."""
         return self._thread.run(self._admin.empty_caches())
 
+    def finalize_metadata(self, *, dry_run: bool = False) -> values.FinalizedMetadata:
+        """Let the server use all actions of the metadata that it knows, which older software cannot read.
+        There is no way back. `dry_run`: only read the versions."""
+        return self._thread.run(self._admin.finalize_metadata(dry_run=dry_run))
+
     def server_info(self) -> values.ServerInfo:
         """Version, shards and limits of the server."""
         return self._thread.run(self._admin.server_info())

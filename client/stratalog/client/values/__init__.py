@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from stratalog.client.values.tier_values import ExcludedPartition as ExcludedPartition
     from stratalog.client.values.tier_values import ExpiredRange as ExpiredRange
     from stratalog.client.values.tier_values import ExplainedPartition as ExplainedPartition
+    from stratalog.client.values.tier_values import FinalizedHead as FinalizedHead
+    from stratalog.client.values.tier_values import FinalizedMetadata as FinalizedMetadata
     from stratalog.client.values.tier_values import IdleTopic as IdleTopic
     from stratalog.client.values.tier_values import NextExpiry as NextExpiry
     from stratalog.client.values.tier_values import PassBacklog as PassBacklog
@@ -96,6 +98,8 @@ _MODULES = {
     "ExpiredRange": "tier_values",
     "ExplainedPartition": "tier_values",
     "FailedPartition": "operation_values",
+    "FinalizedHead": "tier_values",
+    "FinalizedMetadata": "tier_values",
     "FlushedPartition": "partition_values",
     "IdleTopic": "tier_values",
     "LogDir": "admin_values",

@@ -120,6 +120,10 @@ class ShardStatus(NamedTuple):
     """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until
     the store answers.
     """
+    foreign: bool
+    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover`
+    is that one. Its `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """
 
 
 class TieredTopicStatus(NamedTuple):
@@ -143,6 +147,20 @@ class TieredTopicStatus(NamedTuple):
     lag_ms: int
     """The age of the oldest batch that is not yet committed in the object store, by the largest time of its
     records, in milliseconds; -1 if there is none or it has no time.
+    """
+    paused: bool
+    """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
+    copy_disabled: bool
+    """True: nothing of the topic is uploaded any more (`remote.log.copy.disable`)."""
+    last_upload_ms: int
+    """The last commit with records of the topic since the start of the server, in milliseconds since 1970
+    UTC; -1: there was none.
+    """
+    oldest_partition: int
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    oldest_partition_upload_ms: int
+    """The last commit with records of that partition since the start of the server, in milliseconds since
+    1970 UTC; -1: none.
     """
 
 
@@ -384,3 +402,25 @@ class CacheStatus(NamedTuple):
     """Look-ups that found their value, or waited for another one that was fetching it."""
     miss_count: int
     """Look-ups that fetched their value from the object store."""
+
+
+class FinalizedHead(NamedTuple):
+    """The metadata version of one head of the store."""
+
+    shard: int
+    """The number of the shard; -1: the catalog."""
+    old_metadata_version: int
+    """The finalized version before the call, at least 1."""
+    new_metadata_version: int
+    """The finalized version after it; with `dry_run`, the one that a call would finalize."""
+    reason: str
+    """Why the head keeps an older version than the server supports. Empty: it does not."""
+
+
+class FinalizedMetadata(NamedTuple):
+    """The metadata versions of the store."""
+
+    supported_metadata_version: int
+    """The newest version that this server supports."""
+    heads: tuple[FinalizedHead, ...]
+    """The shards by number, then the catalog."""

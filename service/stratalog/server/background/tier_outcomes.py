@@ -12,7 +12,7 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
 from stratalog.remote.metadata.head.document_ref import DroppedObject
-from stratalog.remote.metadata.shard.shard_judge import CLOCK
+from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
 from stratalog.remote.retention.remote_retention import RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.orphan_sweep import OrphanKind
@@ -77,7 +77,11 @@ def collection_outcome(report: CollectReport) -> PassOutcome:
             "bytes": report.all_deleted_bytes,
         },
         # A wrong clock refuses even if no file waits: orphans are not looked for.
-        {CLOCK: max(report.waiting_count, 1) if report.is_refused else 0, "pinned": report.pinned_count},
+        {
+            CLOCK: max(report.waiting_count, 1) if report.is_refused else 0,
+            "pinned": report.pinned_count,
+            _word(NOT_FINALIZED): report.unfinalized_count,
+        },
         report.failures,
     )
 

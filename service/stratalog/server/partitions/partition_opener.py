@@ -258,7 +258,7 @@ class PartitionOpener:
         return offline
 
     def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
-        shard = self._shards.of(wanted.topic_id_partition)
+        shard = self._shards.owned(wanted.topic_id_partition)
         log = self._open_log(wanted, shard, progress)
         reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
         if reconciled.set_aside_path is not None:

@@ -16,7 +16,7 @@ from stratalog.base.errors import InconsistentTopicIdError
 from stratalog.log.log_config import LogConfig
 from stratalog.server.log_identity import require_topic_id
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.offline_partition import ForeignPartition, OfflinePartition
 from stratalog.server.partitions.unknown_topic import (
     require_partition_number,
     unknown_partition,
@@ -50,7 +50,12 @@ class HostedTopic:
 
     @property
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
-        return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
+        """Those that this server should serve, and cannot."""
+        return tuple(
+            one
+            for one in self.all_partitions
+            if isinstance(one, OfflinePartition) and not isinstance(one, ForeignPartition)
+        )
 
     @property
     def failed_partitions(self) -> tuple[OfflinePartition, ...]:
@@ -112,7 +117,8 @@ class PartitionRegistry:
         except InconsistentTopicIdError:
             # The server that has taken over may know a newer topic of the name.
             for partition in topic.all_partitions:
-                partition.shard.leader_epoch()
+                if not isinstance(partition, ForeignPartition):
+                    partition.shard.leader_epoch()
             raise
         return topic
 

@@ -349,7 +349,8 @@ class TopicManager:
         result = changed(overrides, changes)
         if not self._acceptable(result).remote_storage_enable and self._host.is_in_store(entry):
             raise InvalidConfigError(
-                "a topic with data in the object store stays tiered, because that data is a part of it",
+                "a topic with data in the object store stays tiered, because that data is a part of it; to"
+                " upload nothing more, set remote.log.copy.disable to true",
                 name="remote.storage.enable",
                 value="false",
                 allowed="true, for a topic that has data in the object store",

@@ -13,7 +13,8 @@
 4. Files that were never committed are swept (`orphan_sweep`).
 
 Topics play no part in this: a store without any is collected as well. Each pass is bounded; the next one goes
-on where it ended. If the own clock does not agree with the store's, nothing of this happens.
+on where it ended. If the own clock does not agree with the store's, nothing of this happens. Until a metadata
+version with their actions is finalized, 1, 2 and 4 wait.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.head_actions import RaiseHorizon
 from stratalog.remote.metadata.head.head_judge import trimmable_before
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -101,6 +103,8 @@ class CollectReport(NamedTuple):
     """History files that were dropped. They are dropped files from then on."""
     expired_pin_count: int = 0
     """Pins that ended because their time was over."""
+    unfinalized_count: int = 0
+    """Logs whose pins, history and orphans wait for an operator to finalize a metadata version."""
     failures: tuple[str, ...] = ()
     """Work that the store refuses; a text for people each."""
 
@@ -135,6 +139,7 @@ class CollectReport(NamedTuple):
             waiting_orphans=(*self.waiting_orphans, *other.waiting_orphans)[:MAX_LISTED_COUNT],
             trimmed_count=self.trimmed_count + other.trimmed_count,
             expired_pin_count=self.expired_pin_count + other.expired_pin_count,
+            unfinalized_count=self.unfinalized_count + other.unfinalized_count,
             failures=(*self.failures, *other.failures),
         )
 
@@ -215,6 +220,8 @@ class _LogCollection:
         seen = dataclasses.replace(state, pins=pins)
         due = self._due(seen, now_ms)
         report = self._dropped_report(seen, due[: self._settings.max_file_count], "", now_ms)
+        if not self._log.is_finalized(RaiseHorizon):
+            return report._replace(unfinalized_count=1)
         swept = self._sweep.run(now_ms, stop, is_dry_run=True)
         before, files = self._trimmable(state, now_ms)
         return report.plus(_sweep_report(swept))._replace(
@@ -224,6 +231,9 @@ class _LogCollection:
     def run(self, now_ms: int, stop: StopSignal, *, is_whole: bool) -> CollectReport:
         """Delete what is due, in the order of the module's theory."""
         state: HeadState = self._log.refresh()
+        if not self._log.is_finalized(RaiseHorizon):
+            due = self._collect(now_ms, stop)
+            return self._dropped_report(self._log.state(), due, "", now_ms)._replace(unfinalized_count=1)
         expired: tuple[int, ...] = ()
         if any(pin.until_ms <= now_ms for pin in state.pins):
             expired = self._log.unpin_expired(now_ms)

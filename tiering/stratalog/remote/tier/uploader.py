@@ -200,6 +200,11 @@ class Uploader:
                 self._run(one)
             return one.report
 
+    def last_success_ms(self, tip: TopicIdPartition) -> int:
+        """Wall time of the last commit with records of the partition since the start; -1 if there was none.
+        Never waits."""
+        return self._history.last_success_ms(tip)
+
     def _settle(self) -> None:
         """Find out what became of the last commit. Raises StoreError."""
         if not self._is_settled:

@@ -14,6 +14,7 @@ from stratalog.remote.retention.remote_retention import ExplainedPartition
 from stratalog.remote.tier.loading_cache import CacheStats
 from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.server.background.tier_compaction import IdleTopic
+from stratalog.server.background.tier_upkeep import FinalizedHead
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.server.rpc.status import bounded_reason
 from stratalog.v1 import tier_pb2
@@ -114,3 +115,13 @@ def _cache_message(
     shard: int, contents: tier_pb2.CacheContents.ValueType, stats: CacheStats
 ) -> tier_pb2.CacheStatus:
     return tier_pb2.CacheStatus(shard=shard, contents=contents, **stats._asdict())
+
+
+def finalized_head_message(head: FinalizedHead) -> tier_pb2.FinalizedHead:
+    """The metadata versions of a head."""
+    return tier_pb2.FinalizedHead(
+        shard=UNKNOWN if head.shard is None else head.shard,
+        old_metadata_version=head.old_version,
+        new_metadata_version=head.new_version,
+        reason=bounded_reason(head.reason),
+    )

@@ -4,16 +4,19 @@ each topic has in the store and waiting for upload.
 
 from __future__ import annotations
 
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
 from stratalog.server.background.pass_registry import PassStatus
+from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.upload_tracker import pending_upload_bytes
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.storage_engine import StorageEngine
@@ -54,13 +57,13 @@ def tier_status_message(
         next_page_token=page.next_page_token,
     )
     if cursor.after is None:
-        message.shards.extend(_shard_message(number, one) for number, one in enumerate(engine.tier.shards))
+        message.shards.extend(_shard_messages(engine.tier.shards))
         message.passes.extend(map(_pass_message, engine.passes.statuses()))
     for _, item in page.items:
         if isinstance(item, OfflinePartition):
             message.offline_partitions.append(offline_partition_message(item))
         else:
-            message.topics.append(_topic_message(item, now_ms))
+            message.topics.append(_topic_message(item, now_ms, engine.tier.upkeep))
     return message
 
 
@@ -74,13 +77,33 @@ def _placed_items(registry: PartitionRegistry) -> list[tuple[StatusPlace, Status
     return placed
 
 
-def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
+def _shard_messages(shards: ShardSet) -> list[tier_pb2.ShardStatus]:
+    """All shards of the store, by number."""
+    found = [_own_shard_message(shard) for shard in shards]
+    for foreign in shards.foreign:
+        message = _shard_message(foreign)
+        message.epoch = foreign.owner.epoch
+        message.foreign = True
+        found.append(message)
+    return sorted(found, key=attrgetter("shard"))
+
+
+def _own_shard_message(shard: HostedShard) -> tier_pb2.ShardStatus:
+    message, contact = _shard_message(shard), shard.contact
+    message.epoch = shard.claimed.epoch
+    message.deletion_stopped = contact.is_clock_wrong
+    message.last_answer_ms = contact.last_answer_ms
+    message.silence_ms = contact.silence_ms
+    message.disk_appends_refused = contact.is_too_silent
+    return message
+
+
+def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
+    """The contents of a shard, and the owner that is not this server."""
     state, compared = shard.metadata.state(), shard.metadata.compared_clocks
-    contact = shard.contact
     live, dropped = tuple(state.objects.values()), state.dropped
     message = tier_pb2.ShardStatus(
-        shard=number,
-        epoch=shard.claimed.epoch,
+        shard=shard.metadata.shard,
         commit_count=state.seq,
         live_object_count=len(live),
         live_bytes=sum(one.ref.size_bytes for one in live),
@@ -89,10 +112,8 @@ def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
         dropped_bytes=sum(one.size_bytes for one in dropped),
         clock_skew_ms=compared.skew_ms,
         clock_checked_ms=compared.at_ms,
-        deletion_stopped=contact.is_clock_wrong,
-        last_answer_ms=contact.last_answer_ms,
-        silence_ms=contact.silence_ms,
-        disk_appends_refused=contact.is_too_silent,
+        last_answer_ms=UNKNOWN,
+        silence_ms=UNKNOWN,
     )
     takeover = shard.takeover
     if takeover is not None:
@@ -130,8 +151,16 @@ def _pass_message(status: PassStatus) -> tier_pb2.PassStatus:
     )
 
 
-def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatus:
-    message = tier_pb2.TieredTopicStatus(topic=topic.name, lag_ms=UNKNOWN)
+def _topic_message(topic: HostedTopic, now_ms: int, upkeep: TierUpkeep) -> tier_pb2.TieredTopicStatus:
+    message = tier_pb2.TieredTopicStatus(
+        topic=topic.name,
+        lag_ms=UNKNOWN,
+        paused=topic.config is not None and topic.config.remote_copy_pause,
+        copy_disabled=topic.config is not None and topic.config.remote_log_copy_disable,
+        last_upload_ms=UNKNOWN,
+        oldest_partition=UNKNOWN,
+        oldest_partition_upload_ms=UNKNOWN,
+    )
     for partition in topic.all_partitions:
         state = partition.tier_state()
         if state is not None and state.slices:
@@ -140,15 +169,21 @@ def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatu
             message.tiered_bytes += state.tiered_bytes
         if isinstance(partition, OfflinePartition) or partition.offline() is not None:
             continue
+        uploaded_ms = upkeep.last_upload_ms(partition)
+        message.last_upload_ms = max(message.last_upload_ms, uploaded_ms)
         if not partition.log.local_log.config.is_copied:
             # As in Kafka: nothing waits for an upload that nothing will begin.
             continue
         message.pending_upload_bytes += pending_upload_bytes(partition)
+        former_lag_ms = message.lag_ms
         try:
             _add_lag(message, partition, now_ms)
         except DataDirectoryError:
             if partition.offline() is None:
                 raise
+        if message.lag_ms > former_lag_ms:
+            message.oldest_partition = partition.topic_partition.partition
+            message.oldest_partition_upload_ms = uploaded_ms
     return message
 
 

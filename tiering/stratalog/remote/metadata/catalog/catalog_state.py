@@ -24,13 +24,14 @@ from stratalog.remote.metadata.catalog.topic_entry import MAX_PARTITION_COUNT, T
 from stratalog.remote.metadata.head.checkpoint import CheckpointParts
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable
+from stratalog.remote.metadata.head.head_actions import COMMON_VERSIONS, Action, ActionTable
 from stratalog.remote.metadata.head.head_state import (
     HeadState,
     after_action,
     after_commit,
     contradiction,
 )
+from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import common_from_parts, extras_of, state_parts
 
@@ -74,6 +75,10 @@ class CatalogMachine:
     @property
     def table(self) -> ActionTable:
         return CATALOG_ACTIONS
+
+    @property
+    def versions(self) -> ActionVersions:
+        return COMMON_VERSIONS
 
     def empty(self) -> CatalogState:
         return CatalogState()

@@ -44,6 +44,11 @@ from stratalog.remote.metadata.head.head import RESTORE, Head
 from stratalog.remote.metadata.head.head_actions import Action, ActionTable
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import find_in_history
+from stratalog.remote.metadata.head.metadata_version import (
+    METADATA_VERSION,
+    ActionVersions,
+    require_finalized,
+)
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, is_probe
 
@@ -103,6 +108,9 @@ class StateMachine(Protocol[S]):
 
     @property
     def table(self) -> ActionTable: ...
+
+    @property
+    def versions(self) -> ActionVersions: ...
 
     def empty(self) -> S:
         """The state before the first commit."""
@@ -260,7 +268,8 @@ class HeadLog(Generic[S]):
 
         `judge` may be called several times, with newer states. Its errors are raised once the state is fresh.
         Raises StoreUnavailableError if the outcome stays unknown or other writers keep coming first,
-        StoreNotUsableError if only newer software may write.
+        StoreNotUsableError if only newer software may write, or if an action is of a metadata version that is
+        not finalized.
         """
         with self._commit_lock:
             view, is_fresh = self._view, False
@@ -307,6 +316,12 @@ class HeadLog(Generic[S]):
         """The judgement; None if an old view led to a refusal and a fresh one is needed."""
         try:
             judgement = judge(view.state)
+            require_finalized(
+                view.head.write_version,
+                judgement.actions,
+                self.machine.versions,
+                self.layout.head_key,
+            )
         except LogStoreError:
             if is_fresh:
                 raise
@@ -446,7 +461,7 @@ class HeadLog(Generic[S]):
     def require_writable(self, view: View[S]) -> None:
         """Raise StoreNotUsableError if only newer software may write or fold."""
         assert view.etag, "opened for writing"
-        require_writable(view.head.write_version, self.layout.head_key)
+        require_writable(view.head.write_version, self.layout.head_key, METADATA_VERSION)
         if view.state.unknown_action is not None:
             raise StoreNotUsableError(
                 "newer software has committed here; upgrade before writing",

@@ -41,6 +41,8 @@ INPUTS_CHANGED = "inputs_changed"
 NOT_FROM_FIRST_SLICE = "not_from_first_slice"
 ABOVE_TIERED_END = "above_tiered_end"
 CONFIGURATION_CHANGED = "configuration_changed"
+NOT_FINALIZED = "not_finalized"
+"""The finalized metadata version does not have the action."""
 CLOCK = "clock"
 """The clocks of this process and of the store differ too much."""
 
