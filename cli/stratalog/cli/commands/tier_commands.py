@@ -10,6 +10,7 @@ import click
 from stratalog.base.errors import DataDirectoryError, StoreCorruptError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
+from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import (
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
-@click.group()
+_OFFLINE = {
+    "rebuild-head": (
+        "store_repair.rebuild_command:rebuild_head",
+        "Rebuild the lost heads of STORE; needs no server.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=_OFFLINE)
 def tier() -> None:
     """Show the object store; upload, verify, collect, pause."""
 
