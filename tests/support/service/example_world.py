@@ -237,6 +237,7 @@ class ExampleWorld:
             "s3://my-bucket/stratalog": f"file://{room}/store",
             "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{room}/store",
             "s3://bucket/prefix": f"file://{room}/store",
+            "s3://bucket/restored": f"file://{room}/restored",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
         }

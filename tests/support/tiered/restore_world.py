@@ -130,7 +130,7 @@ class RestoreWorld:
     def log_starts(self) -> Mapping[TopicIdPartition, int]:
         return {tip: self.tiered.partition(tip).log_start_offset for tip in self.tips}
 
-    def actor(self, store: ObjectStore | None = None) -> StoreActor:
+    def actor(self, store: ObjectStore | None = None, identity: StoreIdentity | None = None) -> StoreActor:
         """An operator's command, through `store`."""
         bucket = store or self.bucket
         return StoreActor(
@@ -138,7 +138,7 @@ class RestoreWorld:
             clock=self.clock,
             random_source=random.Random(0),
             ids=self.ids,
-            identity=StoreIdentity.open(bucket),
+            identity=identity or StoreIdentity.open(bucket),
             writer=Writer("rebuild", "test"),
         )
 

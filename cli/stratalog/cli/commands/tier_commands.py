@@ -35,6 +35,10 @@ _OFFLINE = {
         "store_repair.rebuild_command:rebuild_head",
         "Rebuild the lost heads of STORE; needs no server.",
     ),
+    "restore": (
+        "store_repair.restore_command:restore",
+        "Restore an earlier state of SOURCE as a new store, TARGET.",
+    ),
 }
 
 

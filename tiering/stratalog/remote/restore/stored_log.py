@@ -6,10 +6,11 @@ of a committed head. So is a history file. Whatever is damaged is passed over, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
+from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
 from stratalog.remote.metadata.head.commit import Commit
@@ -73,11 +74,17 @@ class StoredLog(Generic[S]):
         for name in reversed([*self.names(FileKind.CHECKPOINT)]):
             if newest_seq_of(FileKind.CHECKPOINT, name) > at_most:
                 continue
-            try:
+            with self._passing_over(f"checkpoint {name}"):
                 return self._read_checkpoint(name)
-            except _Unreadable as error:
-                self.problems.append(f"checkpoint {name} is passed over: {error}")
         return None
+
+    @contextmanager
+    def _passing_over(self, what: str) -> Generator[None]:
+        """Note damage of a file, and go on without it."""
+        try:
+            yield
+        except _Unreadable as error:
+            self.problems.append(f"{what} is passed over: {error}")
 
     def _read_checkpoint(self, name: str) -> FoundState[S]:
         ref = DocumentRef.of(name, self.store.get(self.layout.checkpoint_key(name)).data)
@@ -89,16 +96,80 @@ class StoredLog(Generic[S]):
         for name in self.names(FileKind.HISTORY):
             if newest_seq_of(FileKind.HISTORY, name) <= after or first_seq_of_history(name) > up_to:
                 continue
-            try:
+            with self._passing_over(f"history file {name}"):
                 yield read_history(self.store, self.layout, name, self._machine.table)
-            except _Unreadable as error:
-                self.problems.append(f"history file {name} is passed over: {error}")
 
     def commits(self, after: int, up_to: int = MAX_SEQ, head: Head | None = None) -> Mapping[int, Commit]:
         """The known commits in (after, up_to] by number, of history and of the head."""
         known = [commit for _, commits in self.history(after, up_to) for commit in commits]
         inline = () if head is None else head.commits
         return {commit.seq: commit for commit in (*known, *inline) if after < commit.seq <= up_to}
+
+    def seq_at(self, head: Head, time_ms: int) -> int:
+        """The newest commit that was made by this time; 0 if the log has none that old. Raises
+        PreconditionFailedError if the history no longer reaches back that far.
+        """
+        oldest_seq = head.seq + 1
+        for commits in (head.commits, *self._history_backwards(head.folded_seq)):
+            for commit in reversed(commits):
+                oldest_seq = commit.seq
+                if commit.time_ms <= time_ms:
+                    return commit.seq
+        if oldest_seq > 1:
+            raise PreconditionFailedError(
+                "the history no longer reaches back to that time; choose a later one",
+                log=self.layout.prefix,
+                oldest_known_commit=oldest_seq,
+            )
+        return 0
+
+    def _history_backwards(self, up_to: int) -> Iterator[tuple[Commit, ...]]:
+        """The commits of the sound history files that end at or before a commit, the newest first."""
+        names = [*self.names(FileKind.HISTORY)]
+        for name in sorted(names, key=lambda one: newest_seq_of(FileKind.HISTORY, one), reverse=True):
+            if newest_seq_of(FileKind.HISTORY, name) <= up_to:
+                with self._passing_over(f"history file {name}"):
+                    yield read_history(self.store, self.layout, name, self._machine.table)[1]
+
+    def state_at(self, head: Head, seq: int) -> S:
+        """The state after a commit, by checkpoint and history. Raises PreconditionFailedError if they no
+        longer lead there, with the commit from which on they do not; ObjectNotFoundError if an object is gone
+        that a commit brought.
+        """
+        state = self.checkpoint_before(head, seq)
+        for commit in self.commits_between(head, state.seq, seq):
+            state = self._machine.apply(state, commit)
+        return state
+
+    def checkpoint_before(self, head: Head, seq: int) -> S:
+        """The state of the newest whole checkpoint up to a commit of the head; the empty one if there is
+        none. Raises PreconditionFailedError if there is no such commit.
+        """
+        if seq > head.seq:
+            raise PreconditionFailedError(
+                "there is no such commit yet; choose an earlier one",
+                log=self.layout.prefix,
+                commit=seq,
+                newest_commit=head.seq,
+            )
+        found = self.newest_checkpoint(seq)
+        return self._machine.empty() if found is None else found.state
+
+    def commits_between(self, head: Head, after: int, up_to: int) -> list[Commit]:
+        """All commits in (after, up_to]. Raises PreconditionFailedError if one is no longer known."""
+        known = self.commits(after, up_to, head)
+        missing_seq = next((seq for seq in range(after + 1, up_to + 1) if seq not in known), None)
+        if missing_seq is not None:
+            starts = [newest_seq_of(FileKind.CHECKPOINT, name) for name in self.names(FileKind.CHECKPOINT)]
+            raise PreconditionFailedError(
+                "the state at that commit cannot be built any more, because a commit before it is no longer"
+                " in the history; choose a later one, such as that of a checkpoint",
+                log=self.layout.prefix,
+                commit=up_to,
+                missing_commit=missing_seq,
+                checkpoints=",".join(str(one) for one in starts if one > up_to) or "none",
+            )
+        return [known[seq] for seq in range(after + 1, up_to + 1)]
 
     def newest_state(self) -> FoundState[S] | None:
         """The newest state that checkpoints and history lead to; None if there are none."""
