@@ -16,6 +16,7 @@ from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_log import StateMachine
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import read_history
@@ -45,6 +46,10 @@ class StoredLog(Generic[S]):
         self._machine = machine
         self.problems: list[str] = []
         """What was passed over, a text for people each."""
+
+    @property
+    def table(self) -> ActionTable:
+        return self._machine.table
 
     def head(self) -> Head | None:
         """The head; None if it is lost. Raises StoreCorruptError, StoreNotUsableError."""

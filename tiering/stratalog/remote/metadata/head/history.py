@@ -93,6 +93,21 @@ def read_history(
     return DocumentRef.of(name, data), commits
 
 
+def check_history(
+    store: ObjectStore, layout: StoreLayout, ref: DocumentRef, table: ActionTable
+) -> DocumentRef | None:
+    """Read a history file whole; returns its predecessor, None for the first. Raises ObjectNotFoundError,
+    StoreCorruptError, StoreNotUsableError.
+    """
+    key = layout.history_key(ref.name)
+    data = store.get(key).data
+    ref.verify(data, key)
+    fields = decode_document(data, key, format_name=_FORMAT)
+    _parse_commits(fields, table)
+    predecessor = fields.optional_fields("predecessor")
+    return None if predecessor is None else DocumentRef.from_json(predecessor, FileKind.HISTORY)
+
+
 def _read_backwards(
     store: ObjectStore, layout: StoreLayout, newest: DocumentRef | None, table: ActionTable
 ) -> Iterator[tuple[Commit, ...]]:
