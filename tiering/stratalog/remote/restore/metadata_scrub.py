@@ -184,7 +184,15 @@ def _finding(
     tip: TopicIdPartition, partition: TieredPartition, base: int, end: int, reason: str, kind: FindingKind
 ) -> VerificationFinding:
     names = (live.entry.topic for live in partition.slices if live.entry.topic)
-    return VerificationFinding(next(names, str(tip.topic_id)), tip.partition, "", base, end, reason, kind)
+    return VerificationFinding(
+        topic=next(names, str(tip.topic_id)),
+        partition=tip.partition,
+        object_name="",
+        base_offset=base,
+        end_offset=end,
+        reason=reason,
+        kind=kind,
+    )
 
 
 def _stranger(tip: TopicIdPartition, catalog: CatalogState) -> str:

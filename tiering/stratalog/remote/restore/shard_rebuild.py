@@ -156,7 +156,11 @@ class ShardRebuild:
         for name, live in before.objects.items():
             if name not in objects and name in self._listed:
                 dropped[name] = DroppedObject(
-                    name, live.ref.size_bytes, new_seq, self._now_ms, FileKind.DATA, live.seq
+                    name=name,
+                    size_bytes=live.ref.size_bytes,
+                    seq=new_seq,
+                    time_ms=self._now_ms,
+                    brought_seq=live.seq,
                 )
         seen_seq = 0 if self._catalog is None else self._catalog.seq
         return dataclasses.replace(
