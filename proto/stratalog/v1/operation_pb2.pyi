@@ -692,7 +692,7 @@ class RecordedLoss(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.str
-    """The id of the topic."""
+    """The topic whose records are lost, a UUID."""
     partition: _builtins.int
     """The number of the partition."""
     base_offset: _builtins.int
@@ -723,7 +723,7 @@ Global___RecordedLoss: _TypeAlias = RecordedLoss  # noqa: Y015
 
 @_typing.final
 class VerificationResult(_message.Message):
-    """What a verification has looked at, and found."""
+    """Slices that were read, and the findings of a verification."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -87,7 +87,7 @@ class ServerMetrics(Collector):
 
 
 def _of_verification(last: EndedVerification | None) -> Iterator[Metric]:
-    """Those of the last finished verification; before the first the time is 0, and nothing is found."""
+    """Yield those of the last finished verification; before the first the time is 0, and nothing is found."""
     yield _gauge(
         "tier_verification_last_end_timestamp_secs",
         "End of the last finished verification since the start, in seconds since 1970; 0 for never.",

@@ -250,7 +250,7 @@ class RecordedLoss(NamedTuple):
     """Offsets whose loss is on record. Readers pass them."""
 
     topic_id: str
-    """The id of the topic."""
+    """The topic whose records are lost, a UUID."""
     partition: int
     """The number of the partition."""
     base_offset: int
@@ -264,7 +264,7 @@ class RecordedLoss(NamedTuple):
 
 
 class VerificationResult(NamedTuple):
-    """What a verification has looked at, and found."""
+    """Slices that were read, and the findings of a verification."""
 
     object_count: int
     """Objects that were looked at."""

@@ -11,7 +11,7 @@ from stratalog.remote.restore.metadata_scrub import FindingKind
 
 
 class EndedVerification(NamedTuple):
-    """What the last finished verification has found. Immutable."""
+    """The result of the last finished verification. Immutable."""
 
     end_ms: int
     read_data: bool

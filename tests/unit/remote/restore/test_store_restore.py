@@ -88,7 +88,7 @@ def test_a_target_with_other_files_is_refused() -> None:
     with pytest.raises(PreconditionFailedError):
         write(world, world.bucket)
     target = MemoryObjectStore(world.clock)
-    target.put("somebody/else", b"x")
+    target.put("another/file", b"x")
     with pytest.raises(PreconditionFailedError):
         write(world, target)
     target = MemoryObjectStore(world.clock)

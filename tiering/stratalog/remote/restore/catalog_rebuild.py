@@ -96,7 +96,7 @@ def rebuild_catalog(
 
 
 def _new_seq(log: StoredLog[CatalogState], before: CatalogState, shards: Iterable[ShardState]) -> int:
-    """Above every commit that a file or a shard tells of: a shard refuses what an older catalog decides."""
+    """A number above every commit that a file or a shard tells of: shards refuse an older catalog."""
     return max((log.newest_seq(), before.seq, *(state.catalog_seq for state in shards))) + LOST_COMMITS
 
 

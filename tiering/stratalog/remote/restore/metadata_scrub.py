@@ -150,7 +150,9 @@ def list_objects(store: ObjectStore, log: MetadataLog, stop: StopSignal) -> dict
 
 
 def unreferenced(store: ObjectStore, log: CommittedLog[Any], grace_ms: int, stop: StopSignal) -> Unreferenced:
-    """What a sweep of a log would find, without unfinished uploads. Raises StoreError, StoppingError."""
+    """The files that a sweep of a log would find, without unfinished uploads. Raises StoreError,
+    StoppingError.
+    """
     log.refresh(dated=True)
     settings = SweepSettings(grace_ms=grace_ms, max_file_count=_MAX_COUNTED_ORPHANS)
     report = OrphanSweep(store, log, settings).run(log.store_date_ms, stop, is_dry_run=True)
@@ -196,7 +198,7 @@ def _finding(
 
 
 def _stranger(tip: TopicIdPartition, catalog: CatalogState) -> str:
-    """Why the catalog does not know the partition; empty if it does."""
+    """The reason that the catalog does not know the partition; empty if it does."""
     entry = catalog.entries.get(tip.topic_id)
     if entry is None:
         return f"the catalog does not know the topic {tip.topic_id}; its records cannot be read"

@@ -23,7 +23,7 @@ S = TypeVar("S", bound=HeadState)
 
 
 class Beginning(NamedTuple):
-    """What a new head refers to besides its checkpoint, and what its first commit does."""
+    """The references of a new head besides its checkpoint, and the further actions of its first commit."""
 
     history: DocumentRef | None = None
     """The newest history file; commits before the new head stay readable there."""

@@ -87,7 +87,7 @@ def with_uploads(tiles: Sequence[LiveSlice], from_offset: int, uploads: Iterable
 
 
 def _not_fenced(uploads: Sequence[Upload]) -> list[Upload]:
-    """Without the uploads that end above the beginning of a later epoch's first upload."""
+    """The uploads without those that end above the beginning of a later epoch's first upload."""
     starts: dict[int, int] = {}
     for one in uploads:
         starts[one.epoch] = min(starts.get(one.epoch, one.entry.base_offset), one.entry.base_offset)

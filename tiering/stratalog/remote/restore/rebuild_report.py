@@ -8,7 +8,7 @@ from stratalog.remote.restore.partition_tiling import LostOffsets
 
 
 class RebuildReport(NamedTuple):
-    """What a rebuilt head would have, or has. Immutable."""
+    """The contents of a rebuilt head. Immutable."""
 
     log: str
     """`catalog`, or `shard N`."""
@@ -30,4 +30,4 @@ class RebuildReport(NamedTuple):
     unused_bytes: int = 0
     lost: tuple[LostOffsets, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What cannot be known, and what was passed over; a text for people each."""
+    """Facts that cannot be known, and damage that was passed over; a text for people each."""

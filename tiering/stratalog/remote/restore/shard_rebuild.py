@@ -103,7 +103,7 @@ class ShardRebuild:
         if foreign_count:
             self._warnings.append(
                 f"{foreign_count} objects were written to another store: this one was restored from it, or"
-                " somebody has copied them here"
+                " they were copied here"
             )
         return found
 
@@ -200,7 +200,7 @@ class ShardRebuild:
         )
 
     def _topic_warnings(self, state: ShardState) -> Iterator[str]:
-        """What the catalog does not know, or contradicts."""
+        """Partitions that the catalog does not know, or contradicts."""
         if self._catalog is None:
             return
         counts: dict[UUID, int] = {}
@@ -276,7 +276,7 @@ def outputs_of(found: Iterable[FoundObject]) -> dict[TopicIdPartition, list[Outp
 
 
 def _generations(jobs: Mapping[tuple[str, ...], Sequence[FoundObject]]) -> dict[tuple[str, ...], int]:
-    """How many jobs stand behind each job: 0 for one that has read uploads only."""
+    """The number of jobs that stand behind each job: 0 for one that has read uploads only."""
     makers = {one.ref.name: inputs for inputs, made in jobs.items() for one in made}
     generations: dict[tuple[str, ...], int] = {}
     # An input was committed before its job put anything, so births never fall along a chain.

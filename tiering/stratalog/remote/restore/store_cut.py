@@ -38,13 +38,13 @@ class StoreCut(NamedTuple):
 
     catalog: CatalogState
     shards: tuple[ShardState, ...]
-    """By number."""
+    """The shards, by number."""
     lost: tuple[LostOffsets, ...]
     """Offsets that were live then and whose objects are gone; gaps stand for them in the states."""
     gone: tuple[str, ...]
     """Objects that are gone and were live then; nothing else tells of their slices."""
     next_producer_id: int
-    """Of the newest catalog: ids below may be in records of the cut."""
+    """The one of the newest catalog: ids below may be in records of the cut."""
     problems: tuple[str, ...]
     """Damaged files that were passed over; a text for people each."""
 

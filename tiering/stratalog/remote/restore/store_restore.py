@@ -3,7 +3,7 @@
 1. Every object that is live at the cut is copied, unless an earlier attempt has done so.
 2. Checkpoint and head of every shard follow, then those of the catalog.
 3. The identity of the new store comes last. Before that nothing takes the target for a store, so a restore
-   that was interrupted is repeated, and one that was not finished serves nobody.
+   that was interrupted is repeated, and one that was not finished serves no server.
 
 The id of the new store follows from the old id, the target and the cut: a repeated attempt goes on with its
 own files, and a restore of another cut refuses them. Data directories are bound to the id of their store, so
@@ -60,7 +60,7 @@ class RestoredPartition(NamedTuple):
 
 
 class RestorePlan(NamedTuple):
-    """What a restore copies. Nothing is written yet. Immutable."""
+    """The objects and partitions that a restore copies. Nothing is written yet. Immutable."""
 
     catalog_seq: int
     shard_seqs: tuple[int, ...]
@@ -90,7 +90,7 @@ class StoreRestore:
         self._shards = [self._present(shard, state) for shard, state in enumerate(cut.shards)]
 
     def plan(self) -> RestorePlan:
-        """What would be copied, and what is no longer there."""
+        """The objects that would be copied, and those that are no longer there."""
         live = [one for state in self._shards for one in state.objects.values()]
         states: tuple[HeadState, ...] = (self._cut.catalog, *self._cut.shards)
         return RestorePlan(

@@ -45,7 +45,7 @@ class StoredLog(Generic[S]):
         self.layout = layout
         self._machine = machine
         self.problems: list[str] = []
-        """What was passed over, a text for people each."""
+        """Damage that was passed over, a text for people each."""
 
     @property
     def table(self) -> ActionTable:
