@@ -17,6 +17,7 @@ from typing import cast
 import click
 
 from stratalog.base.errors import LogStoreError
+from stratalog.cli.error_line import print_error
 from stratalog.cli.lazy_group import EXIT_INTERRUPTED, LazyGroup
 
 EXIT_FAILED = 1
@@ -105,8 +106,3 @@ def main() -> None:
         print_error(str(error))
         sys.exit(EXIT_FAILED)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def print_error(text: str) -> None:
-    """Print the error as one line on standard error."""
-    click.echo("error: " + " ".join(text.split()), err=True)

@@ -152,18 +152,24 @@ class TierAdmin:
         )
         return [value_of(values.ExplainedPartition, one) async for page in found for one in page.partitions]
 
-    async def start_verification(self, topics: Sequence[str] = ()) -> values.Operation:
-        """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""
+    async def start_verification(
+        self, topics: Sequence[str] = (), *, metadata_only: bool = False
+    ) -> values.Operation:
+        """Check the metadata of the store, read all tiered data of the named topics, or of all topics, and
+        compare it with the metadata. `metadata_only`: read no data, and only list the objects."""
         from stratalog.v1 import tier_pb2
 
         with refusing_misfits():
-            request = tier_pb2.StartVerificationRequest(topics=topics)
+            request = tier_pb2.StartVerificationRequest(topics=topics, metadata_only=metadata_only)
         response = await self._channel.call(self._tiers.StartVerification(request, timeout=CALL_TIMEOUT_S))
         return value_of(values.Operation, response.operation)
 
-    async def verify(self, topics: Sequence[str] = ()) -> values.VerificationResult:
+    async def verify(
+        self, topics: Sequence[str] = (), *, metadata_only: bool = False
+    ) -> values.VerificationResult:
         """`start_verification`, and wait. Damage is in the findings of the result."""
-        return await self._result(await self.start_verification(topics), values.VerificationResult)
+        started = await self.start_verification(topics, metadata_only=metadata_only)
+        return await self._result(started, values.VerificationResult)
 
     async def start_collection(self, *, dry_run: bool = False) -> values.Operation:
         """Delete files of the store that commits have dropped and whose grace is over. `dry_run`: only list

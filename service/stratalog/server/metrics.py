@@ -20,10 +20,12 @@ from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.thread_scheduler import ThreadScheduler
+from stratalog.server.background.verification_log import EndedVerification, VerificationLog
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import ForeignPartition
@@ -46,6 +48,7 @@ class ServerMetrics(Collector):
         self.schedulers: tuple[ThreadScheduler, ...] = ()
         self.passes: PassRegistry | None = None
         self.shards: ShardSet | None = None
+        self.verifications: VerificationLog | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -90,6 +93,35 @@ class ServerMetrics(Collector):
             yield from _of_tiering(self.passes)
         if self.shards is not None:
             yield from _of_shards(self.shards)
+        if self.verifications is not None:
+            yield from _of_verification(self.verifications.last)
+
+
+def _of_verification(last: EndedVerification | None) -> Iterator[Metric]:
+    """Yield those of the last finished verification; before the first the time is 0, and nothing is found."""
+    yield _gauge(
+        "tier_verification_last_end_timestamp_secs",
+        "End of the last finished verification since the start, in seconds since 1970; 0 for never.",
+        0 if last is None else last.end_ms / 1000,
+    )
+    findings = GaugeMetricFamily(
+        PREFIX + "tier_verification_findings",
+        "Findings of the last finished verification.",
+        labels=["kind"],
+    )
+    for kind in FindingKind:
+        findings.add_metric([kind.value], 0 if last is None else last.finding_counts[kind])
+    yield findings
+    yield _gauge(
+        "tier_verification_unreferenced_files",
+        "Files that no commit refers to, at the last finished verification.",
+        0 if last is None else last.unreferenced_count,
+    )
+    yield _gauge(
+        "tier_verification_unreferenced_bytes",
+        "Size of these files.",
+        0 if last is None else last.unreferenced_bytes,
+    )
 
 
 def _stored_bytes(topic: HostedTopic) -> int:

@@ -75,6 +75,7 @@ from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
+from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
@@ -413,7 +414,9 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(tiers, shards.foreign, catalog, self._registry),
+            upkeep=TierUpkeep.of(
+                tiers, shards.foreign, catalog, self._registry, VerificationLog(self._clock)
+            ),
         )
 
     def _hosted_topics(
@@ -517,7 +520,7 @@ class StorageEngineBuilder:
             ),
             compactor=compactor,
             reader=RemoteReader(self._store, shard.metadata),
-            verification=TierVerification(store, shard.metadata),
+            verification=TierVerification(store, shard.metadata, catalog),
         )
 
 

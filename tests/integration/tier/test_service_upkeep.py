@@ -307,3 +307,25 @@ async def test_caches_count_and_can_be_emptied(tmp_path: Path) -> None:
         await bench.read_all("t")
         [data, _] = await admin.describe_caches()
         assert data.miss_count == 2
+
+
+async def test_a_verification_of_the_metadata_finds_what_is_missing_without_reading(tmp_path: Path) -> None:
+    bucket = MemoryObjectStore(ManualClock())
+    async with service_bench(tmp_path, store=bucket) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("a", 1)
+        await fill(bench, "a")
+        first = (await admin.list_slices("a", 0))[0]
+        bucket.delete_many([f"shards/0000/data/{first.object_name}"])
+        for metadata_only in (True, False):
+            result = await admin.verify(metadata_only=metadata_only)
+            assert (result.slice_count, result.finding_count) == (0 if metadata_only else 2, 1)
+            [finding] = result.findings
+            assert finding.kind is values.FindingKind.MISSING
+            assert (finding.topic, finding.partition, finding.object_name) == ("a", 0, first.object_name)
+            assert (finding.base_offset, finding.end_offset) == (first.base_offset, first.end_offset)
+            last = bench.server.engine.tier.upkeep.verifications.last
+            assert last is not None
+            assert last.read_data is not metadata_only
+            counts = {kind.value: count for kind, count in last.finding_counts.items() if count}
+            assert counts == {"missing": 1}

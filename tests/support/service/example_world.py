@@ -217,6 +217,8 @@ class ExampleWorld:
         """The line with what this world has instead of the places, addresses and ids of the examples."""
         if "import kafka" in line:
             _write_brokers(room)
+        if "tier rebuild-head" in line or "tier restore" in line:
+            self._copy_store(room / "store", is_headless="rebuild-head" in line)
         log_dirs, address = self._log_dirs, self.address
         if "server start" in line or "import kafka" in line:
             log_dirs, address = [room / "disk1", room / "disk2"], "127.0.0.1:0"
@@ -237,6 +239,7 @@ class ExampleWorld:
             "s3://my-bucket/stratalog": f"file://{bucket}",
             "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{bucket}",
             "s3://bucket/prefix": f"file://{bucket}",
+            "s3://bucket/restored": f"file://{room}/restored",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
         }
@@ -245,6 +248,13 @@ class ExampleWorld:
         outside = [word for word in words_of(line) if word[0] == "/" and str(self._folder) not in word]
         assert not outside, f"there are no stand-ins for {outside}"
         return _UUID.sub(lambda _: self._id_for(line), line)
+
+    def _copy_store(self, folder: Path, *, is_headless: bool) -> None:
+        """A store at rest with the topic `orders`; headless if its shard has lost the head."""
+        self._run("tier", "upload", "orders")
+        shutil.copytree(self._folder / "store", folder)
+        if is_headless:
+            (folder / "shards" / "0000" / "head").unlink()
 
     def _id_for(self, line: str) -> str:
         """The id of a log directory that is missing, or of an operation that was started."""

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stratalog.base.errors import DataDirectoryError, StoreCorruptError
+from stratalog.base.errors import DataDirectoryError, LogStoreError, StoreCorruptError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
+from stratalog.cli.error_line import print_error
+from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import (
@@ -29,7 +31,20 @@ if TYPE_CHECKING:
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
-@click.group()
+_EXIT_UNFINISHED = 2
+_OFFLINE = {
+    "rebuild-head": (
+        "store_repair.rebuild_command:rebuild_head",
+        "Rebuild the lost heads of STORE; needs no server.",
+    ),
+    "restore": (
+        "store_repair.restore_command:restore",
+        "Restore an earlier state of SOURCE as a new store, TARGET.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=_OFFLINE)
 def tier() -> None:
     """Show the object store; upload, verify, collect, pause."""
 
@@ -344,28 +359,46 @@ def _alter_pause(server: str, topics: Sequence[str], *, value: bool | None) -> N
 
 @tier.command()
 @click.argument("topics", nargs=-1)
+@click.option("--quick", is_flag=True, help="Read no data: check the metadata, and list the objects.")
 @long_work_options
-def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> None:
-    """Compare tiered data of TOPICS, or all, with the metadata.
-
-    Every checksum and every offset is compared. Damage is shown, and the exit code is 1 then. Ctrl-C leaves
-    the operation running.
+def verify(topics: tuple[str, ...], quick: bool, no_wait: bool, as_json: bool, server: str) -> None:
+    """Check metadata, objects, and the data of TOPICS or all.
 
     \b
-    Example: stratalog tier verify orders
+    damaged  a slice or a document of the metadata is not what was written
+    missing  an object or a document is not in the store
+    hole     offsets that no slice has
+    overlap  offsets that two slices have
+    catalog  a partition that the catalog does not know
+
+    Every checksum and every offset of the data is compared. With --quick the data stays unread; objects are
+    listed, and their sizes compared. Recorded losses and files that no commit refers to are counted; they are
+    no findings. Ctrl-C leaves the operation running.
+
+    Exit code: 0 all is well, 1 there are findings, 2 the verification could not finish.
+
+    \b
+    Examples:
+      stratalog tier verify orders
+      stratalog tier verify --quick
     """
-    result = run_long_work(
-        server,
-        lambda client: client.admin.start_verification(topics),
-        values.VerificationResult,
-        _print_verification,
-        no_wait=no_wait,
-        as_json=as_json,
-    )
+    try:
+        result = run_long_work(
+            server,
+            lambda client: client.admin.start_verification(topics, metadata_only=quick),
+            values.VerificationResult,
+            _print_verification,
+            no_wait=no_wait,
+            as_json=as_json,
+        )
+    except LogStoreError as error:
+        print_error(str(error))
+        raise click.exceptions.Exit(_EXIT_UNFINISHED) from None
     if result is not None and result.finding_count:
         raise StoreCorruptError(
-            "tiered data is damaged; restore the objects from a copy, and delete nothing",
-            slices=result.finding_count,
+            "the store is not as its commits say; restore what is damaged or missing from a copy, and delete"
+            " nothing",
+            findings=result.finding_count,
         )
 
 
@@ -373,14 +406,29 @@ def _print_verification(result: values.VerificationResult) -> None:
     click.echo(
         f"read {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
         f"{ByteSize(result.size_bytes)}, {counted(result.record_count, 'record')}: "
-        f"{counted(result.finding_count, 'slice')} damaged"
+        f"{counted(result.finding_count, 'finding')}"
     )
     for one in result.findings:
+        click.echo(f"{one.kind.value}: {_place_of(one)}: {one.reason}")
+    print_rest(len(result.findings), result.finding_count, "finding")
+    for loss in result.losses:
         click.echo(
-            f"{one.topic}-{one.partition}, offsets {one.base_offset}-{one.end_offset}, object"
-            f" {one.object_name}: {one.reason}"
+            f"recorded gap: partition {loss.partition} of topic {loss.topic_id}, offsets {loss.base_offset}-"
+            f"{loss.end_offset}, {loss.reason}, {utc_time(loss.time_ms) or 'no time'}"
         )
-    print_rest(len(result.findings), result.finding_count, "slice")
+    print_rest(len(result.losses), result.loss_count, "recorded gap")
+    if result.unreferenced_count:
+        click.echo(
+            f"no commit refers to {counted(result.unreferenced_count, 'file')},"
+            f" {ByteSize(result.unreferenced_bytes)}; `stratalog tier collect --dry-run` lists them"
+        )
+
+
+def _place_of(finding: values.VerificationFinding) -> str:
+    if not finding.topic:
+        return f"document {finding.object_name}"
+    offsets = f"{finding.topic}-{finding.partition}, offsets {finding.base_offset}-{finding.end_offset}"
+    return f"{offsets}, object {finding.object_name}" if finding.object_name else offsets
 
 
 @tier.command()

@@ -18,6 +18,7 @@ from stratalog.remote.tier.upload_history import NEVER_MS
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome
+from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
 from stratalog.server.partitions.foreign_shard import ForeignShard
@@ -45,6 +46,7 @@ class TierUpkeep:
     foreign: tuple[ForeignShard, ...]
     catalog: Catalog
     registry: PartitionRegistry
+    verifications: VerificationLog
 
     @staticmethod
     def of(
@@ -52,12 +54,13 @@ class TierUpkeep:
         foreign: Iterable[ForeignShard],
         catalog: Catalog,
         registry: PartitionRegistry,
+        verifications: VerificationLog,
     ) -> TierUpkeep:
-        return TierUpkeep(tuple(tiers), tuple(foreign), catalog, registry)
+        return TierUpkeep(tuple(tiers), tuple(foreign), catalog, registry, verifications)
 
-    def verify(self, topics: Collection[str], operation: Operation) -> None:
-        """Read all tiered data of the named topics (all if none is named) and compare it with the metadata.
-        Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, StoppingError."""
+    def verify(self, topics: Collection[str], operation: Operation, *, reads_data: bool) -> None:
+        """Check the metadata, and read all tiered data of the named topics (all if none is named) unless not
+        `reads_data`. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, StoppingError."""
         topic_ids = {self.registry.topic(name).topic_id for name in topics} if topics else None
         done = VerificationReport()
 
@@ -76,8 +79,10 @@ class TierUpkeep:
 
         for tier in self.tiers:
             tier.shard.leader_epoch()
-            done = done.plus(tier.verification.run(topic_ids, operation.stop, report))
+            found = tier.verification.run(topic_ids, operation.stop, report, reads_data=reads_data)
+            done = done.plus(found)
         operation.set_result(VerificationResult(done))
+        self.verifications.ended(done, reads_data=reads_data)
 
     def collect(self, operation: Operation, *, is_dry_run: bool) -> PassOutcome:
         """Delete the files of the store that commits have dropped or that no commit refers to, and whose

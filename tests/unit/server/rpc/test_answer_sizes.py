@@ -13,8 +13,9 @@ from google.protobuf.message import Message
 from stratalog.base.errors import DataDirectoryError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.compaction.tier_verification import VerificationFinding, VerificationReport
+from stratalog.compaction.tier_verification import VerificationReport
 from stratalog.log.log_config import LogConfig
+from stratalog.remote.restore.metadata_scrub import VerificationFinding
 from stratalog.server.operations.operation import OperationKind, OperationView
 from stratalog.server.operations.operation_results import (
     CompactionResult,

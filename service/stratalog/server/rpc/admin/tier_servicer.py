@@ -128,7 +128,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     ) -> tier_pb2.StartVerificationResponse:
         topics = _each_once(request.topics)
         started = self._start(
-            OperationKind.VERIFICATION, topics, lambda one: self._tier.upkeep.verify(topics, one)
+            OperationKind.VERIFICATION,
+            topics,
+            lambda one: self._tier.upkeep.verify(topics, one, reads_data=not request.metadata_only),
         )
         return tier_pb2.StartVerificationResponse(operation=started)
 

@@ -486,7 +486,8 @@ class HeadLog(Generic[S]):
 
     def _lost_head(self, witness: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"the head is lost, and nothing else was changed; {RESTORE}",
+            f"the head is lost, and nothing else was changed; {RESTORE}, or, if there is none, rebuild it:"
+            " `stratalog tier rebuild-head`",
             key=self.layout.head_key,
             store=self.store.url,
             known_by=witness,

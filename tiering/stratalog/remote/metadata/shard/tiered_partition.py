@@ -25,7 +25,7 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 
 class GapReason(enum.Enum):
-    """Why the records of a gap never reached the store."""
+    """Why the records of a gap are not in the store."""
 
     DROPPED_BY_POLICY = "dropped_by_policy"
     """`remote.copy.backlog.policy` is `drop`, and the disk had too little space."""
@@ -33,6 +33,8 @@ class GapReason(enum.Enum):
     """The segments are gone from the disk, and no rule has deleted them."""
     EXPIRED = "expired"
     """The retention of all tiers has deleted them on the disk, mostly while the store was away."""
+    OBJECT_LOST = "object_lost"
+    """Their object is gone from the store; a rebuilt or restored head goes on without it."""
 
 
 class Gap(NamedTuple):
