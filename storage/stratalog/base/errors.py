@@ -39,6 +39,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
         +-- StoreAccessDeniedError        correct credentials or permissions
         +-- StoreNotUsableError           wrong bucket, wrong store, newer format, or no conditional writes
         +-- ObjectNotFoundError           the object is missing
+        +-- ObjectArchivedError           restore the object, and end the rule that archived it
         +-- PreconditionFailedError       another writer was first (or an earlier try of ours landed)
         +-- StoreCorruptError             the store contradicts itself: stop, keep everything, investigate
 
@@ -313,6 +314,13 @@ class ObjectNotFoundError(StoreError):
     """No object has this key. Fields: key."""
 
     code = "OBJECT_NOT_FOUND"
+
+
+class ObjectArchivedError(StoreError):
+    """The object is in an archive of the store (Glacier, Deep Archive, an archive tier), which answers no
+    reads. It is not lost. Fields: key."""
+
+    code = "OBJECT_ARCHIVED"
 
 
 class PreconditionFailedError(StoreError):

@@ -41,6 +41,7 @@ from stratalog.base.errors import (
     LogTruncatedError,
     LowDiskSpaceError,
     NotOwnerError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
@@ -131,6 +132,8 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     StoreAccessDeniedError: grpc.StatusCode.FAILED_PRECONDITION,
     StoreNotUsableError: grpc.StatusCode.FAILED_PRECONDITION,
     ObjectNotFoundError: grpc.StatusCode.INTERNAL,
+    # Nothing is lost, and no retry helps before an operator has restored the object.
+    ObjectArchivedError: grpc.StatusCode.FAILED_PRECONDITION,
     PreconditionFailedError: grpc.StatusCode.ABORTED,
     StoreCorruptError: grpc.StatusCode.DATA_LOSS,
 }
