@@ -172,6 +172,7 @@ class TierStatusResponse(_message.Message):
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     PASSES_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
+    STORE_REMARKS_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
@@ -194,6 +195,10 @@ class TierStatusResponse(_message.Message):
     def passes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassStatus]:
         """The passes that the server does in the background, in no special order. Operations that do the same count with them."""
 
+    @_builtins.property
+    def store_remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start."""
+
     def __init__(
         self,
         *,
@@ -204,10 +209,11 @@ class TierStatusResponse(_message.Message):
         offline_partitions: _abc.Iterable[_admin_pb2.OfflinePartition] | None = ...,
         passes: _abc.Iterable[Global___PassStatus] | None = ...,
         time_ms: _builtins.int = ...,
+        store_remarks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -385,8 +385,15 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(tiers, self._registry),
+            upkeep=TierUpkeep.of(tiers, self._registry, self._look_at_store()),
         )
+
+    def _look_at_store(self) -> Sequence[str]:
+        """Log the store's remarks, and return them."""
+        remarks = self._store.remarks()
+        for remark in remarks:
+            logger.warning("store `%s`: %s", self._store.url, remark)
+        return remarks
 
     def _hosted_topics(
         self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager

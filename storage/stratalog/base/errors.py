@@ -37,6 +37,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- StoreError                        the object store
         +-- StoreUnavailableError         try again later (retriable)
         +-- StoreAccessDeniedError        correct credentials or permissions
+        |   +-- DeletionRefusedError      wait until the lock of the objects ends, or allow their deletion
         +-- StoreNotUsableError           wrong bucket, wrong store, newer format, or no conditional writes
         +-- ObjectNotFoundError           the object is missing
         +-- ObjectArchivedError           restore the object, and end the rule that archived it
@@ -48,6 +49,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 ERROR_DOMAIN = "stratalog"
@@ -302,6 +304,18 @@ class StoreAccessDeniedError(StoreError):
     """The store refuses these credentials."""
 
     code = "STORE_ACCESS_DENIED"
+
+
+class DeletionRefusedError(StoreAccessDeniedError):
+    """The store keeps objects that were to be deleted: they are locked, or these credentials may not delete
+    them. All others of the same call are gone. Fields: key (the first of them), refused_count, store_code."""
+
+    code = "DELETION_REFUSED"
+
+    def __init__(self, message: str, keys: Sequence[str] = (), **fields: object) -> None:
+        super().__init__(message, **fields)
+        self.keys = frozenset(keys)
+        """The keys that are still there; empty where the error came over the wire."""
 
 
 class StoreNotUsableError(StoreError):

@@ -84,6 +84,12 @@ def error_of_answer(
             " end the bucket's lifecycle rule or archive tier that took it there",
             **answer,
         )
+    if code.startswith("KMS."):
+        return StoreAccessDeniedError(
+            "the store cannot use the key that encrypts its objects; enable the key in KMS, or correct"
+            " sse-key in the store's url",
+            **answer,
+        )
     if code in _ACCESS_CODES or status in (401, 403):
         return StoreAccessDeniedError(
             "the store refuses these credentials; correct them or their permissions", **answer

@@ -73,7 +73,11 @@ def collection_outcome(report: CollectReport) -> PassOutcome:
             "bytes": report.all_deleted_bytes,
         },
         # A wrong clock refuses even if no file waits: orphans are not looked for.
-        {CLOCK: max(report.waiting_count, 1) if report.is_refused else 0, "pinned": report.pinned_count},
+        {
+            CLOCK: max(report.waiting_count, 1) if report.is_refused else 0,
+            "pinned": report.pinned_count,
+            "kept-by-store": report.kept_count,
+        },
         report.failures,
     )
 

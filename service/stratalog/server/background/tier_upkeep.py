@@ -25,10 +25,14 @@ class TierUpkeep:
 
     tiers: tuple[ShardTier, ...]
     registry: PartitionRegistry
+    store_remarks: tuple[str, ...] = ()
+    """Texts for people about a store that keeps deleted data, as of the start of the server."""
 
     @staticmethod
-    def of(tiers: Iterable[ShardTier], registry: PartitionRegistry) -> TierUpkeep:
-        return TierUpkeep(tuple(tiers), registry)
+    def of(
+        tiers: Iterable[ShardTier], registry: PartitionRegistry, store_remarks: Iterable[str] = ()
+    ) -> TierUpkeep:
+        return TierUpkeep(tuple(tiers), registry, tuple(store_remarks))
 
     def verify(self, topics: Collection[str], operation: Operation) -> None:
         """Read all tiered data of the named topics (all if none is named) and compare it with the metadata.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import DeletionRefusedError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
@@ -21,6 +22,7 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.current_keys import left_over_keys
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -259,3 +261,80 @@ def test_a_wrong_clock_sweeps_trims_and_unpins_nothing() -> None:
     assert (report.is_refused, report.all_deleted_count) == (True, 0)
     assert [info.key for info in world.store.list("")] == before
     assert len(metadata.state().pins) == 1
+
+
+class LockingStore(CountingObjectStore):
+    """Refuses to delete the locked keys, as a bucket with Object Lock does. Not thread-safe: one test uses
+    it."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.locked: set[str] = set()
+        self.attempts: list[str] = []
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self.attempts += keys
+        super().delete_many([key for key in keys if key not in self.locked])
+        refused = self.locked.intersection(keys)
+        if refused:
+            raise DeletionRefusedError("locked by the test", keys=tuple(refused))
+
+
+@pytest.mark.parametrize("batch_count", [1, 1000])
+def test_a_locked_object_stays_dropped_is_named_and_is_tried_again_after_a_day(batch_count: int) -> None:
+    world = World()
+    world.drop(3)
+    world.logs.metadata.fold()
+    store = LockingStore(world.store)
+    data = [info.key for info in world.store.list("shards/0000/data/")]
+    store.locked = {data[1]}
+    collector = Collector(
+        store, world.logs.metadata, world.logs.catalog, CollectorSettings(batch_count=batch_count)
+    )
+    world.clock.advance(DAY_MS)
+    report = collector.run()
+    assert (report.deleted_count, report.kept_count) == (2, 1)
+    assert any("locked by the test" in failure for failure in report.failures)
+    assert world.object_count() == 1
+    assert data[1].endswith(next(iter(world.logs.metadata.state().dropped_objects))), "it stays on record"
+    attempt_count = len(store.attempts)
+    world.clock.advance(DAY_MS - 1)
+    report = collector.run()
+    assert (report.kept_count, report.failures) == (1, ())
+    assert data[1] not in store.attempts[attempt_count:], "not in every pass"
+    world.clock.advance(1)
+    store.locked.clear()
+    report = collector.run()
+    assert data[1] in store.attempts[attempt_count:]
+    assert (report.kept_count, world.object_count()) == (0, 0)
+    world.check_can_be_opened()
+
+
+def test_locked_objects_leave_room_for_the_others_of_a_bounded_pass() -> None:
+    world = World()
+    world.drop(3)
+    world.logs.metadata.fold()
+    store = LockingStore(world.store)
+    data = [info.key for info in world.store.list("shards/0000/data/")]
+    store.locked = set(data[:2])
+    collector = Collector(store, world.logs.metadata, None, CollectorSettings(max_file_count=2))
+    world.clock.advance(DAY_MS)
+    first, second = collector.run(), collector.run()
+    assert (first.deleted_count, first.kept_count) == (0, 2)
+    assert second.deleted_count >= 1
+    assert [info.key for info in world.store.list("shards/0000/data/")] == data[:2]
+
+
+def test_a_locked_orphan_is_no_deleted_one() -> None:
+    world = World()
+    scratch = world.logs.metadata.layout.scratch_prefixes[0]
+    for name in ("free", "locked"):
+        world.store.put(scratch + name, b"probe")
+    store = LockingStore(world.store)
+    store.locked = {scratch + "locked"}
+    world.clock.advance(DAY_MS)
+    report = world.collect(store)
+    assert [one.key for one in report.orphans] == [scratch + "free"]
+    assert [one.key for one in report.waiting_orphans] == [scratch + "locked"]
+    assert report.kept_count == 1
+    assert report.failures

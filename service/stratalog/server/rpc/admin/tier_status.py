@@ -33,6 +33,7 @@ def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStat
         offline_partitions=map(offline_partition_message, registry.offline_partitions()),
         passes=map(_pass_message, engine.passes.statuses()),
         time_ms=now_ms,
+        store_remarks=engine.tier.upkeep.store_remarks,
     )
 
 
