@@ -1,4 +1,4 @@
-"""What a bucket does with deleted objects, in words for the operator, and the versions of an object.
+"""What a bucket does with deleted objects, in words for the operator; and the versions of an object.
 
 With versioning, a deletion only adds a marker: the bytes stay, and are billed, until a lifecycle rule removes
 noncurrent versions. Object Lock refuses to delete a version before its time. Both are properties of the
@@ -46,7 +46,7 @@ def bucket_remarks(versioning: str, *, has_object_lock: bool, deletes_versions: 
 
 
 def versions_of(client: S3Client, bucket: str, name: str) -> Iterator[ObjectIdentifierTypeDef]:
-    """Lists the versions and delete markers of the object with exactly this name in the bucket, in the form
+    """List the versions and delete markers of the object with exactly this name in the bucket, in the form
     that a bulk deletion takes. Raises what the client raises."""
     markers: dict[str, Any] | None = {}
     while markers is not None:
