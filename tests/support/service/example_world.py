@@ -34,6 +34,9 @@ ADDRESS = "127.0.0.1:9190"
 """The address of the server in all examples."""
 TIMEOUT_S = 120
 
+_S3_WITH_OPTIONS = (
+    "s3://bucket/prefix?sse=aws:kms&sse-key=alias/logs&storage-class=STANDARD_IA&versions=delete"
+)
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _MISSING_COUNT = 4
 """Missing log directories: each line that gives one up needs one."""
@@ -234,10 +237,14 @@ class ExampleWorld:
             "/tmp/orders": room / "exported",
             "s3://my-bucket/stratalog": f"file://{room}/store",
             "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{room}/store",
+            _S3_WITH_OPTIONS: f"file://{room}/store",
             "s3://bucket/prefix": f"file://{room}/store",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
         }
+        if "--read-only" in line:
+            # Only a store with an owner can be read.
+            stand_ins["s3://bucket/prefix"] = f"file://{self._folder}/store"
         longest_first = sorted(stand_ins, key=len, reverse=True)
         line = re.sub("|".join(map(re.escape, longest_first)), lambda found: str(stand_ins[found[0]]), line)
         outside = [word for word in words_of(line) if word[0] == "/" and str(self._folder) not in word]

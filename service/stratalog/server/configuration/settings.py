@@ -22,7 +22,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
-MAY_BE_ZERO = ("compaction_ms", "max_silence_ms")
+MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "read_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,10 @@ class ServerSettings:
     store_url: str = ""
     """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: the directory `DATA_DIR.store` beside the
     data directory, so that the store survives the loss of the data directory. Neither lies in the other."""
+
+    read_only: bool = False
+    """Serve reads of tiered topics from the store alone, without a claim, beside the owner. The data
+    directory must be empty or missing, and is of no use afterwards."""
 
     max_request_bytes: int = 32 * MIB
     """Largest request message. No topic may set `max.message.bytes` above it."""
