@@ -112,7 +112,7 @@ class ExampleWorld:
         (room / "orders.txt").write_text("7:paid\n8:open\n")
         self._renew_topic(is_tiered=" cleaner " not in line)
         line = self._with_stand_ins(line, room)
-        if "server start" in line:
+        if "server start" in line or "dev s3" in line:
             return self._serve(words_of(line))
         if "topic create orders" in line:
             self._run("topic", "delete", "orders", "--yes")
@@ -188,6 +188,7 @@ class ExampleWorld:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "STRATALOG_LISTEN": "127.0.0.1:0",
+            "STRATALOG_DEV_PORT": "0",
         }
         with subprocess.Popen(
             [sys.executable, "-m", "stratalog.cli", *words[1:]],
@@ -241,6 +242,8 @@ class ExampleWorld:
             "s3://bucket/prefix": f"file://{room}/store",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
+            "--port 9000": "--port 0",
+            "--data DIR": f"--data {room}/objects",
         }
         if "--read-only" in line:
             # Only a store with an owner can be read.

@@ -342,6 +342,16 @@ class S3ObjectStore:
             if error.fields.get("store_code") not in ("NoSuchUpload", "NoSuchKey"):
                 raise
 
+    def make_bucket(self) -> None:
+        """Make the bucket, unless it is there: for servers on this machine. Nothing else makes one. Raises
+        StoreError."""
+        try:
+            with self._call():
+                self._client.create_bucket(Bucket=self._bucket)
+        except StoreError as error:
+            if error.fields.get("store_code") not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                raise
+
     def remarks(self) -> Sequence[str]:
         # Many servers and policies do not let a store look at its bucket, and nothing depends on it.
         versioning, has_object_lock = "", False
