@@ -1,4 +1,4 @@
-"""What a bucket does with deleted objects, in words for the operator; and the versions of an object.
+"""Remarks about a bucket that keeps deleted objects, for the operator; and the versions of an object.
 
 With versioning, a deletion only adds a marker: the bytes stay, and are billed, until a lifecycle rule removes
 noncurrent versions. Object Lock refuses to delete a version before its time. Both are properties of the

@@ -60,10 +60,11 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     help="The directory of local logs; created if it is missing. One process at a time uses it. Required"
     " without --read-only.",
 )
-@click.option(
+@environment_option(
     "--read-only",
     is_flag=True,
     is_eager=True,
+    default=False,
     help="Serve the tiered records of the store beside its owner, and change nothing. Needs --store; keeps no"
     " local logs.",
 )

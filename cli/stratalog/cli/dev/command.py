@@ -35,7 +35,7 @@ _TAIL_CHARACTERS: Final = 500
 
 @click.group()
 def dev() -> None:
-    """Servers for trials and tests on this machine."""
+    """Serve a local store for trials and tests."""
 
 
 @dev.command()
@@ -55,10 +55,10 @@ def dev() -> None:
     help="Port of the server on 127.0.0.1; 0 takes a free one.",
 )
 def s3(kind: str, data: Path | None, port: int) -> None:
-    """Serve a local store with the API of S3 until Ctrl-C, with a bucket in it.
+    """Serve a local S3 store until Ctrl-C.
 
-    Prints the lines to export in the shell in which a server is started. KIND is moto (in memory, for tests),
-    seaweedfs or minio. Not for data that must last.
+    The store has a bucket. Prints the lines to export in the shell in which a server is started. KIND is moto
+    (in memory, for tests), seaweedfs or minio. Not for data that must last.
 
     \b
     Examples:

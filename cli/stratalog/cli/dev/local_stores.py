@@ -69,7 +69,7 @@ def is_free(port: int) -> bool:
 
 
 def _free_ports(count: int, taken: int = 0) -> list[int]:
-    """As many ports as `free_port` returns one, without `taken`, on which a server is about to listen."""
+    """Free ports like that of `free_port`, without `taken`, on which a server is about to listen."""
     found: list[int] = []
     # Runs that begin at the same time begin at different ports.
     start = os.getpid() * 7 % len(_PORTS)

@@ -17,7 +17,7 @@ class FollowedShard(HostedShard):
     """A shard of another owner. Thread-safe, as `HostedShard`."""
 
     def __init__(self, clock: Clock, metadata: MetadataLog) -> None:
-        """Raises StoreNotUsableError if no server has ever owned the shard."""
+        """Follow the shard of the metadata. Raises StoreNotUsableError if no server has ever owned it."""
         if not metadata.state().claims:
             raise StoreNotUsableError(
                 "no server has ever owned this store, so there is nothing to read; start the owner first",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
-from stratalog.base.errors import DeletionRefusedError, StoreUnavailableError
+from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
@@ -22,8 +21,8 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
-from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.current_keys import left_over_keys
+from tests.support.tiered.stores.locking_store import LockingStore
 from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)
@@ -261,23 +260,6 @@ def test_a_wrong_clock_sweeps_trims_and_unpins_nothing() -> None:
     assert (report.is_refused, report.all_deleted_count) == (True, 0)
     assert [info.key for info in world.store.list("")] == before
     assert len(metadata.state().pins) == 1
-
-
-class LockingStore(CountingObjectStore):
-    """Refuses to delete the locked keys, as a bucket with Object Lock does. Not thread-safe: one test uses
-    it."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.locked: set[str] = set()
-        self.attempts: list[str] = []
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        self.attempts += keys
-        super().delete_many([key for key in keys if key not in self.locked])
-        refused = self.locked.intersection(keys)
-        if refused:
-            raise DeletionRefusedError("locked by the test", keys=tuple(refused))
 
 
 @pytest.mark.parametrize("batch_count", [1, 1000])
