@@ -54,6 +54,7 @@ COMMANDS = {
     ),
     "import": ("commands.import_command:import_", "Import topics from a stopped Kafka broker."),
     "export": ("commands.export_command:export", "Export topics as the log directory of a Kafka broker."),
+    "dev": ("dev.command:dev", "Serve a local store for trials and tests."),
     "demo": ("demo.command:demo", "Run the whole system on real data, and check the result."),
 }
 

@@ -182,6 +182,7 @@ class TierStatusResponse(_message.Message):
     PASSES_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STORE_REMARKS_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
@@ -206,6 +207,12 @@ class TierStatusResponse(_message.Message):
     def passes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassStatus]:
         """The passes that the server does in the background, in no special order. Operations that do the same count with them. With the first page only."""
 
+    @_builtins.property
+    def store_remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start; with the
+        first page.
+        """
+
     def __init__(
         self,
         *,
@@ -217,10 +224,11 @@ class TierStatusResponse(_message.Message):
         passes: _abc.Iterable[Global___PassStatus] | None = ...,
         time_ms: _builtins.int = ...,
         next_page_token: _builtins.str = ...,
+        store_remarks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,9 @@ Opening, in this order, because each step protects the next:
 
 A failed step releases the lock and leaves the store as it is: a claim without a server is harmless.
 
+A read-only server takes the same steps on an empty directory, and writes nothing to the store: it creates no
+identity, probes nothing, and follows the shards instead of claiming them.
+
 Closing: the caller has stopped all requests and tasks. The log manager flushes, writes its checkpoints and,
 as its last step, the marker of a clean shutdown.
 """
@@ -82,6 +85,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.foreign_shard import ForeignShard
+from stratalog.server.partitions.followed_shard import FollowedShard
 from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -211,7 +215,8 @@ class StorageEngineBuilder:
             on_logs(logs)
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
-                require_conditional_writes(self._store, self._ids)
+                if not self._settings.read_only:
+                    require_conditional_writes(self._store, self._ids)
                 catalog, shards = self._open_metadata(logs, identity)
                 static, limit = self._settings.config, self._settings.max_request_bytes
                 runtime = RuntimeConfig(catalog, logs, static, limit)
@@ -276,6 +281,9 @@ class StorageEngineBuilder:
         Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
         behind.
         """
+        if self._settings.read_only:
+            _require_no_logs(logs)
+            return StoreIdentity.open(self._store)
         bound_id = logs.directories.bound_store_id
         if bound_id is None:
             return StoreIdentity.open_or_create(self._store, self._ids, self._settings.shard_count or None)
@@ -415,9 +423,21 @@ class StorageEngineBuilder:
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
             upkeep=TierUpkeep.of(
-                tiers, shards.foreign, catalog, self._registry, VerificationLog(self._clock)
+                tiers,
+                shards.foreign,
+                catalog,
+                self._registry,
+                VerificationLog(self._clock),
+                self._look_at_store(),
             ),
         )
+
+    def _look_at_store(self) -> Sequence[str]:
+        """Log the store's remarks, and return them."""
+        remarks = self._store.remarks()
+        for remark in remarks:
+            logger.warning("store `%s`: %s", self._store.url, remark)
+        return remarks
 
     def _hosted_topics(
         self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
@@ -452,6 +472,9 @@ class StorageEngineBuilder:
         runtime: RuntimeConfig,
         on_fenced: Callable[[], None],
     ) -> list[ShardTier]:
+        if self._settings.read_only:
+            followed = [FollowedShard(self._clock, metadata) for metadata in shards]
+            return [self._tier(logs, shard, identity, catalog, runtime) for shard in followed]
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
         for metadata in shards:
@@ -548,6 +571,18 @@ def _require_a_disk(logs: LogManager) -> None:
             "every log directory has failed, so there is nothing to serve; repair a disk and start again",
             log_dirs=", ".join(directory.path for directory in found),
             reason=found[0].reason,
+        )
+
+
+def _require_no_logs(logs: LogManager) -> None:
+    """Check that no local log is here, because a read-only server neither serves nor keeps them. Raises
+    DataDirectoryError."""
+    found = next(iter(logs.found.with_topics()), None)
+    if found is not None:
+        raise DataDirectoryError(
+            "a read-only server needs an empty data directory, and this one has local logs; name another",
+            path=logs.data_dirs[0],
+            topic_partition=found[0],
         )
 
 

@@ -34,6 +34,9 @@ ADDRESS = "127.0.0.1:9190"
 """The address of the server in all examples."""
 TIMEOUT_S = 120
 
+_S3_WITH_OPTIONS = (
+    "s3://bucket/prefix?sse=aws:kms&sse-key=alias/logs&storage-class=STANDARD_IA&versions=delete"
+)
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _MISSING_COUNT = 4
 """Missing log directories: each line that gives one up needs one."""
@@ -109,7 +112,7 @@ class ExampleWorld:
         (room / "orders.txt").write_text("7:paid\n8:open\n")
         self._renew_topic(is_tiered=" cleaner " not in line)
         line = self._with_stand_ins(line, room)
-        if "server start" in line:
+        if "server start" in line or "dev s3" in line:
             return self._serve(words_of(line))
         if "topic create orders" in line:
             self._run("topic", "delete", "orders", "--yes")
@@ -185,6 +188,7 @@ class ExampleWorld:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "STRATALOG_LISTEN": "127.0.0.1:0",
+            "STRATALOG_DEV_PORT": "0",
         }
         with subprocess.Popen(
             [sys.executable, "-m", "stratalog.cli", *words[1:]],
@@ -238,11 +242,17 @@ class ExampleWorld:
             "/tmp/orders": room / "exported",
             "s3://my-bucket/stratalog": f"file://{bucket}",
             "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{bucket}",
+            _S3_WITH_OPTIONS: f"file://{bucket}",
             "s3://bucket/prefix": f"file://{bucket}",
             "s3://bucket/restored": f"file://{room}/restored",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
+            "--port 9000": "--port 0",
+            "--data DIR": f"--data {room}/objects",
         }
+        if "--read-only" in line:
+            # Only a store with an owner can be read.
+            stand_ins["s3://bucket/prefix"] = f"file://{self._folder}/store"
         longest_first = sorted(stand_ins, key=len, reverse=True)
         line = re.sub("|".join(map(re.escape, longest_first)), lambda found: str(stand_ins[found[0]]), line)
         outside = [word for word in words_of(line) if word[0] == "/" and str(self._folder) not in word]

@@ -6,7 +6,8 @@ records must be as many as the directory says, and their offsets must ascend ins
 and the key stream are read, too. A slice that is damaged is read a second time, because a connection may have
 garbled it; damage that stays is a finding, and the verification goes on.
 
-An object that is missing is no finding if another commit has replaced it meanwhile.
+An object that is missing is no finding if another commit has replaced it meanwhile. An archived object is a
+finding: it is not lost, but nothing can be read from it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from uuid import UUID
 from stratalog.base.errors import (
     CorruptRecordError,
     LogStoreError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     StoreCorruptError,
     StoreNotUsableError,
@@ -59,7 +61,13 @@ from stratalog.remote.tier.collector import CollectorSettings
 MAX_FINDING_COUNT = 1000
 """Findings that a report has; it counts all."""
 _CHUNK_BYTES = 4 << 20
-_DAMAGE = (CorruptRecordError, StoreCorruptError, StoreNotUsableError, UnsupportedOperationError)
+_DAMAGE = (
+    CorruptRecordError,
+    ObjectArchivedError,
+    StoreCorruptError,
+    StoreNotUsableError,
+    UnsupportedOperationError,
+)
 
 
 _NO_COUNTS: Mapping[FindingKind, int] = MappingProxyType({})

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -22,9 +26,9 @@ from stratalog.cli.int_ranges import (
 )
 from stratalog.cli.options import (
     config_option,
-    data_dir_option,
     environment_option,
     json_option,
+    require_unicode,
     require_unicode_each,
     server_option,
     store_option,
@@ -42,8 +46,37 @@ def server() -> None:
     """Run a server, and describe one."""
 
 
+def _require_data_dir(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not value and not context.params.get("read_only"):
+        raise click.MissingParameter(ctx=context, param=parameter)
+    return require_unicode(context, parameter, value)
+
+
 @server.command()
-@data_dir_option
+@environment_option(
+    "--data-dir",
+    callback=_require_data_dir,
+    default="",
+    metavar="DIR",
+    help="The directory of local logs; created if it is missing. One process at a time uses it. Required"
+    " without --read-only.",
+)
+@environment_option(
+    "--read-only",
+    is_flag=True,
+    is_eager=True,
+    default=False,
+    help="Serve the tiered records of the store beside its owner, and change nothing. Needs --store; keeps no"
+    " local logs.",
+)
+@environment_option(
+    "--follow-interval",
+    "follow_s",
+    type=SECONDS,
+    default=2,
+    metavar="SECONDS",
+    help="Seconds between looks at the store for news, with --read-only.",
+)
 @environment_option(
     "--log-dir",
     "log_dirs",
@@ -152,6 +185,8 @@ def server() -> None:
 )
 def start(  # noqa: PLR0913 - click passes each option by name
     data_dir: str,
+    read_only: bool,
+    follow_s: int,
     log_dirs: tuple[str, ...],
     listen: str,
     advertise: str,
@@ -175,33 +210,38 @@ def start(  # noqa: PLR0913 - click passes each option by name
     Examples:
       stratalog server start --data-dir /data --store s3://bucket/prefix
       stratalog server start --data-dir /data --log-dir /disk2 --log-level warning
+      stratalog server start --read-only --store s3://bucket/prefix
     """
     from stratalog.server.app import serve
     from stratalog.server.configuration.properties_file import read_properties
     from stratalog.server.configuration.settings import ServerSettings
 
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    if log_level == "info":
-        # It logs the source of its credentials again and again, which is only of interest with `debug`.
-        logging.getLogger("botocore").setLevel(logging.WARNING)
-    settings = ServerSettings(
-        data_dir=data_dir,
-        log_dirs=log_dirs,
-        listen=listen,
-        advertise=advertise,
-        metrics_listen=metrics_listen,
-        store_url=store_url,
-        shard_count=shard_count,
-        own_shards=own_shards,
-        compaction_ms=compaction_s * 1000,
-        upload_ms=upload_s * 1000,
-        history_ms=history_days * 24 * 60 * 60 * 1000,
-        max_silence_ms=max_silence_s * 1000,
-        max_request_memory_bytes=max_request_memory_mib << 20,
-        config={**read_properties(config_file), **config} if config_file else config,
-    )
-    logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
-    serve(settings, _announce)
+    if read_only and not store_url:
+        raise click.UsageError("--read-only needs --store: the URL of the owner's store")
+    _log_to_stderr(log_level)
+    with _directory(data_dir, read_only=read_only) as directory:
+        settings = ServerSettings(
+            data_dir=directory,
+            log_dirs=log_dirs,
+            listen=listen,
+            advertise=advertise,
+            metrics_listen=metrics_listen,
+            store_url=store_url,
+            shard_count=shard_count,
+            own_shards=own_shards,
+            compaction_ms=compaction_s * 1000,
+            upload_ms=upload_s * 1000,
+            history_ms=history_days * 24 * 60 * 60 * 1000,
+            max_silence_ms=max_silence_s * 1000,
+            max_request_memory_bytes=max_request_memory_mib << 20,
+            config={**read_properties(config_file), **config} if config_file else config,
+        )
+        if read_only:
+            settings = dataclasses.replace(
+                settings, log_dirs=(), read_only=True, head_refresh_ms=follow_s * 1000, max_silence_ms=0
+            )
+        logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
+        serve(settings, _announce)
 
 
 @server.command()
@@ -229,7 +269,7 @@ def info(as_json: bool, server: str) -> None:
         ("uptime", str(timedelta(seconds=response.uptime_ms // 1000))),
         ("store", response.store_url),
         ("store id", response.store_id),
-        ("shards", ", ".join(shards) or "none: another server has taken over"),
+        ("shards", ", ".join(shards) or "none: another server owns them"),
         ("largest append request", ByteSize(limits.max_request_bytes)),
         ("largest answer to a fetch", ByteSize(limits.max_fetch_bytes)),
         ("longest wait of a fetch, ms", limits.max_fetch_wait_ms),
@@ -238,6 +278,26 @@ def info(as_json: bool, server: str) -> None:
         ("memory of requests", ByteSize(limits.max_request_memory_bytes)),
     ]
     print_table(("WHAT", "VALUE"), [(name, None if cell is None else str(cell)) for name, cell in rows])
+
+
+def _log_to_stderr(log_level: str) -> None:
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    if log_level == "info":
+        # It logs the source of its credentials again and again, which is only of interest with `debug`.
+        logging.getLogger("botocore").setLevel(logging.WARNING)
+
+
+@contextmanager
+def _directory(data_dir: str, *, read_only: bool) -> Generator[str]:
+    """The data directory; for a read-only server an empty one in it, or else among the temporary files,
+    which goes with the server."""
+    if not read_only:
+        yield data_dir
+        return
+    if data_dir:
+        Path(data_dir).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="stratalog-read-only-", dir=data_dir or None) as directory:
+        yield directory
 
 
 def _announce(server: Server) -> None:

@@ -90,7 +90,8 @@ def status(as_json: bool, server: str) -> None:
     for line in _complaints(answer):
         click.echo(line)
     print_offline(answer.offline_partitions)
-    print_table(("WHAT", "VALUE"), [("store", answer.store_url), ("id of the store", answer.store_id)])
+    rows = [("store", answer.store_url), ("id of the store", answer.store_id)]
+    print_table(("WHAT", "VALUE"), rows + [("about the store", remark) for remark in answer.store_remarks])
     _print_shards(answer.shards)
     _print_passes(answer.passes, answer.time_ms)
     _print_topics(answer.topics, answer.time_ms)

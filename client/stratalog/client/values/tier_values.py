@@ -249,6 +249,10 @@ class TierStatus(NamedTuple):
     """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are
     compared with.
     """
+    store_remarks: tuple[str, ...]
+    """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start;
+    with the first page.
+    """
 
 
 class PlannedRun(NamedTuple):

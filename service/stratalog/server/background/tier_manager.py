@@ -244,6 +244,7 @@ class TierManager:
         for every head.
         """
         failures: list[LogStoreError] = []
+        seen = [tier.shard.metadata.state().seq for tier in self._tiers]
         shards: list[HostedShard | ForeignShard] = [tier.shard for tier in self._tiers]
         for shard in [*shards, *self._foreign]:
             try:
@@ -253,7 +254,16 @@ class TierManager:
         if failures:
             raise failures[0]
         self._topics.follow_catalog()
+        for tier, seq in zip(self._tiers, seen, strict=True):
+            if tier.shard.is_followed and tier.shard.metadata.state().seq != seq:
+                self._notify_readers(tier)
         return PassOutcome()
+
+    def _notify_readers(self, tier: ShardTier) -> None:
+        """Wake the readers of a followed shard, whose head has news."""
+        for partition in self._registry.partitions():
+            if partition.shard is tier.shard:
+                partition.signal.notify()
 
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:

@@ -81,6 +81,7 @@ def collection_outcome(report: CollectReport) -> PassOutcome:
             CLOCK: max(report.waiting_count, 1) if report.is_refused else 0,
             "pinned": report.pinned_count,
             _word(NOT_FINALIZED): report.unfinalized_count,
+            "kept-by-store": report.kept_count,
         },
         report.failures,
     )

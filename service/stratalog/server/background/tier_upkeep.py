@@ -47,6 +47,8 @@ class TierUpkeep:
     catalog: Catalog
     registry: PartitionRegistry
     verifications: VerificationLog
+    store_remarks: tuple[str, ...] = ()
+    """Texts for people about a store that keeps deleted data, as of the start of the server."""
 
     @staticmethod
     def of(
@@ -55,8 +57,11 @@ class TierUpkeep:
         catalog: Catalog,
         registry: PartitionRegistry,
         verifications: VerificationLog,
+        store_remarks: Iterable[str] = (),
     ) -> TierUpkeep:
-        return TierUpkeep(tuple(tiers), tuple(foreign), catalog, registry, verifications)
+        return TierUpkeep(
+            tuple(tiers), tuple(foreign), catalog, registry, verifications, tuple(store_remarks)
+        )
 
     def verify(self, topics: Collection[str], operation: Operation, *, reads_data: bool) -> None:
         """Check the metadata, and read all tiered data of the named topics (all if none is named) unless not

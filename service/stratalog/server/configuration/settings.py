@@ -23,7 +23,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
-MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "shard_count")
+MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "shard_count", "read_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,9 @@ class ServerSettings:
     own_shards: tuple[int, ...] = ()
     """Numbers of the shards that this server claims and serves; other servers have the others. Empty: all. No
     two servers that run may own the same shard: the later one would take it over."""
+    read_only: bool = False
+    """Serve reads of tiered topics from the store alone, without a claim, beside the owner. The data
+    directory must be empty or missing, and is of no use afterwards."""
 
     max_request_bytes: int = 32 * MIB
     """Largest request message. No topic may set `max.message.bytes` above it."""

@@ -64,12 +64,20 @@ class HostedPartition:
         self._intact_from_offset = 0
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
-        self.identity = LogIdentity(
+        self._identity = LogIdentity(
             topic=log.topic_partition.topic,
             topic_id=str(log.topic_id),
             partition=log.topic_partition.partition,
             leader_epoch=shard.claimed.epoch,
         )
+
+    @property
+    def identity(self) -> LogIdentity:
+        return self._identity
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return self.log.offsets.local_log_start_offset
 
     @property
     def is_tiered(self) -> bool:

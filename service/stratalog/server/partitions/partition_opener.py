@@ -38,6 +38,7 @@ from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
@@ -70,7 +71,8 @@ class PartitionHost:
         tiered data below. `fencing_token` returns the partition's. `ensure_room`: see `HostedPartition`.
         Touches disk and network. Raises StoreError, DataDirectoryError.
         """
-        restore_log(log, reader)
+        if not shard.is_followed:
+            restore_log(log, reader)
         signal = PartitionSignal(self._loop)
 
         def ensure_heard() -> None:
@@ -87,7 +89,8 @@ class PartitionHost:
             on_advance=signal.notify,
             fencing_token=fencing_token,
         )
-        return HostedPartition(log, shard, reader, writer, signal, ensure_room)
+        make = FollowedPartition if shard.is_followed else HostedPartition
+        return make(log, shard, reader, writer, signal, ensure_room)
 
 
 class WantedPartition(NamedTuple):

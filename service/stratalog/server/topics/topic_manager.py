@@ -328,6 +328,9 @@ class TopicManager:
     def _drop_leftovers(self) -> int:
         dropped_count = 0
         for shard in self._shards:
+            if shard.is_followed:
+                # The owner does it.
+                continue
             topic_ids = {tip.topic_id for tip in shard.metadata.state().partitions}
             for topic_id in topic_ids:
                 entry = self._catalog.by_id(topic_id)

@@ -9,7 +9,8 @@
    * the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
      object that an inline commit brings, so the collector folds first where necessary.
    Files are deleted in bulk, then forgotten in a commit. After a crash in between, the next pass deletes
-   missing files again, which is no error.
+   missing files again, which is no error. A file that the store keeps, because it is locked, stays dropped
+   and is tried again after a day; it holds up no other file.
 4. Files that were never committed are swept (`orphan_sweep`).
 
 Topics play no part in this: a store without any is collected as well. Each pass is bounded; the next one goes
@@ -35,6 +36,7 @@ from stratalog.remote.metadata.head.head_judge import trimmable_before
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.store_layout import first_seq_of_history
+from stratalog.remote.tier.allowed_deletion import delete_allowed
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind, OrphanSweep, SweepReport, SweepSettings
 
 MAX_LISTED_COUNT = 1000
@@ -42,6 +44,8 @@ MAX_LISTED_COUNT = 1000
 WRONG_CLOCK = (
     "the clocks of this server and of the store differ by more than five minutes; correct the wrong one"
 )
+REFUSED_RETRY_MS = 24 * 60 * 60 * 1000
+"""Time after which the deletion of a file that the store keeps is tried again."""
 _TRIMMED_IN_A_COMMIT = 200
 """History files that one commit drops: their names are in the head until it is folded."""
 _NO_ORPHANS: Mapping[OrphanKind, int] = MappingProxyType({})
@@ -84,6 +88,8 @@ class CollectReport(NamedTuple):
     waiting_bytes: int = 0
     pinned_count: int = 0
     """Those of them that are due, and that a pin holds."""
+    kept_count: int = 0
+    """Dropped files and orphans that are due, and that the store refuses to delete."""
     clock_skew_ms: int = 0
     refusal: str = ""
     """Why nothing at all is deleted: the own clock is wrong."""
@@ -129,6 +135,7 @@ class CollectReport(NamedTuple):
             waiting_count=self.waiting_count + other.waiting_count,
             waiting_bytes=self.waiting_bytes + other.waiting_bytes,
             pinned_count=self.pinned_count + other.pinned_count,
+            kept_count=self.kept_count + other.kept_count,
             clock_skew_ms=max(self.clock_skew_ms, other.clock_skew_ms, key=abs),
             refusal=self.refusal or other.refusal,
             deleted=(*self.deleted, *other.deleted)[:MAX_LISTED_COUNT],
@@ -193,7 +200,8 @@ class Collector:
 
 
 class _LogCollection:
-    """Collects the files of one log. Thread-safe as the collector is."""
+    """Collects the files of one log. Thread-safe as the collector is: two passes at once may both try a file
+    that the store keeps, or lose the note of one, which is then tried again."""
 
     def __init__(
         self,
@@ -206,6 +214,8 @@ class _LogCollection:
         self._log = log
         self._settings = settings
         self._sweep = sweep
+        self._kept_until_ms: Mapping[str, int] = {}
+        """Dropped files that the store refused to delete, and when each is tried again, by its clock."""
 
     def refused(self) -> CollectReport:
         """The report of a log of which nothing may be deleted."""
@@ -240,9 +250,10 @@ class _LogCollection:
         trimmed_count = 0
         if is_whole or self._sweep.is_whole_due(now_ms):
             trimmed_count = self._trim(now_ms, stop)
-        due = self._collect(now_ms, stop)
+        due, failures = self._collect(now_ms, stop)
         report = self._dropped_report(self._log.state(), due, "", now_ms)
         swept = self._sweep.run(now_ms, stop, is_whole=is_whole)
+        report = report._replace(kept_count=len(self._kept_until_ms), failures=failures)
         return report.plus(_sweep_report(swept))._replace(
             trimmed_count=trimmed_count, expired_pin_count=len(expired)
         )
@@ -255,19 +266,40 @@ class _LogCollection:
         end_ms = now_ms - self._settings.grace_ms
         return [file for file in state.dropped if file.time_ms <= end_ms]
 
-    def _collect(self, now_ms: int, stop: StopSignal) -> list[DroppedObject]:
+    def _collect(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], tuple[str, ...]]:
+        """Delete and forget dropped files; returns them, and the refusals of the store."""
         state: HeadState = self._log.state()
         if not all(map(state.is_deletable, self._due(state, now_ms))):
             self._log.fold()
             state = self._log.state()
-        due = [file for file in self._due(state, now_ms) if state.is_deletable(file)]
+        dropped = state.dropped_objects
+        kept = {
+            name: until_ms
+            for name, until_ms in self._kept_until_ms.items()
+            if until_ms > now_ms and name in dropped
+        }
+        due = [
+            file for file in self._due(state, now_ms) if state.is_deletable(file) and file.name not in kept
+        ]
         due = due[: self._settings.max_file_count]
+        deleted: list[DroppedObject] = []
+        failures: list[str] = []
         for start in range(0, len(due), self._settings.batch_count):
             stop.check()
             files = due[start : start + self._settings.batch_count]
-            self._store.delete_many([file.key(self._log.layout) for file in files])
-            self._log.forget([file.name for file in files])
-        return due
+            refused, failure = delete_allowed(self._store, [file.key(self._log.layout) for file in files])
+            failures += failure
+            kept.update(
+                (file.name, now_ms + REFUSED_RETRY_MS)
+                for file in files
+                if file.key(self._log.layout) in refused
+            )
+            gone = [file for file in files if file.name not in kept]
+            if gone:
+                self._log.forget([file.name for file in gone])
+            deleted += gone
+        self._kept_until_ms = kept
+        return deleted, tuple(failures[:1])
 
     def _trim(self, now_ms: int, stop: StopSignal) -> int:
         """Drop old history, one commit for each `_TRIMMED_IN_A_COMMIT` files; returns their number."""
@@ -335,6 +367,7 @@ def _sweep_report(swept: SweepReport) -> CollectReport:
     return CollectReport(
         orphan_counts=MappingProxyType(counts),
         orphan_bytes=MappingProxyType(sizes),
+        kept_count=swept.kept_count,
         orphans=swept.deleted[:MAX_LISTED_COUNT],
         waiting_orphans=swept.waiting[:MAX_LISTED_COUNT],
         failures=swept.failures,

@@ -42,7 +42,7 @@ class ServerInfo:
             owned_shards=[
                 admin_pb2.OwnedShard(shard=shard.metadata.shard, epoch=shard.claimed.epoch)
                 for shard in self._tier.shards
-                if not shard.is_fenced
+                if not shard.is_fenced and not shard.is_followed
             ],
             limits=admin_pb2.ServerLimits(
                 max_request_bytes=settings.max_request_bytes,

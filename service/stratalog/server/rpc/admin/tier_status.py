@@ -57,6 +57,7 @@ def tier_status_message(
         next_page_token=page.next_page_token,
     )
     if cursor.after is None:
+        message.store_remarks.extend(engine.tier.upkeep.store_remarks)
         message.shards.extend(_shard_messages(engine.tier.shards))
         message.passes.extend(map(_pass_message, engine.passes.statuses()))
     for _, item in page.items:
