@@ -14,8 +14,8 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.record.batch import batches, decode
 from stratalog.remote.objects.object_directory import read_slice_index
-from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.slice_source import RemoteReaderSettings
+from stratalog.remote.read.remote_reader import RemoteReader
+from stratalog.remote.read.slice_source import RemoteReaderSettings
 from tests.support.logs.sampling import examples_of
 from tests.support.tiered.tiered_site import TieredSite
 from tests.support.tiered.transaction_history import PRODUCERS, STEPS, Step, TransactionHistory

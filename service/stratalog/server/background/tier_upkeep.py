@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from stratalog.compaction.tier_verification import VerificationReport
+from stratalog.remote.read.slice_source import ReaderCaches
 from stratalog.remote.tier.collector import CollectReport
-from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome

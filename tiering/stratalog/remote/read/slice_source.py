@@ -22,8 +22,8 @@ from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.read.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.remote.tier.loading_cache import CacheStats, LoadingCache
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

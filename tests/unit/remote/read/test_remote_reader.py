@@ -28,8 +28,8 @@ from stratalog.record.record import Record
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.slice_source import RemoteReaderSettings
+from stratalog.remote.read.remote_reader import RemoteReader
+from stratalog.remote.read.slice_source import RemoteReaderSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem

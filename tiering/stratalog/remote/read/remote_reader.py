@@ -35,8 +35,8 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
-from stratalog.remote.tier.slice_source import ReaderCaches, RemoteReaderSettings, SliceBatch, SliceSource
-from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
+from stratalog.remote.read.slice_source import ReaderCaches, RemoteReaderSettings, SliceBatch, SliceSource
+from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.timestamp_offset import TimestampOffset
 

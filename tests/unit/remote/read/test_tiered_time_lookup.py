@@ -13,8 +13,8 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceSource
-from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
+from stratalog.remote.read.slice_source import RemoteReaderSettings, SliceSource
+from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
