@@ -1390,7 +1390,7 @@ Global___DescribeCachesRequest: _TypeAlias = DescribeCachesRequest  # noqa: Y015
 
 @_typing.final
 class CacheStatus(_message.Message):
-    """One cache of a shard. Counts are since the start of the server."""
+    """One cache. Counts are since the start of the server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1402,7 +1402,7 @@ class CacheStatus(_message.Message):
     HIT_COUNT_FIELD_NUMBER: _builtins.int
     MISS_COUNT_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
-    """The number of the shard."""
+    """The number of the shard; -1: all shards share the cache."""
     contents: Global___CacheContents.ValueType
     """Says what it holds."""
     entry_count: _builtins.int

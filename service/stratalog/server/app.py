@@ -163,7 +163,8 @@ class Server:
             ids=self._ids,
             stop=self._closing.stop,
         )
-        builder = StorageEngineBuilder(seams, self.settings, self.settings.endpoint(self.port))
+        endpoint = self.settings.endpoint(self.port)
+        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(

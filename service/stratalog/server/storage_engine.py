@@ -56,6 +56,7 @@ from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
@@ -173,8 +174,15 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(self, seams: EngineSeams, settings: ServerSettings, endpoint: str) -> None:
-        """`endpoint`: HOST:PORT where clients reach this server; its claims have it."""
+    def __init__(
+        self,
+        seams: EngineSeams,
+        settings: ServerSettings,
+        endpoint: str,
+        threads: ReadThreads | None = None,
+    ) -> None:
+        """`endpoint`: HOST:PORT where clients reach this server; its claims have it. `threads` are for the
+        readers of tiered data, which do everything by themselves without."""
         self._seams = seams
         self._endpoint = endpoint
         self._store = seams.store
@@ -185,6 +193,7 @@ class StorageEngineBuilder:
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
+        self._reads = ObjectReads(self._store, threads or ReadThreads.none())
 
     def open(
         self,
@@ -385,7 +394,7 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(tiers, self._registry),
+            upkeep=TierUpkeep.of(tiers, self._registry, self._reads),
         )
 
     def _hosted_topics(
@@ -435,7 +444,9 @@ class StorageEngineBuilder:
                 endpoint=self._endpoint,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
-            tiers.append(self._tier(logs, shard, identity, catalog, runtime))
+            tiers.append(
+                self._tier(logs, shard, identity, catalog, runtime, RemoteReader(self._reads, metadata))
+            )
         return tiers
 
     def _tier(
@@ -445,6 +456,7 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         catalog: Catalog,
         runtime: RuntimeConfig,
+        reader: RemoteReader,
     ) -> ShardTier:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
@@ -485,7 +497,7 @@ class StorageEngineBuilder:
                 CollectorSettings(history_ms=self._settings.history_ms),
             ),
             compactor=compactor,
-            reader=RemoteReader(self._store, shard.metadata),
+            reader=reader,
             verification=TierVerification(store, shard.metadata),
         )
 

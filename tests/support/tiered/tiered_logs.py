@@ -44,6 +44,7 @@ from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadRep
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.decoded_records import decode_all
+from tests.support.tiered.inline_reads import inline_reads
 
 
 class UploadThreads(Clock, Protocol):
@@ -109,7 +110,7 @@ class TieredLogs:
             ),
             lambda: settings,
         )
-        self.reader = RemoteReader(store, self.metadata)
+        self.reader = RemoteReader(inline_reads(store), self.metadata)
         self.logs: dict[TopicPartition, UnifiedLog] = {}
 
     def create_topic(

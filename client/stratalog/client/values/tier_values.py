@@ -366,10 +366,10 @@ class ExplainedPartition(NamedTuple):
 
 
 class CacheStatus(NamedTuple):
-    """One cache of a shard. Counts are since the start of the server."""
+    """One cache. Counts are since the start of the server."""
 
     shard: int
-    """The number of the shard."""
+    """The number of the shard; -1: all shards share the cache."""
     contents: CacheContents
     """Says what it holds."""
     entry_count: int

@@ -4,11 +4,11 @@ readers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from stratalog.compaction.tier_verification import VerificationReport
-from stratalog.remote.read.slice_source import ReaderCaches
+from stratalog.remote.read.object_reads import ObjectReads, ReaderCaches
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
@@ -25,10 +25,11 @@ class TierUpkeep:
 
     tiers: tuple[ShardTier, ...]
     registry: PartitionRegistry
+    reads: ObjectReads
 
     @staticmethod
-    def of(tiers: Iterable[ShardTier], registry: PartitionRegistry) -> TierUpkeep:
-        return TierUpkeep(tuple(tiers), registry)
+    def of(tiers: Iterable[ShardTier], registry: PartitionRegistry, reads: ObjectReads) -> TierUpkeep:
+        return TierUpkeep(tuple(tiers), registry, reads)
 
     def verify(self, topics: Collection[str], operation: Operation) -> None:
         """Read all tiered data of the named topics (all if none is named) and compare it with the metadata.
@@ -80,10 +81,10 @@ class TierUpkeep:
         )
         return collection_outcome(done)
 
-    def caches(self) -> Mapping[int, ReaderCaches]:
-        """The caches of tiered data, by the number of the shard."""
-        return {number: tier.reader.cache_stats for number, tier in enumerate(self.tiers)}
+    def caches(self) -> ReaderCaches:
+        """The caches of tiered data, which all shards share."""
+        return self.reads.cache_stats
 
     def empty_caches(self) -> int:
         """Empty the caches; returns the size of their values."""
-        return sum(tier.reader.empty_caches() for tier in self.tiers)
+        return self.reads.empty_caches()

@@ -13,11 +13,12 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.read.slice_source import RemoteReaderSettings, SliceSource
+from stratalog.remote.read.slice_source import SliceSource
 from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.tiered_store import TieredStore
 
 NEWEST_MS = 20
@@ -56,7 +57,7 @@ def test_times_are_those_of_records_and_markers(slices: list[list[One]], data: s
         log += found
     log_start_offset = data.draw(st.integers(0, len(log)))
     tiered.advance_log_start(tip, log_start_offset)
-    lookup = TieredTimeLookup(SliceSource(store, tiered.layout, RemoteReaderSettings()))
+    lookup = TieredTimeLookup(SliceSource(inline_reads(store), tiered.layout))
     check_times(lookup, tiered, tiered.partition(tip), list(enumerate(log))[log_start_offset:])
 
 

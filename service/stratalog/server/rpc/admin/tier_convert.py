@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 
 from stratalog.base.errors import LogStoreError
@@ -11,7 +11,7 @@ from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.read.loading_cache import CacheStats
-from stratalog.remote.read.slice_source import ReaderCaches
+from stratalog.remote.read.object_reads import ReaderCaches
 from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
@@ -19,6 +19,8 @@ from stratalog.server.rpc.status import bounded_reason
 from stratalog.v1 import tier_pb2
 
 _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
+
+_ALL_SHARDS = -1
 
 
 def idle_topic_message(idle: IdleTopic) -> tier_pb2.IdleTopic:
@@ -96,21 +98,15 @@ def _expired_messages(
         )
 
 
-def caches_message(caches: Mapping[int, ReaderCaches]) -> tier_pb2.DescribeCachesResponse:
-    """The caches of all shards."""
+def caches_message(caches: ReaderCaches) -> tier_pb2.DescribeCachesResponse:
+    """The caches of tiered data."""
     return tier_pb2.DescribeCachesResponse(
         caches=[
-            _cache_message(shard, contents, stats)
-            for shard, found in sorted(caches.items())
-            for contents, stats in (
-                (tier_pb2.CACHE_CONTENTS_DATA, found.data),
-                (tier_pb2.CACHE_CONTENTS_INDEX, found.indexes),
-            )
+            _cache_message(tier_pb2.CACHE_CONTENTS_DATA, caches.data),
+            _cache_message(tier_pb2.CACHE_CONTENTS_INDEX, caches.indexes),
         ]
     )
 
 
-def _cache_message(
-    shard: int, contents: tier_pb2.CacheContents.ValueType, stats: CacheStats
-) -> tier_pb2.CacheStatus:
-    return tier_pb2.CacheStatus(shard=shard, contents=contents, **stats._asdict())
+def _cache_message(contents: tier_pb2.CacheContents.ValueType, stats: CacheStats) -> tier_pb2.CacheStatus:
+    return tier_pb2.CacheStatus(shard=_ALL_SHARDS, contents=contents, **stats._asdict())
