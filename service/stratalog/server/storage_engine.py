@@ -193,7 +193,7 @@ class StorageEngineBuilder:
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
-        self._reads = ObjectReads(self._store, threads or ReadThreads.none())
+        self._reads = ObjectReads(self._store, self._clock, threads or ReadThreads.none())
 
     def open(
         self,

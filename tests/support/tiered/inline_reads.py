@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
+from stratalog.testing.manual_clock import ManualClock
 
 
 def inline_reads(store: ObjectStore, settings: RemoteReaderSettings | None = None) -> ObjectReads:
     """Caches of their own, with read-ahead at once."""
-    return ObjectReads(store, ReadThreads.none(), settings)
+    return ObjectReads(store, ManualClock(), ReadThreads.none(), settings)

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
+from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import RunBeside
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.read.hedged_gets import HedgedGets
 from stratalog.remote.read.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.read.neighbour_reads import NeighbourReads
 from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
@@ -26,6 +28,10 @@ class RemoteReaderSettings:
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
+    hedge_percent: int = 5
+    """Most second requests for slow ones, in percent of all; 0: none."""
+    hedge_least_ms: int = 5
+    """Requests of a size that mostly take less than this get no second one."""
     data_cache_bytes: int = 256 << 20
     """Data of objects in memory. At least a few chunks for each reader that lags behind."""
     index_cache_bytes: int = 32 << 20
@@ -35,6 +41,7 @@ class RemoteReaderSettings:
         assert self.first_bytes > 0
         assert self.chunk_bytes > 0
         assert self.read_ahead_bytes >= 0
+        assert 0 <= self.hedge_percent <= 100
         assert self.data_cache_bytes >= 0
         assert self.index_cache_bytes >= 0
 
@@ -51,22 +58,30 @@ class ReadThreads(NamedTuple):
 
     ahead: RunBeside
     """Runs loads of read-ahead, which may wait for requests."""
+    requests: RunBeside
+    """Runs single requests, which wait for nothing else."""
 
     @staticmethod
     def none() -> ReadThreads:
         """Everything runs at once, within the read."""
-        return ReadThreads(_at_once)
+        return ReadThreads(_at_once, _at_once)
 
 
 class ObjectReads:
     """Reads objects of a store through bounded caches. Thread-safe: its parts are."""
 
     def __init__(
-        self, store: ObjectStore, threads: ReadThreads, settings: RemoteReaderSettings | None = None
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        threads: ReadThreads,
+        settings: RemoteReaderSettings | None = None,
     ) -> None:
         self.settings = settings or RemoteReaderSettings()
-        self.store = store
-        self.ranges = RangeCache(self.settings.data_cache_bytes, self._fetch)
+        self.gets = HedgedGets(
+            store, clock, threads.requests, self.settings.hedge_percent, self.settings.hedge_least_ms
+        )
+        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get)
         self.indexes: LoadingCache[tuple[str, int], SliceIndex] = LoadingCache(
             self.settings.index_cache_bytes, _index_size_bytes
         )
@@ -94,9 +109,6 @@ class ObjectReads:
             return None
         self._threads.ahead(lambda: _ignoring_failure(lambda: self.ranges.load_ahead(one)))
         return one.end
-
-    def _fetch(self, key: str, start: int, end: int) -> bytes:
-        return self.store.get_range(key, start, end - start)
 
 
 def _at_once(task: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
-from stratalog.remote.objects.object_directory import read_slice_index
+from stratalog.remote.objects.object_directory import parse_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.read.object_reads import ObjectReads
@@ -153,9 +153,18 @@ class SliceSource:
     def index(self, live: LiveSlice) -> SliceIndex:
         """The slice's index: one small GET, or none. Raises ObjectNotFoundError, StoreCorruptError."""
         key = (self.key(live.object_name), live.entry.data_position)
-        return self._reads.indexes.get(
-            key, lambda: read_slice_index(self._reads.store, self._layout, live.object_name, live.entry)
-        )
+        return self._reads.indexes.get(key, lambda: self._fetched_index(live))
+
+    def _fetched_index(self, live: LiveSlice) -> SliceIndex:
+        key, part = self.key(live.object_name), live.entry.index
+        end = part.position + part.size_bytes
+        try:
+            data = self._reads.gets.get(key, part.position, end)
+            return parse_slice_index(data, live.object_name, live.entry)
+        except StoreCorruptError:
+            # A connection may have garbled bytes that the store holds intact.
+            data = self._reads.gets.get(key, part.position, end)
+            return parse_slice_index(data, live.object_name, live.entry)
 
     def cursor(self, ref: ObjectRef, live: LiveSlice, position: int, window_bytes: int) -> SliceCursor:
         """A cursor at the batch that begins at `position` of the slice's data, counted from its start."""
