@@ -130,6 +130,8 @@ class _CacheContentsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheCo
     """Chunks of objects."""
     CACHE_CONTENTS_INDEX: _CacheContents.ValueType  # 2
     """Indexes of slices."""
+    CACHE_CONTENTS_DISK: _CacheContents.ValueType  # 3
+    """Data on the server's disk, if it has such a cache."""
 
 class CacheContents(_CacheContents, metaclass=_CacheContentsEnumTypeWrapper):
     """Says what a cache holds."""
@@ -140,6 +142,8 @@ CACHE_CONTENTS_DATA: CacheContents.ValueType  # 1
 """Chunks of objects."""
 CACHE_CONTENTS_INDEX: CacheContents.ValueType  # 2
 """Indexes of slices."""
+CACHE_CONTENTS_DISK: CacheContents.ValueType  # 3
+"""Data on the server's disk, if it has such a cache."""
 Global___CacheContents: _TypeAlias = CacheContents  # noqa: Y015
 
 @_typing.final

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -56,7 +56,8 @@ from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
-from stratalog.remote.read.object_reads import ObjectReads, ReadThreads
+from stratalog.remote.read.disk_cache import DiskCache
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
@@ -193,7 +194,14 @@ class StorageEngineBuilder:
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
-        self._reads = ObjectReads(self._store, self._clock, threads or ReadThreads.none())
+        threads = threads or ReadThreads.none()
+        config = BrokerConfig.from_overrides(settings.config)
+        self._disk_cache = DiskCache(
+            seams.filesystem, f"{self._data_dir}/cache", config.read_disk_cache_bytes, threads.ahead
+        )
+        self._reads = ObjectReads(
+            self._store, self._clock, threads, _reader_settings(config), self._disk_cache
+        )
 
     def open(
         self,
@@ -216,6 +224,7 @@ class StorageEngineBuilder:
             logs = self._open_logs(on_all_failed)
             undo.callback(logs.close)
             on_logs(logs)
+            self._disk_cache.open()
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 require_conditional_writes(self._store, self._ids)
@@ -371,7 +380,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                pressure=DiskPressure(self._registry, space, logs.removals),
+                pressure=DiskPressure(self._registry, space, logs.removals, self._yield_cache),
             ),
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
@@ -396,6 +405,12 @@ class StorageEngineBuilder:
             retention=TierRetention(self._registry, manager, local_retention),
             upkeep=TierUpkeep.of(tiers, self._registry, self._reads),
         )
+
+    def _yield_cache(self, shortages: Mapping[str, int]) -> Mapping[str, int]:
+        """Let the cache on disk give back what its directory is short of; returns the bytes by directory."""
+        wanted_bytes = shortages.get(self._data_dir, 0)
+        freed_bytes = self._disk_cache.yield_space(max(wanted_bytes, int(self._data_dir in shortages)))
+        return {self._data_dir: freed_bytes} if freed_bytes else {}
 
     def _hosted_topics(
         self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
@@ -510,6 +525,15 @@ def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
         stall_ms=config.copy_stall_ms,
         max_bytes_per_s=config.max_copied_bytes_per_s,
         max_requests_per_s=config.max_copy_requests_per_s,
+    )
+
+
+def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
+    return RemoteReaderSettings(
+        chunk_bytes=config.read_chunk_bytes,
+        read_ahead_bytes=config.read_ahead_bytes,
+        hedge_percent=config.read_hedge_percent,
+        data_cache_bytes=config.read_cache_bytes,
     )
 
 

@@ -423,7 +423,7 @@ def _print_collection(result: values.CollectionResult) -> None:
 @json_option
 @server_option
 def caches(empty: bool, as_json: bool, server: str) -> None:
-    """Show the caches of tiered data in the server's memory.
+    """Show the caches of tiered data in the server's memory and on its disk.
 
     \b
     Examples:
@@ -441,7 +441,7 @@ def caches(empty: bool, as_json: bool, server: str) -> None:
         ("SHARD", "CACHE", "ENTRIES", "SIZE", "CAPACITY", "HITS", "MISSES"),
         [
             (
-                one.shard,
+                "all" if one.shard < 0 else one.shard,
                 one.contents,
                 one.entry_count,
                 str(ByteSize(one.size_bytes)),

@@ -61,6 +61,8 @@ class CacheContents(enum.StrEnum):
     """Chunks of objects."""
     INDEX = "index"
     """Indexes of slices."""
+    DISK = "disk"
+    """Data on the server's disk, if it has such a cache."""
     UNKNOWN = "unknown"
     """A value that only newer servers know."""
 

@@ -11,6 +11,7 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import RunBeside
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.read.hedged_gets import HedgedGets
 from stratalog.remote.read.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.read.neighbour_reads import NeighbourReads
@@ -51,6 +52,8 @@ class ReaderCaches(NamedTuple):
 
     data: CacheStats
     indexes: CacheStats
+    disk: CacheStats | None
+    """None without a cache on disk."""
 
 
 class ReadThreads(NamedTuple):
@@ -76,12 +79,14 @@ class ObjectReads:
         clock: Clock,
         threads: ReadThreads,
         settings: RemoteReaderSettings | None = None,
+        disk: DiskCache | None = None,
     ) -> None:
         self.settings = settings or RemoteReaderSettings()
         self.gets = HedgedGets(
             store, clock, threads.requests, self.settings.hedge_percent, self.settings.hedge_least_ms
         )
-        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get)
+        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get, disk)
+        self.disk = disk
         self.indexes: LoadingCache[tuple[str, int], SliceIndex] = LoadingCache(
             self.settings.index_cache_bytes, _index_size_bytes
         )
@@ -90,7 +95,9 @@ class ObjectReads:
 
     @property
     def cache_stats(self) -> ReaderCaches:
-        return ReaderCaches(self.ranges.stats, self.indexes.stats)
+        return ReaderCaches(
+            self.ranges.stats, self.indexes.stats, None if self.disk is None else self.disk.stats
+        )
 
     @property
     def read_ahead_stats(self) -> ReadAheadStats:
@@ -98,7 +105,8 @@ class ObjectReads:
 
     def empty_caches(self) -> int:
         """Empty all caches; returns the size of their values. Readers fetch the data again."""
-        return self.ranges.clear() + self.indexes.clear()
+        on_disk_bytes = 0 if self.disk is None else self.disk.clear()
+        return self.ranges.clear() + self.indexes.clear() + on_disk_bytes
 
     def read_ahead(self, key: str, position: int, end: int) -> int | None:
         """Load [position, end) on another thread, or less where another range begins; returns the end. None

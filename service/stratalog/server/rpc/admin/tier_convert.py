@@ -100,12 +100,13 @@ def _expired_messages(
 
 def caches_message(caches: ReaderCaches) -> tier_pb2.DescribeCachesResponse:
     """The caches of tiered data."""
-    return tier_pb2.DescribeCachesResponse(
-        caches=[
-            _cache_message(tier_pb2.CACHE_CONTENTS_DATA, caches.data),
-            _cache_message(tier_pb2.CACHE_CONTENTS_INDEX, caches.indexes),
-        ]
-    )
+    found = [
+        _cache_message(tier_pb2.CACHE_CONTENTS_DATA, caches.data),
+        _cache_message(tier_pb2.CACHE_CONTENTS_INDEX, caches.indexes),
+    ]
+    if caches.disk is not None and caches.disk.capacity_bytes:
+        found.append(_cache_message(tier_pb2.CACHE_CONTENTS_DISK, caches.disk))
+    return tier_pb2.DescribeCachesResponse(caches=found)
 
 
 def _cache_message(contents: tier_pb2.CacheContents.ValueType, stats: CacheStats) -> tier_pb2.CacheStatus:
