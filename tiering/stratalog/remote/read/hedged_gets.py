@@ -18,7 +18,7 @@ from stratalog.base.scheduler import RunBeside
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.read.get_latencies import GetLatencies
 
-_PIECE_BYTES: Final = 256 << 10
+_PIECE_BYTES: Final = 1 << 20
 _MAX_CREDIT: Final = 8.0
 """Rivals that quick requests may save up for a slow moment."""
 _DEADLINE_S: Final = 120.0
@@ -29,16 +29,16 @@ MIN_SAMPLE_COUNT: Final = 64
 class GetStats(NamedTuple):
     """The GETs of readers, since the start."""
 
-    get_count: int
+    get_count: int = 0
     """Ranges that were fetched."""
-    size_bytes: int
+    size_bytes: int = 0
     """Of these ranges."""
-    duration_s: float
+    duration_s: float = 0.0
     """The time that they took together."""
-    failed_count: int
-    hedge_count: int
+    failed_count: int = 0
+    hedge_count: int = 0
     """Second requests for a range."""
-    hedge_won_count: int
+    hedge_won_count: int = 0
     """Second requests that answered first."""
 
 
@@ -139,7 +139,7 @@ class HedgedGets:
         self._latencies = GetLatencies(MIN_SAMPLE_COUNT)
         self._lock = threading.Lock()
         self._credit = 0.0
-        self._stats = GetStats(0, 0, 0.0, 0, 0, 0)
+        self._stats = GetStats()
 
     @property
     def stats(self) -> GetStats:
