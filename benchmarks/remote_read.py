@@ -1,7 +1,7 @@
 """Cold reads of tiered data through gRPC, beside bare ranged GETs of the same objects.
 
 The sequential reference fetches the objects' bytes in ranges of 4 MiB with as many connections as the server
-has threads for reads of tiered data, by boto3 alone. Ours are fetches of all partitions side by side, whose
+has threads for reads of tiered data, by boto3 alone. Ours are streams of all partitions side by side, whose
 batches are counted and not decoded; the server proves each checksum. The reference of a first read of a
 record is two bare GETs of the sizes that such a read needs, one after the other. Both talk to one S3 server
 (SeaweedFS) on the same machine, which takes its share of the processors. Without that server there is nothing
@@ -108,13 +108,13 @@ class Bench:
         return sum(await asyncio.gather(*map(self._read_partition, range(PARTITION_COUNT))))
 
     async def _read_partition(self, partition: int) -> int:
-        offset = size_bytes = 0
-        while offset < self.record_counts[partition]:
-            answer = await self._log.Fetch(self._request(partition, offset, 4 << 20))
+        size_bytes = 0
+        request = self._request(partition, 0, 4 << 20)
+        async for answer in self._log.FetchStream(request):
             [found] = answer.partitions
             size_bytes += len(found.batches)
-            assert found.next_fetch_offset > offset
-            offset = found.next_fetch_offset
+            if found.next_fetch_offset >= self.record_counts[partition]:
+                break
         return size_bytes
 
     async def read_one(self, partition: int, offset: int) -> None:

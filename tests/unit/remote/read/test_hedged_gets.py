@@ -27,7 +27,7 @@ class Network:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.durations_s: list[float] = []
-        """Of the next requests; later ones take `NORMAL_S`."""
+        """The next requests take so long; later ones take `NORMAL_S`."""
         self.arrivals: list[tuple[float, Callable[[], None]]] = []
         self.sent_count = 0
         self.fails: list[bool] = []

@@ -23,7 +23,7 @@ from stratalog.remote.read.range_file import FileRange, decode_file, encode_head
 from stratalog.remote.read.range_map import RangeMap
 
 _BLOCK_BYTES = 4096
-"""What a file takes is a multiple of this."""
+"""The space of a file is a multiple of this."""
 _MAX_WRITE_COUNT = 16
 """Ranges that wait to be written; one more is not kept."""
 

@@ -32,7 +32,7 @@ class GetStats(NamedTuple):
     get_count: int = 0
     """Ranges that were fetched."""
     size_bytes: int = 0
-    """Of these ranges."""
+    """Size of these ranges."""
     duration_s: float = 0.0
     """The time that they took together."""
     failed_count: int = 0

@@ -1,4 +1,4 @@
-"""What the readers of all shards of a store share: their caches and their requests, within one budget."""
+"""The caches and requests that the readers of all shards of a store share, within one budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RemoteReaderSettings:
     """Sizes of requests and caches. Immutable."""
 
     first_bytes: int = 64 << 10
-    """What the first read of a reader wants at once, where it needs no index: about one index interval."""
+    """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
     """Largest request for data, which sequential readers come to."""
     read_ahead_bytes: int = 32 << 20

@@ -29,18 +29,18 @@ FetchRange = Callable[[str, int, int], bytes]
 """Returns bytes [start, end) of the object with a key. Raises StoreError."""
 
 _OVERHEAD_BYTES = 512
-"""What a range takes beside its data, so that many small ones are bounded, too."""
+"""Memory of a range beside its data, so that many small ones are bounded, too."""
 
 
 class ReadAheadStats(NamedTuple):
     """Bytes that read-ahead has loaded, since the start."""
 
     used_bytes: int
-    """Of ranges that a reader has used."""
+    """Ranges that a reader has used."""
     wasted_bytes: int
-    """Of ranges that were evicted before."""
+    """Ranges that were evicted before."""
     waiting_bytes: int
-    """Of ranges that wait for their first reader, or are being loaded."""
+    """Ranges that wait for their first reader, or are being loaded."""
 
 
 class DiskExtent(NamedTuple):

@@ -4,9 +4,9 @@ The next read of a sequential reader begins at the offset where its last one end
 partition, is the name of the reader: however many readers a partition has, each is recognised, and one that
 seeks begins anew. Readers at the same offset share one entry, and lose nothing by it: the data are cached.
 
-The first read of a reader fetches one index interval. After that its window is as large as what it has read
-without a seek, within bounds: so each request is about twice as large as the one before it, and a reader that
-ends somewhere has fetched at most about twice what it read.
+The first read of a reader fetches one index interval. After that its window is twice as large as what it has
+read without a seek, within bounds: so windows at least double, and a reader that ends somewhere has fetched
+at most about three times what it read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 
 _MAX_STREAM_COUNT = 8192
+_GROWTH = 2
 
 
 class Place(NamedTuple):
@@ -38,9 +39,9 @@ class ReadStream(NamedTuple):
     """A reader between two reads."""
 
     window_bytes: int
-    """What its next read wants at once, and has read ahead; 0 for a reader that has just begun."""
+    """Size of its next request, and of what is loaded ahead of it; 0 for a reader that begins."""
     read_bytes: int
-    """What it has read since it began."""
+    """Bytes that it has read since it began."""
     place: Place | None
     """The batch behind its last one, in the same slice; None if that ended."""
 
@@ -73,7 +74,7 @@ class ReadStreams:
     ) -> ReadStream:
         """Remember where the read of a reader ended; returns how it goes on."""
         read_bytes = before.read_bytes + len(data.batches)
-        window_bytes = min(max(read_bytes, self._min_window_bytes), self._max_window_bytes)
+        window_bytes = min(max(_GROWTH * read_bytes, self._min_window_bytes), self._max_window_bytes)
         stream = ReadStream(window_bytes, read_bytes, place)
         next_offset = data.next_offset
         with self._lock:

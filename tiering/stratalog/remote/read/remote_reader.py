@@ -105,7 +105,14 @@ class RemoteReader:
         StoreUnavailableError.
         """
         is_committed = isolation is Isolation.TXN_COMMITTED
-        request = _ReadRequest(tip, offset, max_bytes, is_committed, decided_end_offset, min_one_message)
+        request = _ReadRequest(
+            tip=tip,
+            offset=offset,
+            max_bytes=max_bytes,
+            is_committed=is_committed,
+            decided_end_offset=decided_end_offset,
+            min_one_message=min_one_message,
+        )
         return self._with_fresh_head(lambda state: self._read(state, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
