@@ -6,7 +6,7 @@ marker is a record like any other.
 Timestamps may be out of order, so the search is over the highest timestamp up to each slice, which never
 falls: the first slice where it reaches the wanted time holds the first record that is new enough. That costs
 no request. Only where the slice's newest records lie below log start, or below the slice's first valid
-offset, further slices are looked at. A look-up costs the index of a slice and one of its intervals, as a rule.
+offset, further slices are looked at. A look-up mostly costs the index of a slice and one of its intervals.
 """
 
 from __future__ import annotations
