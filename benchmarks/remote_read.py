@@ -90,6 +90,9 @@ class Bench:
         )
         return len(answer["Body"].read())
 
+    def _get_range(self, one: tuple[str, int, int]) -> int:
+        return self.get(*one)
+
     def get_all(self) -> int:
         """The reference of sequential reads."""
         ranges = [
@@ -98,7 +101,7 @@ class Bench:
             for start in range(0, size, CHUNK_BYTES)
         ]
         with ThreadPoolExecutor(CONNECTION_COUNT) as pool:
-            return sum(pool.map(lambda one: self.get(*one), ranges))
+            return sum(pool.map(self._get_range, ranges))
 
     async def forget(self) -> None:
         await self._client.admin.empty_caches()

@@ -354,6 +354,19 @@ def test_reading_ahead_goes_over_slices_and_objects(object_count: int) -> None:
     assert reader.reads.cache_stats.data.miss_count == 1, "all but the first read found what it needed"
 
 
+def test_reading_ahead_begins_where_the_reader_is() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=1 << 20)
+    offset = reader.read(tip, 500, 1 << 20).next_offset
+    before = counted.gets
+    reader.read(tip, offset, 1 << 20)
+    assert counted.gets.requests - before.requests >= 2, "its own request, and what lies ahead"
+    read_on(reader, tip, offset, 1 << 20)
+    # What lies before an interval of the index is never fetched.
+    assert counted.gets.size_bytes < counted.found.tiered.partition(tip).tiered_bytes * 0.6
+
+
 def test_a_reader_that_seeks_begins_anew() -> None:
     counted = Counted.of_objects(1)
     (tip,) = counted.found.tips
