@@ -105,7 +105,7 @@ def test_a_look_up_among_many_slices_costs_an_index_and_an_interval() -> None:
     assert counting.total("GET").requests == 0
 
 
-def test_rows_of_slices_are_told_apart() -> None:
+def test_each_row_of_slices_has_its_own_times() -> None:
     clock = ManualClock()
     tiered = TieredStore(MemoryFileSystem(), MemoryObjectStore(clock), clock, SequentialIds(1))
     tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
