@@ -185,7 +185,7 @@ class TierAdmin:
         return await self._result(await self.start_collection(dry_run=dry_run), values.CollectionResult)
 
     async def describe_caches(self) -> list[values.CacheStatus]:
-        """The caches of tiered data in the server's memory."""
+        """The caches of tiered data in the server's memory and on its disk."""
         from stratalog.v1 import tier_pb2
 
         request = tier_pb2.DescribeCachesRequest()

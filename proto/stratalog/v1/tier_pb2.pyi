@@ -130,6 +130,8 @@ class _CacheContentsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheCo
     """Chunks of objects."""
     CACHE_CONTENTS_INDEX: _CacheContents.ValueType  # 2
     """Indexes of slices."""
+    CACHE_CONTENTS_DISK: _CacheContents.ValueType  # 3
+    """Data on the server's disk, if it has such a cache."""
 
 class CacheContents(_CacheContents, metaclass=_CacheContentsEnumTypeWrapper):
     """Says what a cache holds."""
@@ -140,6 +142,8 @@ CACHE_CONTENTS_DATA: CacheContents.ValueType  # 1
 """Chunks of objects."""
 CACHE_CONTENTS_INDEX: CacheContents.ValueType  # 2
 """Indexes of slices."""
+CACHE_CONTENTS_DISK: CacheContents.ValueType  # 3
+"""Data on the server's disk, if it has such a cache."""
 Global___CacheContents: _TypeAlias = CacheContents  # noqa: Y015
 
 @_typing.final
@@ -1441,7 +1445,7 @@ Global___DescribeCachesRequest: _TypeAlias = DescribeCachesRequest  # noqa: Y015
 
 @_typing.final
 class CacheStatus(_message.Message):
-    """One cache of a shard. Counts are since the start of the server."""
+    """One cache. Counts are since the start of the server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1453,7 +1457,7 @@ class CacheStatus(_message.Message):
     HIT_COUNT_FIELD_NUMBER: _builtins.int
     MISS_COUNT_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
-    """The number of the shard."""
+    """The number of the shard; -1: all shards share the cache."""
     contents: Global___CacheContents.ValueType
     """Says what it holds."""
     entry_count: _builtins.int

@@ -177,7 +177,7 @@ class TierServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCaches(self, request, context):
-        """Describes the caches of tiered data in the server's memory.
+        """Describes the caches of tiered data in the server's memory and on its disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

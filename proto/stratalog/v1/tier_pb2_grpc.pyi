@@ -59,7 +59,7 @@ class TierServiceStub:
     StartCollection: _grpc.UnaryUnaryMultiCallable[_tier_pb2.StartCollectionRequest, _tier_pb2.StartCollectionResponse]
     """Starts to delete files of the store that commits have dropped and whose grace is over."""
     DescribeCaches: _grpc.UnaryUnaryMultiCallable[_tier_pb2.DescribeCachesRequest, _tier_pb2.DescribeCachesResponse]
-    """Describes the caches of tiered data in the server's memory."""
+    """Describes the caches of tiered data in the server's memory and on its disk."""
     EmptyCaches: _grpc.UnaryUnaryMultiCallable[_tier_pb2.EmptyCachesRequest, _tier_pb2.EmptyCachesResponse]
     """Empties these caches. Readers fetch the data again."""
     FinalizeMetadata: _grpc.UnaryUnaryMultiCallable[_tier_pb2.FinalizeMetadataRequest, _tier_pb2.FinalizeMetadataResponse]
@@ -93,7 +93,7 @@ class TierServiceAsyncStub(TierServiceStub):
     StartCollection: _aio.UnaryUnaryMultiCallable[_tier_pb2.StartCollectionRequest, _tier_pb2.StartCollectionResponse]  # type: ignore[assignment]
     """Starts to delete files of the store that commits have dropped and whose grace is over."""
     DescribeCaches: _aio.UnaryUnaryMultiCallable[_tier_pb2.DescribeCachesRequest, _tier_pb2.DescribeCachesResponse]  # type: ignore[assignment]
-    """Describes the caches of tiered data in the server's memory."""
+    """Describes the caches of tiered data in the server's memory and on its disk."""
     EmptyCaches: _aio.UnaryUnaryMultiCallable[_tier_pb2.EmptyCachesRequest, _tier_pb2.EmptyCachesResponse]  # type: ignore[assignment]
     """Empties these caches. Readers fetch the data again."""
     FinalizeMetadata: _aio.UnaryUnaryMultiCallable[_tier_pb2.FinalizeMetadataRequest, _tier_pb2.FinalizeMetadataResponse]  # type: ignore[assignment]
@@ -190,7 +190,7 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tier_pb2.DescribeCachesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tier_pb2.DescribeCachesResponse, _abc.Awaitable[_tier_pb2.DescribeCachesResponse]]:
-        """Describes the caches of tiered data in the server's memory."""
+        """Describes the caches of tiered data in the server's memory and on its disk."""
 
     @_abc_1.abstractmethod
     def EmptyCaches(

@@ -148,6 +148,7 @@ class Server:
         self._metrics.registry = engine.topics.registry
         self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
         self._metrics.verifications = engine.tier.upkeep.verifications
+        self._metrics.reads = engine.tier.upkeep.reads
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()
@@ -165,7 +166,8 @@ class Server:
             ids=self._ids,
             stop=self._closing.stop,
         )
-        builder = StorageEngineBuilder(seams, self.settings, self.settings.endpoint(self.port))
+        endpoint = self.settings.endpoint(self.port)
+        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(

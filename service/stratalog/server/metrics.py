@@ -20,6 +20,7 @@ from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
@@ -49,6 +50,7 @@ class ServerMetrics(Collector):
         self.passes: PassRegistry | None = None
         self.shards: ShardSet | None = None
         self.verifications: VerificationLog | None = None
+        self.reads: ObjectReads | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -95,6 +97,9 @@ class ServerMetrics(Collector):
             yield from _of_shards(self.shards)
         if self.verifications is not None:
             yield from _of_verification(self.verifications.last)
+        if self.reads is not None:
+            yield from _of_caches(self.reads)
+            yield from _of_remote_reads(self.reads)
 
 
 def _of_verification(last: EndedVerification | None) -> Iterator[Metric]:
@@ -335,6 +340,55 @@ def _of_shards(shards: ShardSet) -> Iterator[Metric]:
         yield _by_label(
             "shard_" + name, text, "shard", {number: measure(shard) for number, shard in by_number.items()}
         )
+
+
+def _of_caches(reads: ObjectReads) -> Iterator[Metric]:
+    found = reads.cache_stats
+    caches = {"data": found.data, "index": found.indexes}
+    if found.disk is not None:
+        caches["disk"] = found.disk
+    for name, text, values in (
+        ("entries", "Values in the cache.", {key: one.entry_count for key, one in caches.items()}),
+        ("bytes", "Size of these values.", {key: one.size_bytes for key, one in caches.items()}),
+        ("capacity_bytes", "The largest size.", {key: one.capacity_bytes for key, one in caches.items()}),
+    ):
+        yield _by_label("remote_read_cache_" + name, text, "cache", values)
+    hits = CounterMetricFamily(
+        PREFIX + "remote_read_cache_hits", "Look-ups that found their value.", labels=["cache"]
+    )
+    misses = CounterMetricFamily(
+        PREFIX + "remote_read_cache_misses", "Look-ups that did not find it.", labels=["cache"]
+    )
+    for key, one in caches.items():
+        hits.add_metric([key], one.hit_count)
+        misses.add_metric([key], one.miss_count)
+    yield hits
+    yield misses
+
+
+def _of_remote_reads(reads: ObjectReads) -> Iterator[Metric]:
+    gets, ahead = reads.gets.stats, reads.read_ahead_stats
+    yield _gauge(
+        "remote_read_ahead_waiting_bytes",
+        "Bytes that were read ahead and wait for their reader.",
+        ahead.waiting_bytes,
+    )
+    for name, text, value in (
+        ("gets", "Ranges of objects that readers had fetched.", gets.get_count),
+        ("get_failures", "Fetches that failed.", gets.failed_count),
+        ("get_bytes", "Bytes that were fetched.", gets.size_bytes),
+        ("get_duration_secs", "Seconds that the fetches took together.", gets.duration_s),
+        ("hedges", "Second requests for slow ones.", gets.hedge_count),
+        ("hedges_won", "Second requests that answered first.", gets.hedge_won_count),
+        ("ahead_used_bytes", "Bytes that were read ahead and used.", ahead.used_bytes),
+        ("ahead_wasted_bytes", "Bytes that were read ahead for nothing.", ahead.wasted_bytes),
+        (
+            "damaged_files",
+            "Files of the cache on disk that were damaged or could not be read.",
+            0 if reads.disk is None else reads.disk.damaged_count,
+        ),
+    ):
+        yield _counter("remote_read_" + name, text, value)
 
 
 def _seconds(time_ms: int) -> float:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -59,12 +59,14 @@ from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory, read_slice_index
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.read.disk_cache import DiskCache
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
-from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
@@ -84,8 +86,8 @@ from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
-from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.followed_shard import FollowedShard
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -179,8 +181,15 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(self, seams: EngineSeams, settings: ServerSettings, endpoint: str) -> None:
-        """`endpoint`: HOST:PORT where clients reach this server; its claims have it."""
+    def __init__(
+        self,
+        seams: EngineSeams,
+        settings: ServerSettings,
+        endpoint: str,
+        threads: ReadThreads | None = None,
+    ) -> None:
+        """`endpoint`: HOST:PORT where clients reach this server; its claims have it. `threads` are for the
+        readers of tiered data, which do everything by themselves without."""
         self._seams = seams
         self._endpoint = endpoint
         self._store = seams.store
@@ -191,6 +200,14 @@ class StorageEngineBuilder:
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
+        threads = threads or ReadThreads.none()
+        config = BrokerConfig.from_overrides(settings.config)
+        self._disk_cache = DiskCache(
+            seams.filesystem, f"{self._data_dir}/cache", config.read_disk_cache_bytes, threads.ahead
+        )
+        self._reads = ObjectReads(
+            self._store, self._clock, threads, _reader_settings(config), self._disk_cache
+        )
 
     def open(
         self,
@@ -213,6 +230,7 @@ class StorageEngineBuilder:
             logs = self._open_logs(on_all_failed)
             undo.callback(logs.close)
             on_logs(logs)
+            self._disk_cache.open()
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 identity = self._open_identity(logs)
                 if not self._settings.read_only:
@@ -398,7 +416,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                pressure=DiskPressure(self._registry, space, logs.removals),
+                pressure=DiskPressure(self._registry, space, logs.removals, self._yield_cache),
             ),
             tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
@@ -428,6 +446,7 @@ class StorageEngineBuilder:
                 catalog,
                 self._registry,
                 VerificationLog(self._clock),
+                self._reads,
                 self._look_at_store(),
             ),
         )
@@ -438,6 +457,12 @@ class StorageEngineBuilder:
         for remark in remarks:
             logger.warning("store `%s`: %s", self._store.url, remark)
         return remarks
+
+    def _yield_cache(self, shortages: Mapping[str, int]) -> Mapping[str, int]:
+        """Let the cache on disk give back what its directory is short of; returns the bytes by directory."""
+        wanted_bytes = shortages.get(self._data_dir, 0)
+        freed_bytes = self._disk_cache.yield_space(max(wanted_bytes, int(self._data_dir in shortages)))
+        return {self._data_dir: freed_bytes} if freed_bytes else {}
 
     def _hosted_topics(
         self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
@@ -501,6 +526,7 @@ class StorageEngineBuilder:
         catalog: Catalog,
         runtime: RuntimeConfig,
     ) -> ShardTier:
+        reader = RemoteReader(self._reads, shard.metadata)
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
@@ -542,7 +568,7 @@ class StorageEngineBuilder:
                 CollectorSettings(history_ms=self._settings.history_ms),
             ),
             compactor=compactor,
-            reader=RemoteReader(self._store, shard.metadata),
+            reader=reader,
             verification=TierVerification(store, shard.metadata, catalog),
         )
 
@@ -555,6 +581,15 @@ def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
         stall_ms=config.copy_stall_ms,
         max_bytes_per_s=config.max_copied_bytes_per_s,
         max_requests_per_s=config.max_copy_requests_per_s,
+    )
+
+
+def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
+    return RemoteReaderSettings(
+        chunk_bytes=config.read_chunk_bytes,
+        read_ahead_bytes=config.read_ahead_bytes,
+        hedge_percent=config.read_hedge_percent,
+        data_cache_bytes=config.read_cache_bytes,
     )
 
 

@@ -12,10 +12,11 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.tier_verification import TierVerification
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.stores.archiving_store import ArchivingStore
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -82,7 +83,7 @@ def test_a_read_of_an_archived_slice_names_the_object_and_the_remedy() -> None:
     world = World()
     tip = world.tips[0]
     key = world.archive(world.names[tip][0])
-    reader = RemoteReader(world.store, world.tiered.metadata)
+    reader = RemoteReader(inline_reads(world.store), world.tiered.metadata)
     assert reader.read(tip, 1, 1000).next_offset == 2
     with pytest.raises(ObjectArchivedError) as refused:
         reader.read(tip, 0, 1000)

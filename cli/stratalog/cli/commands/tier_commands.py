@@ -551,7 +551,7 @@ def finalize(dry_run: bool, as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def caches(empty: bool, as_json: bool, server: str) -> None:
-    """Show the caches of tiered data in the server's memory.
+    """Show the caches of tiered data in the server's memory and on its disk.
 
     \b
     Examples:
@@ -569,7 +569,7 @@ def caches(empty: bool, as_json: bool, server: str) -> None:
         ("SHARD", "CACHE", "ENTRIES", "SIZE", "CAPACITY", "HITS", "MISSES"),
         [
             (
-                one.shard,
+                "all" if one.shard < 0 else one.shard,
                 one.contents,
                 one.entry_count,
                 str(ByteSize(one.size_bytes)),

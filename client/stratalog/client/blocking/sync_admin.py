@@ -203,7 +203,7 @@ class SyncAdmin:
         return self._thread.run(self._admin.collect(dry_run=dry_run))
 
     def describe_caches(self) -> list[values.CacheStatus]:
-        """The caches of tiered data in the server's memory."""
+        """The caches of tiered data in the server's memory and on its disk."""
         return self._thread.run(self._admin.describe_caches())
 
     def empty_caches(self) -> int:

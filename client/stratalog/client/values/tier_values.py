@@ -61,6 +61,8 @@ class CacheContents(enum.StrEnum):
     """Chunks of objects."""
     INDEX = "index"
     """Indexes of slices."""
+    DISK = "disk"
+    """Data on the server's disk, if it has such a cache."""
     UNKNOWN = "unknown"
     """A value that only newer servers know."""
 
@@ -390,10 +392,10 @@ class ExplainedPartition(NamedTuple):
 
 
 class CacheStatus(NamedTuple):
-    """One cache of a shard. Counts are since the start of the server."""
+    """One cache. Counts are since the start of the server."""
 
     shard: int
-    """The number of the shard."""
+    """The number of the shard; -1: all shards share the cache."""
     contents: CacheContents
     """Says what it holds."""
     entry_count: int

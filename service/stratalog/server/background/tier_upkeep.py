@@ -4,7 +4,7 @@ metadata version.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ from stratalog.compaction.tier_verification import VerificationReport
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.read.object_reads import ObjectReads, ReaderCaches
 from stratalog.remote.tier.collector import CollectReport
-from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.remote.tier.upload_history import NEVER_MS
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
@@ -47,6 +47,7 @@ class TierUpkeep:
     catalog: Catalog
     registry: PartitionRegistry
     verifications: VerificationLog
+    reads: ObjectReads
     store_remarks: tuple[str, ...] = ()
     """Texts for people about a store that keeps deleted data, as of the start of the server."""
 
@@ -57,10 +58,11 @@ class TierUpkeep:
         catalog: Catalog,
         registry: PartitionRegistry,
         verifications: VerificationLog,
+        reads: ObjectReads,
         store_remarks: Iterable[str] = (),
     ) -> TierUpkeep:
         return TierUpkeep(
-            tuple(tiers), tuple(foreign), catalog, registry, verifications, tuple(store_remarks)
+            tuple(tiers), tuple(foreign), catalog, registry, verifications, reads, tuple(store_remarks)
         )
 
     def verify(self, topics: Collection[str], operation: Operation, *, reads_data: bool) -> None:
@@ -139,13 +141,13 @@ class TierUpkeep:
         found = (tier.uploader.last_success_ms(tip) for tier in self.tiers if tier.shard is partition.shard)
         return next(found, NEVER_MS)
 
-    def caches(self) -> Mapping[int, ReaderCaches]:
-        """The caches of tiered data, by the number of the shard."""
-        return {tier.shard.metadata.shard: tier.reader.cache_stats for tier in self.tiers}
+    def caches(self) -> ReaderCaches:
+        """The caches of tiered data, which all shards share."""
+        return self.reads.cache_stats
 
     def empty_caches(self) -> int:
         """Empty the caches; returns the size of their values."""
-        return sum(tier.reader.empty_caches() for tier in self.tiers)
+        return self.reads.empty_caches()
 
 
 def _finalize(log: MetadataLog | Catalog, *, is_dry_run: bool) -> FinalizedHead:

@@ -23,7 +23,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks

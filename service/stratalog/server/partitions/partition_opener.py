@@ -34,8 +34,8 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_opener import SoughtPartition
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.tier.log_restore import restore_log
-from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.followed_partition import FollowedPartition
