@@ -23,20 +23,21 @@ class TwoShards:
         self.harness = MetadataHarness(shard_count=2)
         actor, load = self.harness.actor("owner"), self.harness.load_directory
         catalog = self.harness.catalog()
-        shards = [MetadataLog.open(actor, shard, load, settings=BY_HAND) for shard in range(2)]
+        shards = [MetadataLog.open(actor, number, load, settings=BY_HAND) for number in range(2)]
         self.times: list[int] = []
         """The time of each commit, in the order of the rounds."""
         for number in range(3):
             self.harness.clock.advance(1000)
             catalog.create(f"t{number}", 1)
             self.times.append(self.harness.clock.now_ms())
-            for log in shards:
+            for shard in shards:
                 self.harness.clock.advance(1000)
-                log.claim("owner", self.harness.ids.uuid())
+                shard.claim("owner", self.harness.ids.uuid())
                 self.times.append(self.harness.clock.now_ms())
         self.harness.clock.advance(1000)
-        for log in (catalog, *shards):
-            log.fold()
+        catalog.fold()
+        for shard in shards:
+            shard.fold()
 
     def cut(self, until: Until) -> StoreCut:
         return StoreCutter(self.harness.store, self.harness.identity).cut(until)
