@@ -7,7 +7,12 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import PreconditionFailedError
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
 from stratalog.remote.restore.head_rebuild import HeadRebuild
+from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.store_faults import Fault, FaultsAt
 from tests.support.tiered.restore_world import RestoreWorld
@@ -113,6 +118,13 @@ def test_a_catalog_without_checkpoint_gets_the_names_of_the_objects() -> None:
     assert world.tiered.catalog.seq > seen_seq
     assert world.tiered.catalog.state().next_producer_id > 1_000_000
     assert world.readable() == before
+
+
+def test_a_rebuilt_catalog_is_newer_than_any_that_a_shard_has_seen() -> None:
+    world = filled()
+    log = StoredLog(world.bucket, StoreLayout(None), CatalogMachine())
+    rebuilt = rebuild_catalog(world.actor(), log, [ShardState(catalog_seq=50_000)], 0)
+    assert rebuilt.state.seq > 50_000, "a shard refuses what an older catalog decides"
 
 
 def test_a_topic_that_is_deleted_stays_deleted() -> None:
