@@ -72,7 +72,8 @@ def test_verification_counts_archived_slices_and_goes_on() -> None:
     world = World()
     chosen = Random(7).choice(world.tips)
     world.archive(world.names[chosen][1])
-    report = TierVerification(world.store, world.tiered.metadata).run(None, StopSignal(), lambda _: None)
+    verification = TierVerification(world.store, world.tiered.metadata, world.tiered.catalog)
+    report = verification.run(None, StopSignal(), lambda _: None)
     assert (report.object_count, report.slice_count, report.record_count) == (4, 4, 3)
     [finding] = report.findings
     assert (finding.partition, finding.base_offset) == (chosen.partition, 1)

@@ -242,16 +242,19 @@ class _LogCollection:
         """Delete what is due, in the order of the module's theory."""
         state: HeadState = self._log.refresh()
         if not self._log.is_finalized(RaiseHorizon):
-            due = self._collect(now_ms, stop)
-            return self._dropped_report(self._log.state(), due, "", now_ms)._replace(unfinalized_count=1)
+            gone, failures = self._collect(now_ms, stop)
+            report = self._dropped_report(self._log.state(), gone, "", now_ms)
+            return report._replace(
+                kept_count=len(self._kept_until_ms), failures=failures, unfinalized_count=1
+            )
         expired: tuple[int, ...] = ()
         if any(pin.until_ms <= now_ms for pin in state.pins):
             expired = self._log.unpin_expired(now_ms)
         trimmed_count = 0
         if is_whole or self._sweep.is_whole_due(now_ms):
             trimmed_count = self._trim(now_ms, stop)
-        due, failures = self._collect(now_ms, stop)
-        report = self._dropped_report(self._log.state(), due, "", now_ms)
+        gone, failures = self._collect(now_ms, stop)
+        report = self._dropped_report(self._log.state(), gone, "", now_ms)
         swept = self._sweep.run(now_ms, stop, is_whole=is_whole)
         report = report._replace(kept_count=len(self._kept_until_ms), failures=failures)
         return report.plus(_sweep_report(swept))._replace(
