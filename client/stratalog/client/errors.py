@@ -48,6 +48,12 @@ called 2024, and a token 042.
 """
 
 
+_CUT_OFF_WORDS = ("error from Core", "RST_STREAM", "Stream removed", "No status received")
+"""The transport's words for a call that a failing connection has cut off, or a proxy, as nginx does with a
+stream that is silent for a minute.
+"""
+
+
 class ServerUnavailableError(LogStoreError):
     """The server did not answer: it is not running, went away, or took too long. Try again later; the outcome
     of a change in progress is unknown. Fields: server.
@@ -126,9 +132,8 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
-    if status is grpc.StatusCode.INTERNAL and "error from Core" in details:
-        # The transport's words for a connection that fails while a message is being written.
-        return unreachable(server)
+    if any(words in details for words in _CUT_OFF_WORDS):
+        return ServerUnavailableError("the call was cut off before its answer; try again", server=server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerUnavailableError("the server did not answer in time; try again", server=server)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
