@@ -61,7 +61,7 @@ simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with n
 	@if command -v go >/dev/null; then scripts/minio.sh || echo "MinIO could not be built: its tests skip"; fi
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
-	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier \
+	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier tests/integration/restore \
 		$$(grep -rlE 'CrashSweep\(|Sampling\(' tests/unit) $(ARGS)
 
 torture: $(DEV)  ## Local logs under everything at once, and clients through restarts, for ten minutes each

@@ -232,32 +232,7 @@ class StorageEngineBuilder:
             on_logs(logs)
             self._disk_cache.open()
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
-                identity = self._open_identity(logs)
-                if not self._settings.read_only:
-                    require_conditional_writes(self._store, self._ids)
-                catalog, shards = self._open_metadata(logs, identity)
-                static, limit = self._settings.config, self._settings.max_request_bytes
-                runtime = RuntimeConfig(catalog, logs, static, limit)
-                logs.directories.bind_store(str(identity.store_id))
-                tiers = self._claim_shards(
-                    logs=logs,
-                    identity=identity,
-                    catalog=catalog,
-                    shards=self._owned(shards),
-                    runtime=runtime,
-                    on_fenced=on_fenced,
-                )
-                catalog.refresh()
-                engine = self._assemble(
-                    logs=logs,
-                    identity=identity,
-                    catalog=catalog,
-                    runtime=runtime,
-                    tiers=tiers,
-                    foreign=self._foreign(shards),
-                    host=host,
-                    opening=opening,
-                )
+                engine = self._open_store(logs, host, opening, on_fenced)
             engine.topics.manager.open_all()
             logs.end_start(engine.topics.manager.claim_of)
             _require_a_disk(logs)
@@ -265,10 +240,45 @@ class StorageEngineBuilder:
         logger.info(
             "opened store %s, id %s, with %d topics",
             self._store.url,
-            identity.store_id,
+            engine.tier.identity.store_id,
             len(self._registry.topics()),
         )
         return engine
+
+    def _open_store(
+        self,
+        logs: LogManager,
+        host: PartitionHost,
+        opening: Callable[[str, int], Executor],
+        on_fenced: Callable[[], None],
+    ) -> StorageEngine:
+        """Open the store, claim the shards, and put the parts together. Raises as `open` does."""
+        identity = self._open_identity(logs)
+        if not self._settings.read_only:
+            require_conditional_writes(self._store, self._ids)
+        catalog, shards = self._open_metadata(logs, identity)
+        static, limit = self._settings.config, self._settings.max_request_bytes
+        runtime = RuntimeConfig(catalog, logs, static, limit)
+        logs.directories.bind_store(str(identity.store_id))
+        tiers = self._claim_shards(
+            logs=logs,
+            identity=identity,
+            catalog=catalog,
+            shards=self._owned(shards),
+            runtime=runtime,
+            on_fenced=on_fenced,
+        )
+        catalog.refresh()
+        return self._assemble(
+            logs=logs,
+            identity=identity,
+            catalog=catalog,
+            runtime=runtime,
+            tiers=tiers,
+            foreign=self._foreign(shards),
+            host=host,
+            opening=opening,
+        )
 
     def _open_logs(self, on_all_failed: Callable[[], None]) -> LogManager:
         """Open the log manager. Raises DataDirectoryError, DataDirectoryInUseError."""
@@ -440,14 +450,14 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(
-                tiers,
-                shards.foreign,
-                catalog,
-                self._registry,
-                VerificationLog(self._clock),
-                self._reads,
-                self._look_at_store(),
+            upkeep=TierUpkeep(
+                tiers=tuple(tiers),
+                foreign=shards.foreign,
+                catalog=catalog,
+                registry=self._registry,
+                verifications=VerificationLog(self._clock),
+                reads=self._reads,
+                store_remarks=tuple(self._look_at_store()),
             ),
         )
 

@@ -4,7 +4,7 @@ metadata version.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,20 +50,6 @@ class TierUpkeep:
     reads: ObjectReads
     store_remarks: tuple[str, ...] = ()
     """Texts for people about a store that keeps deleted data, as of the start of the server."""
-
-    @staticmethod
-    def of(
-        tiers: Iterable[ShardTier],
-        foreign: Iterable[ForeignShard],
-        catalog: Catalog,
-        registry: PartitionRegistry,
-        verifications: VerificationLog,
-        reads: ObjectReads,
-        store_remarks: Iterable[str] = (),
-    ) -> TierUpkeep:
-        return TierUpkeep(
-            tuple(tiers), tuple(foreign), catalog, registry, verifications, reads, tuple(store_remarks)
-        )
 
     def verify(self, topics: Collection[str], operation: Operation, *, reads_data: bool) -> None:
         """Check the metadata, and read all tiered data of the named topics (all if none is named) unless not

@@ -14,7 +14,15 @@ MAX_MS = 10
 def batches_of(times_ms: list[int]) -> list[BatchRow]:
     """Batches of one byte each."""
     return [
-        BatchRow(position, 1, position, position, time_ms, 0, is_noted=False)
+        BatchRow(
+            position=position,
+            size_bytes=1,
+            base_offset=position,
+            last_offset=position,
+            max_timestamp_ms=time_ms,
+            leader_epoch=0,
+            is_noted=False,
+        )
         for position, time_ms in enumerate(times_ms)
     ]
 

@@ -103,11 +103,11 @@ def _row_of(data: Buffer, position: int) -> BatchRow:
     """The row of a batch by its header alone. Raises CorruptRecordError."""
     header = parse_header(data, position)
     return BatchRow(
-        position,
-        header.size_in_bytes,
-        header.base_offset,
-        header.last_offset,
-        header.max_timestamp,
-        header.leader_epoch,
+        position=position,
+        size_bytes=header.size_in_bytes,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        max_timestamp_ms=header.max_timestamp,
+        leader_epoch=header.leader_epoch,
         is_noted=True,
     )
