@@ -62,7 +62,8 @@ from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.remote_retention import RemoteRetention
-from stratalog.remote.tier.uploader import Uploader, UploaderSettings
+from stratalog.remote.tier.upload_turns import UploadTurns
+from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.disk_pressure import DiskPressure
@@ -455,7 +456,7 @@ class StorageEngineBuilder:
             clock=self._clock,
             run_beside=partial(self._seams.long_scheduler.once, "send an object"),
             stop=self._seams.stop,
-            metadata=shard.metadata,
+            shard=UploadedShard(shard.metadata, UploadTurns(self._clock)),
             builder=ObjectBuilder(
                 logs.filesystem,
                 shard.metadata,
