@@ -164,7 +164,7 @@ class Server:
             stop=self._closing.stop,
         )
         builder = StorageEngineBuilder(seams, self.settings, self.settings.endpoint(self.port))
-        hosts = PartitionHost(loop, self._pools.append)
+        hosts = PartitionHost(self._clock, loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
                 hosts,
@@ -184,6 +184,7 @@ class Server:
         engine, self._engine = self._engine, None
         await self._report(is_serving=False)
         self._closing.set()
+        await asyncio.to_thread(engine.end_commits)
         await self._grpc.stop(self.settings.shutdown_grace_s)
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)

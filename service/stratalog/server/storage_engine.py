@@ -72,6 +72,7 @@ from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tail_commits import CommitSettings, TailCommits
 from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
@@ -128,6 +129,8 @@ class ObjectTier:
     store: ObjectStore
     identity: StoreIdentity
     shards: ShardSet
+    commits: Sequence[TailCommits]
+    """One for each shard."""
     manager: TierManager
     compaction: TierCompaction
     retention: TierRetention
@@ -155,6 +158,11 @@ class StorageEngine:
     topics: HostedTopics
     operations: OperationRegistry
     passes: PassRegistry
+
+    def end_commits(self) -> None:
+        """Fail the appends that wait for a commit: uploads have ended."""
+        for one in self.tier.commits:
+            one.stop()
 
     def end_long_work(self) -> None:
         """End running cleans and moves; they continue after a restart."""
@@ -186,6 +194,7 @@ class StorageEngineBuilder:
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
+        self._passes = PassRegistry(self._clock)
 
     def open(
         self,
@@ -368,7 +377,7 @@ class StorageEngineBuilder:
             tier=self._object_tier(identity, shards, tiers, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
-            passes=PassRegistry(self._clock),
+            passes=self._passes,
         )
 
     def _object_tier(
@@ -383,6 +392,7 @@ class StorageEngineBuilder:
             store=self._store,
             identity=identity,
             shards=shards,
+            commits=[tier.commits for tier in tiers],
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
@@ -405,11 +415,14 @@ class StorageEngineBuilder:
         self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier], space: FreeSpace
     ) -> Host:
         """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
-        readers = {tier.shard: tier.reader for tier in tiers}
+        by_shard = {tier.shard: tier for tier in tiers}
 
         def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
             fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
-            return host.host(log, shard, readers[shard], fencing_token, space.ensure_room)
+            tier = by_shard[shard]
+            partition = host.host(log, shard, tier.reader, fencing_token, space.ensure_room)
+            tier.commits.follow(partition)
+            return partition
 
         return hosted
 
@@ -451,20 +464,24 @@ class StorageEngineBuilder:
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
-        uploader = Uploader(
-            store=store,
-            clock=self._clock,
-            run_beside=partial(self._seams.long_scheduler.once, "send an object"),
-            stop=self._seams.stop,
-            shard=UploadedShard(shard.metadata, UploadTurns(self._clock)),
-            builder=ObjectBuilder(
-                logs.filesystem,
-                shard.metadata,
-                ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload"),
-                spool_directory=lambda place: scratch.place(f"{number}/upload-{place}"),
-            ),
-            settings=lambda: _uploader_settings(runtime.current),
-        )
+        turns = UploadTurns(self._clock)
+
+        def uploader(name: str, settings: Callable[[BrokerConfig], UploaderSettings]) -> Uploader:
+            return Uploader(
+                store=store,
+                clock=self._clock,
+                run_beside=partial(self._seams.long_scheduler.once, "send an object"),
+                stop=self._seams.stop,
+                shard=UploadedShard(shard.metadata, turns, has_precedence=name == "tail"),
+                builder=ObjectBuilder(
+                    logs.filesystem,
+                    shard.metadata,
+                    ObjectWriterSettings(spool_directory=f"{in_data_dir}/{name}"),
+                    spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
+                ),
+                settings=lambda: settings(runtime.current),
+            )
+
         compactor = Compactor(
             filesystem=logs.filesystem,
             clock=self._clock,
@@ -476,7 +493,16 @@ class StorageEngineBuilder:
         )
         return ShardTier(
             shard=shard,
-            uploader=uploader,
+            uploader=uploader("upload", _uploader_settings),
+            commits=TailCommits(
+                self._clock,
+                self._seams.long_scheduler,
+                shard,
+                catalog,
+                uploader("tail", _tail_settings),
+                self._passes,
+                lambda: _commit_settings(runtime.current),
+            ),
             retention=RemoteRetention(shard.metadata),
             # The catalog's own files are one collector's work, whatever the number of shards.
             collector=Collector(
@@ -499,6 +525,25 @@ def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
         stall_ms=config.copy_stall_ms,
         max_bytes_per_s=config.max_copied_bytes_per_s,
         max_requests_per_s=config.max_copy_requests_per_s,
+    )
+
+
+def _tail_settings(config: BrokerConfig) -> UploaderSettings:
+    """The limits of bytes and requests are for what nobody waits for."""
+    return UploaderSettings(
+        max_object_bytes=config.commit_buffer_bytes,
+        put_backoff_ms=50,
+        put_count=config.copy_thread_count,
+        stall_ms=config.copy_stall_ms,
+    )
+
+
+def _commit_settings(config: BrokerConfig) -> CommitSettings:
+    return CommitSettings(
+        interval_ms=config.commit_interval_ms,
+        buffer_bytes=config.commit_buffer_bytes,
+        max_slices_per_s=config.max_committed_slices_per_s,
+        timeout_ms=config.commit_timeout_ms,
     )
 
 

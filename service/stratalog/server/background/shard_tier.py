@@ -10,6 +10,7 @@ from stratalog.remote.tier.collector import Collector
 from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader
+from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.partitions.hosted_shard import HostedShard
 
 
@@ -19,6 +20,7 @@ class ShardTier:
 
     shard: HostedShard
     uploader: Uploader
+    commits: TailCommits
     retention: RemoteRetention
     collector: Collector
     compactor: Compactor

@@ -226,6 +226,7 @@ class Uploader:
                 self._taken |= idle
                 logs = [*(one.log for one in mine), *(log for log in idle_logs if _tip_of(log) in idle)]
                 refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+                self._release(idle)
                 self._begin(mine, one, {refusal.partition: refusal.reason for refusal in refusals})
                 self._run(one)
             return one.report
@@ -245,6 +246,10 @@ class Uploader:
         self._taken |= taken
         one.report.has_more = len(taken) < len(tips) and self._has_precedence
         return [candidate for candidate in candidates if candidate.topic_id_partition in taken]
+
+    def _release(self, tips: Collection[TopicIdPartition]) -> None:
+        self._turns.release(tips, self)
+        self._taken.difference_update(tips)
 
     def _keep_producers(self, one: _Pass) -> None:
         for tip, upload in one.tails.items():
@@ -300,6 +305,11 @@ class Uploader:
                 continue
             if not upload.is_finished:
                 one.uploads[tip] = upload
+            elif tip not in one.tails:
+                # The other uploader need not wait for a partition without anything to upload.
+                candidate.log.end_upload(is_settled=True)
+                self._uploading.remove(candidate.log)
+                self._release({tip})
         self._note_pressure(one)
 
     def _upload_of(
