@@ -146,6 +146,7 @@ class Server:
         self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
         self._metrics.registry = engine.topics.registry
         self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
+        self._metrics.commits = engine.tier.manager.commits
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()

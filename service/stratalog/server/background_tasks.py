@@ -12,7 +12,6 @@ from stratalog.base.errors import NotOwnerError
 from stratalog.base.scheduler import Scheduler
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import Work
-from stratalog.server.background.tail_commits import PASS_NAME, commit_backlog
 from stratalog.server.background.tier_outcomes import collection_backlog, upload_backlog
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.storage_engine import StorageEngine
@@ -35,7 +34,6 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
     local logs wait for `log.initial.task.delay.ms`.
     """
-    engine.passes.add(PASS_NAME, lambda: commit_backlog(engine.tier.commits), is_frequent=True)
     for task in _tier_tasks(engine, settings):
         _schedule(scheduler, engine, task, task.period_ms)
     for task in _local_tasks(engine):

@@ -71,8 +71,13 @@ from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import ScratchSpace
-from stratalog.server.background.shard_tier import ShardTier
-from stratalog.server.background.tail_commits import CommitSettings, TailCommits
+from stratalog.server.background.shard_tier import ShardTier, ShardUploads
+from stratalog.server.background.tail_commits import (
+    PASS_NAME,
+    CommitSettings,
+    TailCommits,
+    commit_backlog,
+)
 from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
@@ -129,8 +134,6 @@ class ObjectTier:
     store: ObjectStore
     identity: StoreIdentity
     shards: ShardSet
-    commits: Sequence[TailCommits]
-    """One for each shard."""
     manager: TierManager
     compaction: TierCompaction
     retention: TierRetention
@@ -161,7 +164,7 @@ class StorageEngine:
 
     def end_commits(self) -> None:
         """Fail the appends that wait for a commit: uploads have ended."""
-        for one in self.tier.commits:
+        for one in self.tier.manager.commits:
             one.stop()
 
     def end_long_work(self) -> None:
@@ -366,6 +369,7 @@ class StorageEngineBuilder:
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
+        self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
             local=LocalLogs(
                 logs=logs,
@@ -392,7 +396,6 @@ class StorageEngineBuilder:
             store=self._store,
             identity=identity,
             shards=shards,
-            commits=[tier.commits for tier in tiers],
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
@@ -421,7 +424,7 @@ class StorageEngineBuilder:
             fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
             tier = by_shard[shard]
             partition = host.host(log, shard, tier.reader, fencing_token, space.ensure_room)
-            tier.commits.follow(partition)
+            tier.uploads.tails.follow(partition)
             return partition
 
         return hosted
@@ -452,6 +455,40 @@ class StorageEngineBuilder:
             tiers.append(self._tier(logs, shard, identity, catalog, runtime))
         return tiers
 
+    def _uploads(
+        self, logs: LogManager, shard: HostedShard, catalog: Catalog, runtime: RuntimeConfig
+    ) -> ShardUploads:
+        number = f"{shard.metadata.layout.shard:04d}"
+        scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
+        turns = UploadTurns(self._clock)
+
+        def uploader(name: str, settings: Callable[[BrokerConfig], UploaderSettings]) -> Uploader:
+            return Uploader(
+                store=StoppableObjectStore(self._store, self._seams.stop),
+                clock=self._clock,
+                run_beside=partial(self._seams.long_scheduler.once, "send an object"),
+                stop=self._seams.stop,
+                shard=UploadedShard(shard.metadata, turns, has_precedence=name == "tail"),
+                builder=ObjectBuilder(
+                    logs.filesystem,
+                    shard.metadata,
+                    ObjectWriterSettings(spool_directory=f"{self._data_dir}/scratch/{number}/{name}"),
+                    spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
+                ),
+                settings=lambda: settings(runtime.current),
+            )
+
+        tails = TailCommits(
+            self._clock,
+            self._seams.long_scheduler,
+            shard,
+            catalog,
+            uploader("tail", _tail_settings),
+            self._passes,
+            lambda: _commit_settings(runtime.current),
+        )
+        return ShardUploads(uploader("upload", _uploader_settings), tails)
+
     def _tier(
         self,
         logs: LogManager,
@@ -464,24 +501,6 @@ class StorageEngineBuilder:
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
-        turns = UploadTurns(self._clock)
-
-        def uploader(name: str, settings: Callable[[BrokerConfig], UploaderSettings]) -> Uploader:
-            return Uploader(
-                store=store,
-                clock=self._clock,
-                run_beside=partial(self._seams.long_scheduler.once, "send an object"),
-                stop=self._seams.stop,
-                shard=UploadedShard(shard.metadata, turns, has_precedence=name == "tail"),
-                builder=ObjectBuilder(
-                    logs.filesystem,
-                    shard.metadata,
-                    ObjectWriterSettings(spool_directory=f"{in_data_dir}/{name}"),
-                    spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
-                ),
-                settings=lambda: settings(runtime.current),
-            )
-
         compactor = Compactor(
             filesystem=logs.filesystem,
             clock=self._clock,
@@ -493,16 +512,7 @@ class StorageEngineBuilder:
         )
         return ShardTier(
             shard=shard,
-            uploader=uploader("upload", _uploader_settings),
-            commits=TailCommits(
-                self._clock,
-                self._seams.long_scheduler,
-                shard,
-                catalog,
-                uploader("tail", _tail_settings),
-                self._passes,
-                lambda: _commit_settings(runtime.current),
-            ),
+            uploads=self._uploads(logs, shard, catalog, runtime),
             retention=RemoteRetention(shard.metadata),
             # The catalog's own files are one collector's work, whatever the number of shards.
             collector=Collector(
@@ -529,7 +539,7 @@ def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
 
 
 def _tail_settings(config: BrokerConfig) -> UploaderSettings:
-    """The limits of bytes and requests are for what nobody waits for."""
+    """The limits of bytes and requests are for segments, for which no caller waits."""
     return UploaderSettings(
         max_object_bytes=config.commit_buffer_bytes,
         put_backoff_ms=50,

@@ -48,7 +48,10 @@ class Bucket:
     def __init__(self) -> None:
         self.memory = MemoryObjectStore(SystemClock())
         self.fault: Callable[[Operation], Fault] = lambda _: Fault.NONE
-        self.store = FaultyObjectStore(self.memory, Random(0), lambda one: self.fault(one))
+        self.store = FaultyObjectStore(self.memory, Random(0), self._fault_of)
+
+    def _fault_of(self, operation: Operation) -> Fault:
+        return self.fault(operation)
 
     def go_away(self) -> None:
         self.fault = lambda _: Fault.FAILS
@@ -86,7 +89,7 @@ async def test_all_partitions_that_wait_share_an_object(tmp_path: Path) -> None:
         await bench.client.admin.create_topic("t", 50, OBJECT)
         await bench.client.append_batches("t", 0, keyed(b"first"))
         await asyncio.gather(*(bench.client.append_batches("t", n, keyed(b"a")) for n in range(50)))
-        [commits] = bench.server.engine.tier.commits
+        [commits] = bench.server.engine.tier.manager.commits
         stats = commits.stats
         assert (stats.slice_count, stats.append_count) == (51, 51)
         assert stats.object_count <= 3
@@ -115,7 +118,6 @@ async def test_consumers_wake_with_the_commit_and_see_nothing_before_it(tmp_path
         assert bucket.committed_end(bench) == 1
         assert (await waiting).partitions[0].high_watermark == 1
         assert await bench.values("t") == [[b"a"]]
-        await responses.aclose()
 
 
 async def test_a_request_at_object_does_not_hold_back_the_consumers_of_a_weaker_topic(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ async def test_without_the_store_an_append_fails_and_its_repetition_waits_for_th
         again = await bench.client.append_batches("t", 0, keyed(b"a", producer=of(7, 0)))
         assert (again.base_offset, again.durability) == (0, Durability.OBJECT)
         assert await bench.values("t") == [[b"a"]]
-        [commits] = bench.server.engine.tier.commits
+        [commits] = bench.server.engine.tier.manager.commits
         assert commits.stats.timeout_count == 2
 
 

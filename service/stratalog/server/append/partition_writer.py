@@ -58,7 +58,8 @@ class WriterChecks(NamedTuple):
     leader_epoch: Callable[[], int]
     """Returns the epoch to stamp, or raises NotOwnerError."""
     ensure_heard: Callable[[], None] | None = None
-    """Raises if appends beyond `os` may not be acknowledged now; None means that they always may."""
+    """Checks that appends beyond `os` may be acknowledged now, and raises if not; None means that they always
+    may."""
     fencing_token: Callable[[], str] = lambda: ""
     """Returns the partition's token, empty for none."""
 

@@ -15,12 +15,19 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ShardUploads:
+    """The uploads of one shard."""
+
+    segments: Uploader
+    tails: TailCommits
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ShardTier:
     """The components that work on one shard's objects."""
 
     shard: HostedShard
-    uploader: Uploader
-    commits: TailCommits
+    uploads: ShardUploads
     retention: RemoteRetention
     collector: Collector
     compactor: Compactor

@@ -1,18 +1,18 @@
-"""Commits the tails of a shard's logs that somebody waits for: appends at `object`, and consumers of topics
-with that level.
+"""Commits the tails of a shard's logs that appends at `object` wait for, or consumers of topics with that
+level.
 
-All partitions that wait share an object. A run makes one: it fsyncs their logs, uploads what is fsynced, and
-answers the appends that the commit has made durable. A run begins
+All partitions that wait share an object. A turn makes one: it fsyncs their logs, uploads what is fsynced, and
+answers the appends that the commit has made durable. A turn begins
 
 * `interval_ms` after the begin of the one before, so that an append which comes alone does not wait,
 * or as soon as `buffer_bytes` wait,
 * but never sooner than the partitions that wait make more than `max_slices_per_s` slices in a second: slices
   stay in the metadata until compaction has merged them.
 
-One run of a shard is under way at a time. What comes meanwhile is in the next one, in larger objects then.
+One turn of a shard is under way at a time. What comes meanwhile is in the next one, in larger objects then.
 
-Where the store does not answer, runs are tried again with growing pauses. Appends wait for `timeout_ms` and
-fail then. Their records stay in the log, and the runs go on until they are committed.
+Where the store does not answer, turns are tried again with growing pauses. Appends wait for `timeout_ms` and
+fail then. Their records stay in the log, and the turns go on until they are committed.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class CommitSettings(NamedTuple):
     """When tails are committed."""
 
     interval_ms: int
-    """Time between the begins of two runs."""
+    """Time between the begins of two turns."""
     buffer_bytes: int
-    """A run begins as soon as appends of so many bytes wait."""
+    """A turn begins as soon as appends of so many bytes wait."""
     max_slices_per_s: int
     """The interval is longer where so many partitions wait that they would make more slices in a second."""
     timeout_ms: int
@@ -77,13 +77,14 @@ class CommitStats(NamedTuple):
     timeout_count: int = 0
     """Appends that were not committed in time."""
     waiting_count: int = 0
-    """Partitions that wait for the next run."""
+    """Partitions that wait for the next turn."""
     waiting_bytes: int = 0
     """Appends that wait for it."""
 
 
 class TailCommits:
-    """The commits of one shard's waiting tails. Thread-safe: `_lock` guards what waits; one run at a time."""
+    """The commits of one shard's waiting tails. Thread-safe: `_lock` guards what waits; one turn at a
+    time."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class TailCommits:
         passes: PassRegistry,
         settings: Callable[[], CommitSettings],
     ) -> None:
-        """`scheduler` runs a run whatever else runs; `settings` is asked for each."""
+        """`scheduler` has a thread for each turn; `settings` is asked for each."""
         self._clock = clock
         self._scheduler = scheduler
         self._shard = shard
@@ -108,14 +109,14 @@ class TailCommits:
         self._waiting_bytes = 0
         self._waiting_since_ms = -1
         self._with_appends: dict[TopicIdPartition, HostedPartition] = {}
-        """Partitions with appends that wait, in the run that is under way or for the next one."""
+        """Partitions with appends that wait, in the turn that is under way or for the next one."""
         self._stats = CommitStats()
-        self._run_task: ScheduledTask | None = None
+        self._turn_task: ScheduledTask | None = None
         self._due_s = 0.0
         self._earliest_s = clock.monotonic_s()
-        """The next run begins then, if no more than `buffer_bytes` wait."""
+        """The next turn begins then, if no more than `buffer_bytes` wait."""
         self._begin_s = self._earliest_s
-        """The begin of the last run."""
+        """The begin of the last turn."""
         self._is_running = self._has_look = False
         self._failure_count = 0
         self._last_error: Exception | None = None
@@ -128,12 +129,12 @@ class TailCommits:
 
     @property
     def backlog(self) -> Backlog:
-        """The partitions that wait for the next run."""
+        """The partitions that wait for the next turn."""
         with self._lock:
             return Backlog(len(self._waiting), self._waiting_bytes, oldest_ms=self._waiting_since_ms)
 
     def follow(self, partition: HostedPartition) -> None:
-        """Commit the tail of a partition whenever somebody waits for it; at once what is there by now."""
+        """Commit the tail of a partition whenever it is waited for; at once what is there by now."""
         partition.writer.commit_waiters.watch(partial(self._note, partition), self._note_answers)
         partition.ask_for_commit()
 
@@ -143,8 +144,8 @@ class TailCommits:
         with self._lock:
             self._stopping = stopping
             partitions = [*self._with_appends.values()]
-            if self._run_task is not None:
-                self._run_task.cancel()
+            if self._turn_task is not None:
+                self._turn_task.cancel()
         _fail(partitions, stopping)
 
     def _note(self, partition: HostedPartition, size_bytes: int) -> None:
@@ -160,7 +161,7 @@ class TailCommits:
                 if size_bytes:
                     self._with_appends[tip] = partition
                     self._plan_look()
-                self._plan_run()
+                self._plan_turn()
         if stopping is not None:
             partition.writer.commit_waiters.fail(stopping)
 
@@ -171,8 +172,8 @@ class TailCommits:
                 append_count=stats.append_count + count, wait_s=stats.wait_s + wait_s
             )
 
-    def _plan_run(self) -> None:
-        """Schedule the next run, or move it forward. Called with the lock held."""
+    def _plan_turn(self) -> None:
+        """Schedule the next turn, or move it forward. Called with the lock held."""
         if self._is_running or not self._waiting:
             return
         now_s, settings = self._clock.monotonic_s(), self._settings()
@@ -182,13 +183,13 @@ class TailCommits:
             is_full = self._waiting_bytes >= settings.buffer_bytes
             interval_s = spacing_s if is_full else max(spacing_s, settings.interval_ms / 1000)
             due_s = self._begin_s + interval_s
-        if self._run_task is not None:
+        if self._turn_task is not None:
             if self._due_s <= due_s:
                 return
-            self._run_task.cancel()
+            self._turn_task.cancel()
         self._due_s = due_s
         delay_ms = max(0, -int(-(due_s - now_s) * 1000 // 1))
-        self._run_task = self._scheduler.once("commit tails", self._run, delay_ms)
+        self._turn_task = self._scheduler.once("commit tails", self._take_turn, delay_ms)
 
     def _plan_look(self) -> None:
         """Called with the lock held."""
@@ -220,7 +221,7 @@ class TailCommits:
             if self._with_appends and self._stopping is None:
                 self._plan_look()
 
-    def _run(self) -> None:
+    def _take_turn(self) -> None:
         """Commit what waits."""
         with self._lock:
             if self._is_running or self._stopping is not None:
@@ -228,7 +229,7 @@ class TailCommits:
             partitions = [*self._waiting.values()]
             self._waiting.clear()
             self._waiting_bytes = 0
-            self._run_task, self._is_running = None, True
+            self._turn_task, self._is_running = None, True
             self._begin_s = self._clock.monotonic_s()
         left: Collection[HostedPartition] = partitions
         failure: Exception | None = None
@@ -238,9 +239,9 @@ class TailCommits:
         except Exception as error:  # noqa: BLE001 - `turn` has logged it, and the appends wait for the next try
             failure = error
             left = self._left_after(error, partitions)
-        self._end_run(left, failure)
+        self._end_turn(left, failure)
 
-    def _end_run(self, left: Collection[HostedPartition], failure: Exception | None) -> None:
+    def _end_turn(self, left: Collection[HostedPartition], failure: Exception | None) -> None:
         with self._lock:
             self._is_running = False
             self._last_error = failure
@@ -252,12 +253,12 @@ class TailCommits:
             for partition in left:
                 self._waiting.setdefault(partition.topic_id_partition, partition)
             if self._stopping is None:
-                self._plan_run()
+                self._plan_turn()
 
     def _left_after(
         self, error: Exception, partitions: Sequence[HostedPartition]
     ) -> Collection[HostedPartition]:
-        """The partitions to try again after a run that failed as a whole."""
+        """The partitions to try again after a turn that failed as a whole."""
         if isinstance(error, NotOwnerError | StoppingError):
             _fail(partitions, _stopping() if isinstance(error, StoppingError) else error)
             return ()
@@ -290,7 +291,7 @@ class TailCommits:
         return left, outcome
 
     def _counter(self) -> Callable[[UploadReport], None]:
-        """Counts what a run has committed, after each of its objects."""
+        """Counts what a turn has committed, after each of its objects."""
         before = self._stats
 
         def count(report: UploadReport) -> None:
@@ -354,7 +355,7 @@ def _flush(partition: HostedPartition, failures: list[LogStoreError]) -> bool:
 
 
 def _has_more(partition: HostedPartition) -> bool:
-    """Whether the partition is in the next run, too. What consumers wait for while uploads are paused is
+    """Whether the partition is in the next turn, too. What consumers wait for while uploads are paused is
     asked for once the pause ends."""
     if partition.writer.commit_waiters.count:
         return True

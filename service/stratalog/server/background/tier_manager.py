@@ -31,6 +31,7 @@ from stratalog.remote.tier.uploader import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.background.tier_outcomes import (
     collection_outcome,
     retention_outcome,
@@ -81,6 +82,11 @@ class TierManager:
         self._tiers = tuple(tiers)
         self._registry = registry
         self._topics = topics
+
+    @property
+    def commits(self) -> list[TailCommits]:
+        """The commits of waiting tails, of each shard."""
+        return [tier.uploads.tails for tier in self._tiers]
 
     def upload(self, topics: Collection[str], operation: Operation, *, delete_local: bool) -> PassOutcome:
         """`upload_now` as an operation."""
@@ -289,7 +295,7 @@ class TierManager:
                 candidates = [
                     candidate_of(self._catalog, one) for one in partitions if one.shard is tier.shard
                 ]
-                report = tier.uploader.upload(
+                report = tier.uploads.segments.upload(
                     candidates,
                     epoch=tier.shard.leader_epoch(),
                     idle_logs=[one.log for one in idle if one.shard is tier.shard],
