@@ -51,6 +51,10 @@ MAX_LOOK_MS = 1_000
 """The longest time between two looks for appends that have waited too long."""
 
 
+_TOLERANCE_S = 0.001
+"""A turn may begin so much too early."""
+
+
 class CommitSettings(NamedTuple):
     """When tails are committed."""
 
@@ -114,7 +118,7 @@ class TailCommits:
         self._turn_task: ScheduledTask | None = None
         self._due_s = 0.0
         self._earliest_s = clock.monotonic_s()
-        """The next turn begins then, if no more than `buffer_bytes` wait."""
+        """After a failure the next turn begins then."""
         self._begin_s = self._earliest_s
         """The begin of the last turn."""
         self._is_running = self._has_look = False
@@ -176,13 +180,7 @@ class TailCommits:
         """Schedule the next turn, or move it forward. Called with the lock held."""
         if self._is_running or not self._waiting:
             return
-        now_s, settings = self._clock.monotonic_s(), self._settings()
-        due_s = self._earliest_s
-        if self._failure_count == 0:
-            spacing_s = len(self._waiting) / settings.max_slices_per_s
-            is_full = self._waiting_bytes >= settings.buffer_bytes
-            interval_s = spacing_s if is_full else max(spacing_s, settings.interval_ms / 1000)
-            due_s = self._begin_s + interval_s
+        now_s, due_s = self._clock.monotonic_s(), self._next_s()
         if self._turn_task is not None:
             if self._due_s <= due_s:
                 return
@@ -190,6 +188,15 @@ class TailCommits:
         self._due_s = due_s
         delay_ms = max(0, -int(-(due_s - now_s) * 1000 // 1))
         self._turn_task = self._scheduler.once("commit tails", self._take_turn, delay_ms)
+
+    def _next_s(self) -> float:
+        """The time at which the next turn may begin, for what waits now. Called with the lock held."""
+        if self._failure_count:
+            return self._earliest_s
+        settings = self._settings()
+        spacing_s = len(self._waiting) / settings.max_slices_per_s
+        is_full = self._waiting_bytes >= settings.buffer_bytes
+        return self._begin_s + (spacing_s if is_full else max(spacing_s, settings.interval_ms / 1000))
 
     def _plan_look(self) -> None:
         """Called with the lock held."""
@@ -224,12 +231,17 @@ class TailCommits:
     def _take_turn(self) -> None:
         """Commit what waits."""
         with self._lock:
+            self._turn_task = None
             if self._is_running or self._stopping is not None:
+                return
+            if self._next_s() > self._clock.monotonic_s() + _TOLERANCE_S:
+                # More partitions wait by now.
+                self._plan_turn()
                 return
             partitions = [*self._waiting.values()]
             self._waiting.clear()
             self._waiting_bytes = 0
-            self._turn_task, self._is_running = None, True
+            self._is_running = True
             self._begin_s = self._clock.monotonic_s()
         left: Collection[HostedPartition] = partitions
         failure: Exception | None = None

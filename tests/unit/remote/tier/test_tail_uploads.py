@@ -6,9 +6,11 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
+from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
@@ -19,8 +21,10 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.tier import slice_producers
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, Operation
 from tests.support.decoded_records import decode_all
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_site import TieredSite
@@ -278,3 +282,61 @@ def test_the_store_agrees_with_the_log_whatever_comes_between_two_uploads(
     history.flush()
     history.tails()
     history.lose()
+
+
+class StopsAt:
+    """One fault at an operation, counted from 0 while the plan is on. Not thread-safe."""
+
+    def __init__(self, number: int, fault: Fault) -> None:
+        self.count = 0
+        self.is_on = False
+        self._number, self._fault = number, fault
+
+    def __call__(self, operation: Operation) -> Fault:
+        if not self.is_on:
+            return Fault.NONE
+        self.count += 1
+        is_hit = self.count == self._number + 1 and self._fault in FAULTS_OF_VERB[operation.verb]
+        return self._fault if is_hit else Fault.NONE
+
+
+@pytest.mark.parametrize("fault", [one for one in Fault if one is not Fault.NONE])
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_counts_as_committed_is_in_the_bucket_whichever_request_fails_or_is_the_last(
+    number: int, fault: Fault, *, is_lost: bool
+) -> None:
+    plan = StopsAt(number, fault)
+    site = TieredSite()
+    site.store = faulty = FaultyObjectStore(site.bucket, random.Random(0), plan)
+    logs = site.start()
+    logs.create_topic("t", 2, OBJECT)
+    appended: dict[TopicPartition, list[Record]] = {name: [] for name in logs.logs}
+    promised: dict[TopicPartition, int] = {}
+    plan.is_on = True
+    try:
+        for turn in range(2):
+            for name, log in logs.logs.items():
+                appended[name] += logs.append(log, [record(turn), record(turn + 1)])
+                log.flusher.flush()
+            with suppress(StoreUnavailableError):
+                logs.upload_tails()
+            # What an append waits for, and a consumer sees.
+            promised = {name: log.offsets.high_watermark for name, log in logs.logs.items()}
+    except ActorStopped:
+        promised = {name: log.offsets.high_watermark for name, log in logs.logs.items()}
+    plan.is_on = False
+    faulty.release_all()
+    site.store = site.bucket
+    disk = MemoryFileSystem() if is_lost else site.disk.after_crash(Survival(Kept.NONE, Kept.NONE))
+    logs = site.start(disk)
+    for name, log in logs.logs.items():
+        assert log.offsets.log_end_offset >= promised[name]
+        assert logs.tiered_records(log)[: promised[name]] == appended[name][: promised[name]]
+    for name, log in logs.logs.items():
+        del appended[name][log.offsets.log_end_offset :]
+        log.flusher.flush()
+    assert logs.upload_tails().refused == []
+    for name, log in logs.logs.items():
+        assert logs.tiered_records(log) == appended[name], "each once, and in order"
+    logs.metadata.check()
