@@ -186,7 +186,7 @@ class TailCommits:
                 return
             self._turn_task.cancel()
         self._due_s = due_s
-        delay_ms = max(0, -int(-(due_s - now_s) * 1000 // 1))
+        delay_ms = max(0, round((due_s - now_s) * 1000))
         self._turn_task = self._scheduler.once("commit tails", self._take_turn, delay_ms)
 
     def _next_s(self) -> float:
