@@ -50,9 +50,9 @@ async def median_wait_ms(client: Client, count: int) -> float:
         pause_s = begin_s + number / RECORDS_PER_S - time.perf_counter()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
-        waits.append(
-            asyncio.create_task(acknowledged_ms(producer.send("wait", None, RECORD), time.perf_counter()))
-        )
+        begun_s = time.perf_counter()
+        delivery = producer.send("wait", None, RECORD)
+        waits.append(asyncio.create_task(acknowledged_ms(delivery, begun_s)))
     found = await asyncio.gather(*waits)
     await producer.close()
     return statistics.median(found)
@@ -65,7 +65,7 @@ async def rate(client: Client, durability: Durability, count: int) -> float:
     begin_s = time.perf_counter()
     for number in range(count // CHUNK_COUNT):
         for _ in range(CHUNK_COUNT):
-            producer.send("rate", None, RECORD, partition=number % PARTITION_COUNT)
+            _ = producer.send("rate", None, RECORD, partition=number % PARTITION_COUNT)
         await producer.ready()
     await producer.flush()
     spent_s = time.perf_counter() - begin_s

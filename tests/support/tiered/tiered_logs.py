@@ -98,19 +98,16 @@ class TieredLogs:
         turns = UploadTurns(sends or clock)
 
         def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
+            spool = ObjectWriterSettings(
+                spool_directory=spool_directory, memory_bytes=memory_bytes, index_interval_bytes=100
+            )
             return Uploader(
                 StoppableObjectStore(store, stop),
                 sends or clock,
                 sends.run_beside if sends else lambda task: task(),
                 stop,
                 UploadedShard(self.metadata, turns, has_precedence=is_of_tails),
-                ObjectBuilder(
-                    filesystem,
-                    self.metadata,
-                    ObjectWriterSettings(
-                        spool_directory=spool_directory, memory_bytes=memory_bytes, index_interval_bytes=100
-                    ),
-                ),
+                ObjectBuilder(filesystem, self.metadata, spool),
                 lambda: settings,
             )
 

@@ -69,7 +69,7 @@ class CommitSettings(NamedTuple):
 
 
 class CommitStats(NamedTuple):
-    """What a shard has committed since the start, and what waits now."""
+    """The commits of a shard since the start, and its waiting appends."""
 
     object_count: int = 0
     slice_count: int = 0

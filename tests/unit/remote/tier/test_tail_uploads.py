@@ -252,7 +252,7 @@ class RandomHistory:
         assert [one for one in self.committed_offsets() if one >= state.log_start_offset] == committed
 
     def committed_offsets(self) -> list[int]:
-        """What a reader of committed records gets from the store alone."""
+        """The offsets that a reader of committed records gets from the store alone."""
         state = self.logs.metadata.state().partition(tip_of(self.log))
         offset, found = state.log_start_offset, list[int]()
         while offset < state.stable_end_offset:

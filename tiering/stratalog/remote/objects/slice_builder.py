@@ -62,7 +62,7 @@ class SliceEnd(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] = ()
     producer_snapshot: bytes = NO_PRODUCERS
     producers_since: int | None = None
-    """See `SliceIndex`."""
+    """The offset since which the producers in the snapshot have changed, as in `SliceIndex`."""
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     """Epochs of the slice's offsets; those whose batches are gone included."""
 

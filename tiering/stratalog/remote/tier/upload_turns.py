@@ -38,8 +38,8 @@ class UploadTurns:
             return self._take(tips, holder)
 
     def take_first(self, tips: Iterable[TopicIdPartition], holder: object) -> set[TopicIdPartition]:
-        """As `take`, with precedence: until the next call no other uploader gets the partitions that are
-        left. One holder calls this."""
+        """Take partitions with precedence, as `take`: until the next call no other uploader gets the
+        partitions that are left. One holder calls this."""
         with self._changed:
             wanted = set(tips)
             self._wanted.clear()

@@ -315,7 +315,7 @@ class Uploader:
     def _upload_of(
         self, candidate: UploadCandidate, partition: TieredPartition, one: _Pass
     ) -> PartitionUpload:
-        """Raises LogStoreError."""
+        """The upload of a candidate. Raises LogStoreError."""
         tip, offset = candidate.topic_id_partition, partition.tiered_end_offset
         if not candidate.is_tail:
             return PartitionUpload(candidate, offset, one.stop)
