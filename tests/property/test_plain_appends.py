@@ -31,10 +31,12 @@ from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
-from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
 from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc import convert
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import log_pb2
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
@@ -142,10 +144,9 @@ class Run:
             asyncio.get_running_loop(),
             self.executor,
             self.log,
-            lambda: EPOCH,
-            None,
+            WriterChecks(lambda: EPOCH, None, partial(self.catalog.fencing_token, self.topic_id, 0)),
+            CommitWaiters(ManualClock(), asyncio.get_running_loop()),
             lambda: None,
-            partial(self.catalog.fencing_token, self.topic_id, 0),
         )
 
     @property

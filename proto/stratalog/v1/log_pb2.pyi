@@ -43,7 +43,7 @@ class _DurabilityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Durability
     DURABILITY_DISK: _Durability.ValueType  # 2
     """Fsynced on local disk (group commit): survives the machine's restart, not its loss."""
     DURABILITY_OBJECT: _Durability.ValueType  # 3
-    """Committed in the object store: survives the loss of the machine. Refused with UNSUPPORTED_OPERATION so far."""
+    """Committed in the object store: survives the loss of the machine. Refused for topics without uploads."""
 
 class Durability(_Durability, metaclass=_DurabilityEnumTypeWrapper):
     """The state of the records when an append is acknowledged, weakest first."""
@@ -55,7 +55,7 @@ DURABILITY_OS: Durability.ValueType  # 1
 DURABILITY_DISK: Durability.ValueType  # 2
 """Fsynced on local disk (group commit): survives the machine's restart, not its loss."""
 DURABILITY_OBJECT: Durability.ValueType  # 3
-"""Committed in the object store: survives the loss of the machine. Refused with UNSUPPORTED_OPERATION so far."""
+"""Committed in the object store: survives the loss of the machine. Refused for topics without uploads."""
 Global___Durability: _TypeAlias = Durability  # noqa: Y015
 
 class _IsolationLevel:

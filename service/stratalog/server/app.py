@@ -149,6 +149,7 @@ class Server:
         self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
         self._metrics.verifications = engine.tier.upkeep.verifications
         self._metrics.reads = engine.tier.upkeep.reads
+        self._metrics.commits = engine.tier.manager.commits
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()
@@ -168,7 +169,7 @@ class Server:
         )
         endpoint = self.settings.endpoint(self.port)
         builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)
-        hosts = PartitionHost(loop, self._pools.append)
+        hosts = PartitionHost(self._clock, loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
                 hosts,
@@ -188,6 +189,7 @@ class Server:
         engine, self._engine = self._engine, None
         await self._report(is_serving=False)
         self._closing.set()
+        await asyncio.to_thread(engine.end_commits)
         await self._grpc.stop(self.settings.shutdown_grace_s)
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)

@@ -25,6 +25,7 @@ from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
+from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background.verification_log import EndedVerification, VerificationLog
 from stratalog.server.configuration.settings import listen_address
@@ -51,6 +52,7 @@ class ServerMetrics(Collector):
         self.shards: ShardSet | None = None
         self.verifications: VerificationLog | None = None
         self.reads: ObjectReads | None = None
+        self.commits: Sequence[TailCommits] = ()
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -93,6 +95,8 @@ class ServerMetrics(Collector):
         if self.passes is not None:
             yield from _of_passes(self.passes.statuses())
             yield from _of_tiering(self.passes)
+        if self.commits:
+            yield from _of_commits([one.stats for one in self.commits])
         if self.shards is not None:
             yield from _of_shards(self.shards)
         if self.verifications is not None:
@@ -332,6 +336,28 @@ def _of_tiering(passes: PassRegistry) -> Iterator[Metric]:
         ("delete_errors", "Collections with a failure.", collector.failed_turn_count),
     ):
         yield _counter(topics + name, text, count)
+
+
+def _of_commits(stats: Sequence[CommitStats]) -> Iterator[Metric]:
+    """The commits of appends at `object`, of all shards."""
+    for name, text, count in (
+        ("appends", "Appends at object that were acknowledged.", sum(one.append_count for one in stats)),
+        ("bytes", "Bytes that their commits have made live.", sum(one.data_bytes for one in stats)),
+        ("objects", "Objects of these commits.", sum(one.object_count for one in stats)),
+        ("slices", "Slices of these commits.", sum(one.slice_count for one in stats)),
+        ("timeouts", "Appends that were not committed in time.", sum(one.timeout_count for one in stats)),
+        ("wait_secs", "Seconds that acknowledged appends have waited.", sum(one.wait_s for one in stats)),
+    ):
+        yield _counter("object_commit_" + name, text, count)
+    for name, text, count in (
+        ("waiting_bytes", "Appends that wait for the next commit.", sum(one.waiting_bytes for one in stats)),
+        (
+            "waiting_partitions",
+            "Partitions that wait for the next commit.",
+            sum(one.waiting_count for one in stats),
+        ),
+    ):
+        yield _gauge("object_commit_" + name, text, count)
 
 
 def _of_shards(shards: ShardSet) -> Iterator[Metric]:

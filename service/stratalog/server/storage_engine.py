@@ -67,7 +67,8 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
-from stratalog.remote.tier.uploader import Uploader, UploaderSettings
+from stratalog.remote.tier.upload_turns import UploadTurns
+from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.disk_pressure import DiskPressure
@@ -75,7 +76,13 @@ from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import ScratchSpace
-from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.shard_tier import ShardTier, ShardUploads
+from stratalog.server.background.tail_commits import (
+    PASS_NAME,
+    CommitSettings,
+    TailCommits,
+    commit_backlog,
+)
 from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
@@ -163,6 +170,11 @@ class StorageEngine:
     operations: OperationRegistry
     passes: PassRegistry
 
+    def end_commits(self) -> None:
+        """Fail the appends that wait for a commit: uploads have ended."""
+        for one in self.tier.manager.commits:
+            one.stop()
+
     def end_long_work(self) -> None:
         """End running cleans and moves; they continue after a restart."""
         self.local.cleaning.workers.stop()
@@ -208,6 +220,7 @@ class StorageEngineBuilder:
         self._reads = ObjectReads(
             self._store, self._clock, threads, _reader_settings(config), self._disk_cache
         )
+        self._passes = PassRegistry(self._clock)
 
     def open(
         self,
@@ -420,6 +433,7 @@ class StorageEngineBuilder:
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics, foreign)
+        self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
             local=LocalLogs(
                 logs=logs,
@@ -431,7 +445,7 @@ class StorageEngineBuilder:
             tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
-            passes=PassRegistry(self._clock),
+            passes=self._passes,
         )
 
     def _object_tier(
@@ -490,11 +504,14 @@ class StorageEngineBuilder:
         self, host: PartitionHost, catalog: Catalog, tiers: Sequence[ShardTier], space: FreeSpace
     ) -> Host:
         """Makes the hosted partitions of logs, with readers of their shards and the tokens of the catalog."""
-        readers = {tier.shard: tier.reader for tier in tiers}
+        by_shard = {tier.shard: tier for tier in tiers}
 
         def hosted(log: UnifiedLog, shard: HostedShard) -> HostedPartition:
             fencing_token = partial(catalog.fencing_token, log.topic_id, log.topic_partition.partition)
-            return host.host(log, shard, readers[shard], fencing_token, space.ensure_room)
+            tier = by_shard[shard]
+            partition = host.host(log, shard, tier.reader, fencing_token, space.ensure_room)
+            tier.uploads.tails.follow(partition)
+            return partition
 
         return hosted
 
@@ -528,6 +545,40 @@ class StorageEngineBuilder:
             tiers.append(self._tier(logs, shard, identity, catalog, runtime))
         return tiers
 
+    def _uploads(
+        self, logs: LogManager, shard: HostedShard, catalog: Catalog, runtime: RuntimeConfig
+    ) -> ShardUploads:
+        number = f"{shard.metadata.layout.shard:04d}"
+        scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
+        turns = UploadTurns(self._clock)
+
+        def uploader(name: str, settings: Callable[[BrokerConfig], UploaderSettings]) -> Uploader:
+            return Uploader(
+                store=StoppableObjectStore(self._store, self._seams.stop),
+                clock=self._clock,
+                run_beside=partial(self._seams.long_scheduler.once, "send an object"),
+                stop=self._seams.stop,
+                shard=UploadedShard(shard.metadata, turns, has_precedence=name == "tail"),
+                builder=ObjectBuilder(
+                    logs.filesystem,
+                    shard.metadata,
+                    ObjectWriterSettings(spool_directory=f"{self._data_dir}/scratch/{number}/{name}"),
+                    spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
+                ),
+                settings=lambda: settings(runtime.current),
+            )
+
+        tails = TailCommits(
+            self._clock,
+            self._seams.long_scheduler,
+            shard,
+            catalog,
+            uploader("tail", _tail_settings),
+            self._passes,
+            lambda: _commit_settings(runtime.current),
+        )
+        return ShardUploads(uploader("upload", _uploader_settings), tails)
+
     def _tier(
         self,
         logs: LogManager,
@@ -541,20 +592,6 @@ class StorageEngineBuilder:
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
-        uploader = Uploader(
-            store=store,
-            clock=self._clock,
-            run_beside=partial(self._seams.long_scheduler.once, "send an object"),
-            stop=self._seams.stop,
-            metadata=shard.metadata,
-            builder=ObjectBuilder(
-                logs.filesystem,
-                shard.metadata,
-                ObjectWriterSettings(spool_directory=f"{in_data_dir}/upload"),
-                spool_directory=lambda place: scratch.place(f"{number}/upload-{place}"),
-            ),
-            settings=lambda: _uploader_settings(runtime.current),
-        )
         compactor = Compactor(
             filesystem=logs.filesystem,
             clock=self._clock,
@@ -566,7 +603,7 @@ class StorageEngineBuilder:
         )
         return ShardTier(
             shard=shard,
-            uploader=uploader,
+            uploads=self._uploads(logs, shard, catalog, runtime),
             retention=RemoteRetention(
                 shard.metadata, partial(read_slice_index, store, shard.metadata.layout)
             ),
@@ -600,6 +637,25 @@ def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
         read_ahead_bytes=config.read_ahead_bytes,
         hedge_percent=config.read_hedge_percent,
         data_cache_bytes=config.read_cache_bytes,
+    )
+
+
+def _tail_settings(config: BrokerConfig) -> UploaderSettings:
+    """The limits of bytes and requests are for segments, for which no caller waits."""
+    return UploaderSettings(
+        max_object_bytes=config.commit_buffer_bytes,
+        put_backoff_ms=50,
+        put_count=config.copy_thread_count,
+        stall_ms=config.copy_stall_ms,
+    )
+
+
+def _commit_settings(config: BrokerConfig) -> CommitSettings:
+    return CommitSettings(
+        interval_ms=config.commit_interval_ms,
+        buffer_bytes=config.commit_buffer_bytes,
+        max_slices_per_s=config.max_committed_slices_per_s,
+        timeout_ms=config.commit_timeout_ms,
     )
 
 

@@ -122,7 +122,8 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     """Records younger than this are not compacted."""
     min_durability: Durability = Durability.OS
-    """Consumers see nothing, and no append is acknowledged, below this level."""
+    """Consumers see nothing, and no append is acknowledged, below this level. `object` needs
+    `remote.storage.enable`, and uploads that are not disabled."""
     preallocate: bool = False
     """Each new segment has its space on the disk reserved, so that a full disk is met when one begins."""
     remote_copy_backlog_policy: BacklogPolicy = BacklogPolicy.BLOCK
@@ -253,9 +254,7 @@ def _parse_policy(text: str) -> frozenset[str]:
 
 
 _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
-# The object store as a level of durability needs uploads of unrolled tails; until then it must not be
-# promised.
-_DURABILITIES = {level.config_value: level for level in (Durability.OS, Durability.DISK)}
+_DURABILITIES = {level.config_value: level for level in Durability}
 
 _KEYS: dict[str, ConfigKey[Any]] = {
     key.name: key
@@ -300,7 +299,7 @@ _KEYS: dict[str, ConfigKey[Any]] = {
         number_key("min.compaction.lag.ms", 0),
         ConfigKey(
             "min.durability",
-            " or ".join(_DURABILITIES) + " (object is not supported yet)",
+            ", ".join(_DURABILITIES),
             lambda text: choice_of(_DURABILITIES, text.lower()),
             lambda value: value.config_value,
         ),
@@ -380,10 +379,28 @@ def _refuse_contradictions(config: LogConfig, names: frozenset[str]) -> None:
             raise _contradiction(local_name, local, f"{AS_TOTAL}, since remote.log.copy.disable is true")
         if {local_name, total_name} <= names and local != AS_TOTAL and total != UNLIMITED and keeps_more:
             raise _contradiction(local_name, local, f"at most {total_name}, which is {total}, or {AS_TOTAL}")
+    _refuse_uncommitted(config, names)
     lags = {"min.compaction.lag.ms", "max.compaction.lag.ms"}
     if lags <= names and config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         allowed = f"at most max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
         raise _contradiction("min.compaction.lag.ms", config.min_compaction_lag_ms, allowed)
+
+
+def _refuse_uncommitted(config: LogConfig, names: frozenset[str]) -> None:
+    """Raise InvalidConfigError if records wait for an object store that they never reach."""
+    if config.min_durability is not Durability.OBJECT or "min.durability" not in names:
+        return
+    for name, is_reached, needed in (
+        ("remote.storage.enable", config.remote_storage_enable, "true"),
+        ("remote.log.copy.disable", not config.remote_log_copy_disable, "false"),
+    ):
+        if name in names and not is_reached:
+            raise InvalidConfigError(
+                f"min.durability contradicts another key; give it os or disk, or set {name} to {needed}",
+                name="min.durability",
+                value=config.min_durability.config_value,
+                allowed="os or disk",
+            )
 
 
 def _contradiction(name: str, value: int, allowed: str) -> InvalidConfigError:

@@ -16,7 +16,8 @@
 
 Three of them are stored here, the segments hold the ends of the local log, and the others follow. The high
 watermark depends on the topic's `min.durability`. Before that key gets a stronger level, `reconfigure` makes
-everything durable, so that the high watermark does not go back.
+everything durable, so that the high watermark does not go back. To `object` it cannot do so at once: the
+records that were visible by then stay visible, until a restart, while they are on their way to the store.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class LogOffsets:
         """An upload needs the segments below `uploading_end_offset`. Without it, only its commit may come."""
         self.recovery_point = recovery_point
         """Everything below is fsynced."""
+        self.shown_end_offset = 0
+        """Exclusive end of the records that were visible before the topic's durability grew to `object`."""
         self._local = local_log
         self._state = state
 
@@ -81,7 +84,7 @@ class LogOffsets:
             return self.log_end_offset
         if min_durability is Durability.DISK:
             return self.recovery_point
-        return max(self.tiered_end_offset, self.log_start_offset)
+        return max(self.tiered_end_offset, self.shown_end_offset, self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -103,6 +106,7 @@ class LogOffsets:
         """Lower the promises to a log that ends at `end_offset` or below. The caller moves the log start
         after the cut."""
         self.tiered_end_offset = min(self.tiered_end_offset, end_offset)
+        self.shown_end_offset = min(self.shown_end_offset, end_offset)
         self.recovery_point = min(self.recovery_point, end_offset)
 
     def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
@@ -121,4 +125,5 @@ class LogOffsets:
         assert self.log_start_offset <= self.last_stable_offset <= self.high_watermark <= self.log_end_offset
         assert self._state.stable_limit <= self.log_end_offset
         assert self.tiered_end_offset <= self.log_end_offset
+        assert self.shown_end_offset <= self.log_end_offset
         assert self._local.segments.start_offset <= self.recovery_point <= self.log_end_offset

@@ -202,6 +202,7 @@ class UnifiedLog:
         with self._flush_lock, self.lock:
             if config.min_durability > self.offsets.min_durability and not self.availability.is_offline:
                 self.flusher.flush()
+                self.offsets.shown_end_offset = self.offsets.high_watermark
             self.local_log.config = config
             self.state.publish(self.offsets.high_watermark)
 

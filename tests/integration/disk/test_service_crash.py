@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import shutil
+from collections import Counter, deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,6 +111,34 @@ async def test_nothing_acknowledged_is_lost_when_the_process_is_killed(
                 [],
             )
         assert await read_back(server.address) == values
+        assert server.stop() == 0
+
+
+async def test_nothing_acknowledged_at_object_is_lost_with_the_machine(tmp_path: Path) -> None:
+    """The process is killed under load, and then its disk is gone, each time."""
+    store_url = f"file://{tmp_path}/bucket"
+    options = ["--config", "remote.append.commit.interval.ms=30"]
+    with ServerProcess(f"{tmp_path}/data", store_url=store_url, options=options) as server:
+        server.add_options("--listen", server.address)
+        async with Client(server.address, retry=PATIENT) as client:
+            config = {"segment.bytes": "20000", "min.durability": "object"}
+            await client.admin.create_topic("t", PARTITION_COUNT, config)
+        for turn in range(1, 4):
+            load = Load(server.address, Durability.OBJECT, RetryPolicy(deadline_s=0))
+            load.enough_count = 300
+            loading = asyncio.create_task(load.run())
+            async with asyncio.timeout(120):
+                await load.enough.wait()
+                server.kill()
+                await loading
+            shutil.rmtree(tmp_path / "data")
+            server.start()
+            values = await read_back(server.address)
+            for value, where in load.acknowledged.items():
+                assert values[TopicPartition(where.topic, where.partition)][where.offset] == value, turn
+                assert where.durability is Durability.OBJECT
+            # Each load begins with the same values.
+            assert all(max(Counter(found).values()) <= turn for found in values.values()), "nothing twice"
         assert server.stop() == 0
 
 

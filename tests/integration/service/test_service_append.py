@@ -73,10 +73,13 @@ async def test_the_stronger_of_request_and_topic_holds(
     assert partition.high_watermark == 1
 
 
-async def test_object_durability_is_refused_with_advice(bench: ServiceBench) -> None:
-    await bench.client.admin.create_topic("t")
-    with pytest.raises(UnsupportedOperationError):
+async def test_object_durability_is_refused_with_advice_where_nothing_is_uploaded(
+    bench: ServiceBench,
+) -> None:
+    await bench.client.admin.create_topic("t", config={"remote.storage.enable": "false"})
+    with pytest.raises(InvalidRequestError) as refused:
         await bench.client.append_batches("t", 0, of_values(b"a"), durability=Durability.OBJECT)
+    assert "remote.storage.enable" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from stratalog.base.errors import (
     LogStoreError,
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
-    UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.blocking.sync_client import SyncClient
@@ -145,9 +144,10 @@ async def test_what_cannot_be_sent_is_refused(bench: ServiceBench) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         await producer.close()
     assert producer.buffered_bytes == 0
+    await bench.client.admin.create_topic("local", config={"remote.storage.enable": "false"})
     refused = bench.client.producer(durability=Durability.OBJECT)
-    with pytest.raises(UnsupportedOperationError):
-        await refused.send("t", None, b"x")
+    with pytest.raises(InvalidRequestError):
+        await refused.send("local", None, b"x")
     await refused.close()
     with pytest.raises(InvalidRequestError):
         bench.client.producer(compression="rot13")

@@ -121,7 +121,7 @@ a topic whose configuration this version refuses is offline from the start, alon
     append t x -> UnsupportedOperationError / t -> UnsupportedOperationError
     upload t -> UnsupportedOperationError
     retain / look / upload / other alter t retention.ms=for-ever / restart / offline t -> retention.ms
-    other alter t min.durability=object / restart / offline t -> min.durability
+    other alter t min.durability=bucket / restart / offline t -> min.durability
     other alter t / look / t -> tiered local | / offline t ->
 a topic that is created elsewhere with such a configuration is offline, too, and can be deleted
     other create t 2 first=1 / look / offline t -> first / other alter t second=1 / look / offline t -> second

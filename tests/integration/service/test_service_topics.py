@@ -64,7 +64,7 @@ async def test_a_change_that_means_a_former_topic_is_refused(bench: ServiceBench
     ("key", "value"),
     [
         ("retention.ms", "-2"),
-        ("min.durability", "object"),
+        ("min.durability", "bucket"),
         ("max.message.bytes", str(1 << 30)),
     ],
 )

@@ -42,7 +42,12 @@ from stratalog.remote.objects.slice_entry import (
     PartRef,
     SliceEntry,
 )
-from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, encode_slice_index
+from stratalog.remote.objects.slice_index import (
+    INDEX_HEADER,
+    SliceIndex,
+    decode_slice_index,
+    encode_slice_index,
+)
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from tests.support.tiered.sample_entry import sample_entry
 
@@ -185,6 +190,7 @@ def indexes(draw: st.DrawFn) -> SliceIndex:
             draw(st.lists(st.builds(AbortedTransaction, offsets, offsets, offsets, offsets), max_size=2))
         ),
         producer_snapshot=draw(st.binary(max_size=20)),
+        producers_since=draw(st.none() | offsets),
     )
 
 
@@ -224,6 +230,7 @@ def plain(index: SliceIndex) -> SliceIndex:
         max_timestamps=tuple(index.max_timestamps),
         aborted=tuple(index.aborted),
         producer_snapshot=index.producer_snapshot,
+        producers_since=index.producers_since,
     )
 
 
@@ -333,6 +340,15 @@ def test_what_a_later_version_made_unreadable_is_refused(field: str) -> None:
     footer[crc_position : crc_position + 4] = crc_of(footer[:crc_position]).to_bytes(4, "little")
     with pytest.raises(StoreNotUsableError):
         decode_footer(bytes(footer), name)
+
+
+@given(st.integers(1, 31))
+def test_an_unknown_flag_of_an_index_is_refused(bit: int) -> None:
+    index = SliceIndex(data_bytes=1, positions=[0], base_offsets=[0], max_timestamps=[0])
+    data = bytearray(encode_slice_index(index))
+    data[INDEX_HEADER.positions["flags"] + bit // 8] |= 1 << bit % 8
+    with pytest.raises(StoreNotUsableError):
+        decode_slice_index(bytes(data), 1)
 
 
 @given(st.integers(0, 31))

@@ -40,7 +40,8 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadReport
+from stratalog.remote.tier.upload_turns import UploadTurns
+from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings, UploadReport
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.decoded_records import decode_all
@@ -95,21 +96,24 @@ class TieredLogs:
         settings = UploaderSettings(
             max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
         )
-        self.uploader = Uploader(
-            StoppableObjectStore(store, stop),
-            sends or clock,
-            sends.run_beside if sends else lambda task: task(),
-            stop,
-            self.metadata,
-            ObjectBuilder(
-                filesystem,
-                self.metadata,
-                ObjectWriterSettings(
-                    spool_directory="/spool", memory_bytes=memory_bytes, index_interval_bytes=100
-                ),
-            ),
-            lambda: settings,
-        )
+        turns = UploadTurns(sends or clock)
+
+        def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
+            spool = ObjectWriterSettings(
+                spool_directory=spool_directory, memory_bytes=memory_bytes, index_interval_bytes=100
+            )
+            return Uploader(
+                StoppableObjectStore(store, stop),
+                sends or clock,
+                sends.run_beside if sends else lambda task: task(),
+                stop,
+                UploadedShard(self.metadata, turns, has_precedence=is_of_tails),
+                ObjectBuilder(filesystem, self.metadata, spool),
+                lambda: settings,
+            )
+
+        self.uploader = uploader("/spool", is_of_tails=False)
+        self.tails = uploader("/spool-of-tails", is_of_tails=True)
         self.reader = RemoteReader(inline_reads(store), self.metadata)
         self.logs: dict[TopicPartition, UnifiedLog] = {}
 
@@ -148,15 +152,20 @@ class TieredLogs:
         self, *, is_urgent: bool = True, on_object: Callable[[UploadReport], None] = lambda _: None
     ) -> UploadReport:
         """One pass over all logs."""
-        candidates: list[UploadCandidate] = []
-        for log in self.logs.values():
-            topic = self.catalog.by_id(log.topic_id)
-            assert topic is not None
-            hashing = KeyHashing(topic.hash_key) if log.local_log.config.is_compacted else None
-            candidates.append(UploadCandidate(log, hashing))
+        candidates = [self.candidate(log) for log in self.logs.values()]
         return self.uploader.upload(
             candidates, epoch=self.claimed.epoch, on_object=on_object, is_urgent=is_urgent
         )
+
+    def upload_tails(self) -> UploadReport:
+        """One pass over all that is fsynced."""
+        candidates = [self.candidate(log)._replace(is_tail=True) for log in self.logs.values()]
+        return self.tails.upload(candidates, epoch=self.claimed.epoch)
+
+    def candidate(self, log: UnifiedLog) -> UploadCandidate:
+        topic = self.catalog.by_id(log.topic_id)
+        assert topic is not None
+        return UploadCandidate(log, KeyHashing(topic.hash_key) if log.local_log.config.is_compacted else None)
 
     def tiered_records(self, log: UnifiedLog) -> list[Record]:
         """Everything that a reader gets from the object store alone."""

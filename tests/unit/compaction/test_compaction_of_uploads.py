@@ -6,12 +6,16 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.compaction.job_execution import CompactedShard
+from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.isolation import Isolation
+from stratalog.log.log_config import LogConfig
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.decoded_records import decode_all
@@ -104,3 +108,112 @@ def test_what_was_aborted_displaces_nothing_in_whichever_slice_the_marker_lies()
     assert any(TRANSACTIONS_REFUSED in reason for reason in refused)
     world.logs.logs[T0].retention.delete_local_segments(ignore_retention=True)
     assert world.committed() == {b"a": b"2", b"b": b"2"}
+
+
+class ManyProducers(World):
+    """A partition whose tails are uploaded, with 100 producers in the first of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sequences: dict[int, int] = {}
+        self.tail(range(100))
+
+    def tail(self, producer_ids: range) -> None:
+        for producer_id in producer_ids:
+            sequence = self.sequences.get(producer_id, 0)
+            self.sequences[producer_id] = sequence + 1
+            self.append(b"k%d" % producer_id, b"%d" % sequence, BatchProducer(producer_id, 0, sequence))
+        self.logs.logs[T0].flusher.flush()
+        assert self.logs.upload_tails().slice_count == 1
+
+    def since(self) -> list[int | None]:
+        """Since when the producers of each live slice have changed."""
+        layout = self.logs.metadata.layout
+        slices = self.logs.metadata.state().partition(self.tip).slices
+        return [
+            read_slice_index(self.store, layout, live.object_name, live.entry).producers_since
+            for live in slices
+        ]
+
+    def compact_all(self) -> None:
+        assert [report.refused for report in self.compact()] == [None]
+        assert len(self.since()) == 1
+
+    def merge(self, first: int) -> None:
+        """Merge the live slices from that one on, as they are."""
+        state = self.logs.metadata.state()
+        slices = tuple(state.partition(self.tip).slices)[first:]
+        topic = self.logs.catalog.by_id(self.tip.topic_id)
+        identity = StoreIdentity.find(self.store)
+        assert topic is not None
+        assert identity is not None
+        run = PartitionRun(
+            topic_id_partition=self.tip,
+            topic=TopicPolicy.of(topic, LogConfig()),
+            mode=RunMode.CARRY,
+            covers=False,
+            log_start_offset=state.partition(self.tip).log_start_offset,
+            slices=slices,
+        )
+        inputs = sorted(live.object_name for live in slices)
+        found = [state.objects.get(name) for name in inputs]
+        job = CompactionJob(
+            reason=JobReason.MERGE, inputs=tuple(one for one in found if one is not None), runs=(run,)
+        )
+        shard = CompactedShard(self.store, identity.store_id, self.logs.metadata, self.logs.catalog)
+        settings = CompactionSettings(spool_directory="/compaction")
+        now = JobClock(self.clock.now_ms(), may_drop_tombstones=False)
+        result = JobExecution(MemoryFileSystem(), self.ids, shard, settings, job, now).execute()
+        outcome = self.logs.metadata.replace(
+            {self.tip: slices},
+            job.input_names,
+            result.stored,
+            covers={self.tip: False},
+            catalog_seq=0,
+            drops_records=False,
+        )
+        assert outcome.has_committed
+
+    def check_restored(self) -> None:
+        self.logs = self.start(MemoryFileSystem())
+        found = {entry.producer_id: entry.last_sequence + 1 for entry in self.logs.logs[T0].producers()}
+        assert found == self.sequences
+
+
+def test_an_output_has_all_producers_where_the_slice_with_a_whole_snapshot_goes() -> None:
+    world = ManyProducers()
+    world.tail(range(10))
+    world.tail(range(5, 15))
+    assert world.since() == [None, 100, 100]
+    world.compact_all()
+    assert world.since() == [None]
+    world.check_restored()
+
+
+def test_a_later_slice_finds_all_producers_in_what_compaction_made_of_the_earlier_ones() -> None:
+    world = ManyProducers()
+    world.tail(range(10))
+    world.compact_all()
+    world.tail(range(20, 30))
+    assert world.since() == [None, 100], "an offset, and no object, which may go"
+    world.check_restored()
+
+
+def test_an_output_without_the_slice_with_a_whole_snapshot_still_refers_to_it() -> None:
+    world = ManyProducers()
+    for number in range(3):
+        world.tail(range(number, number + 10))
+    world.merge(1)
+    assert world.since() == [None, 100]
+    world.check_restored()
+
+
+def test_an_output_without_anything_to_refer_to_has_the_producers_with_records() -> None:
+    world = ManyProducers()
+    world.tail(range(10))
+    world.tail(range(5, 15))
+    world.logs.metadata.advance_log_start({world.tip: 105}, epoch=world.logs.claimed.epoch, catalog_seq=None)
+    world.merge(0)
+    assert world.since() == [100]
+    world.sequences = {one: count for one, count in world.sequences.items() if one < 15}
+    world.check_restored()

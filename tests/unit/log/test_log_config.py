@@ -134,7 +134,7 @@ def test_every_field_is_documented_and_immutable() -> None:
         ("min.cleanable.dirty.ratio", "0_1"),
         ("min.cleanable.dirty.ratio", "half"),
         ("message.timestamp.type", "createtime"),
-        ("min.durability", "object"),
+        ("min.durability", "bucket"),
         ("preallocate", "1"),
         ("remote.storage.enable", "yes"),
     ],
@@ -182,6 +182,8 @@ def test_an_unknown_key_without_a_near_one_is_refused() -> None:
         {"local.retention.ms": "-1", "retention.ms": "1"},
         {"local.retention.bytes": "2", "retention.bytes": "1"},
         {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"},
+        {"min.durability": "object", "remote.storage.enable": "false"},
+        {"min.durability": "object", "remote.log.copy.disable": "true"},
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(overrides: dict[str, str]) -> None:

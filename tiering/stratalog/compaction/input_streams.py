@@ -26,7 +26,7 @@ from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, re
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
-from stratalog.remote.objects.slice_index import decode_slice_index
+from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
 
@@ -85,9 +85,9 @@ class InputStreams:
             raise self._corrupt("refers to a key stream outside its own part")
         return position
 
-    def producer_snapshot(self, entry: SliceEntry) -> bytes:
-        """The producers of the slice. Raises StoreCorruptError, StoreNotUsableError for a newer format, and
-        what the store raises.
+    def slice_index(self, entry: SliceEntry) -> SliceIndex:
+        """The index of the slice, which has its producers. Raises StoreCorruptError, StoreNotUsableError for
+        a newer format, and what the store raises.
         """
         part = entry.index
         keys = self._open_keys()
@@ -97,7 +97,7 @@ class InputStreams:
         data = keys.read_at(position, part.size_bytes)
         if crc_of(data) != part.crc:
             raise self._corrupt("has an index that fails its checksum")
-        return decode_slice_index(data, entry.data_bytes).producer_snapshot
+        return decode_slice_index(data, entry.data_bytes)
 
     def pass_by(self, entry: SliceEntry) -> None:
         """Leave a slice unread. GET 2 is opened all the same, so that the requests of a job do not depend on

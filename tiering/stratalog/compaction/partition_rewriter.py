@@ -2,7 +2,7 @@
 docs/compaction.md says which batches are copied, rebuilt or dropped; tombstones follow `TombstoneRule`.
 
 Records outside the slice's logical range or below log start are not readable and do not stay. Producers are
-those of the last slice, which has all of them; leader epochs are those of all slices.
+those at the end of the last slice; leader epochs are those of all slices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
+from stratalog.base.errors import CorruptRecordError, StoreCorruptError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
@@ -20,6 +20,7 @@ from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.record.batch import records_payload
 from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
@@ -107,15 +108,46 @@ class PartitionRewriter:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        last = run.slices[-1]
+        snapshot, since = self._producers(inputs)
         end = SliceEnd(
             run.end_offset,
-            producer_snapshot=inputs[last.object_name].producer_snapshot(last.entry),
+            producer_snapshot=snapshot,
+            producers_since=since,
             leader_epochs=joined_epochs(entries),
         )
         self._writer.end_slice(end)
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
+
+    def _producers(self, inputs: Mapping[str, InputStreams]) -> tuple[bytes, int | None]:
+        """The producers at the end of the run, and since when they have changed; None if these are all.
+
+        Where the last slice has only those that have changed since an earlier one, and that is in the run,
+        they are put together, because the earlier one goes. Else that one stays, and so does the reference to
+        it. Raises as `InputStreams.slice_index` does.
+        """
+        slices, end_offset = self._run.slices, self._run.end_offset
+        last, since = self._index(inputs, slices[-1])
+        if since is None or since <= self._run.base_offset:
+            return last, since
+        earlier = next(live for live in slices if live.end_offset >= since)
+        whole, earlier_since = self._index(inputs, earlier)
+        if earlier_since is not None:
+            # What both refer to is gone.
+            return last, None
+        try:
+            changed = ProducerSnapshot.from_bytes(end_offset, last)
+            return changed.after(ProducerSnapshot.from_bytes(end_offset, whole)).to_bytes(), None
+        except CorruptRecordError as error:
+            raise StoreCorruptError(
+                "the producer snapshot of a slice is damaged; restore the object from a copy",
+                name=slices[-1].object_name,
+            ) from error
+
+    @staticmethod
+    def _index(inputs: Mapping[str, InputStreams], live: LiveSlice) -> tuple[bytes, int | None]:
+        index = inputs[live.object_name].slice_index(live.entry)
+        return index.producer_snapshot, index.producers_since
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
         survivors = None if self._plan is None else self._plan.survivors[index]

@@ -64,8 +64,8 @@ def _parse_headers(context: click.Context, parameter: click.Parameter, values: t
 @click.option(
     "--durability",
     type=click.Choice(["os", "disk", "object"]),
-    help="When records count as stored: in the page cache, fsynced, or in the object store (not supported"
-    " yet). Default: the topic's min.durability.",
+    help="When records count as stored: in the page cache, fsynced, or committed in the object store."
+    " Default: the topic's min.durability.",
 )
 @click.option(
     "--compression",

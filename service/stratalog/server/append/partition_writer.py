@@ -3,7 +3,8 @@
 Requests queue up while the writer is busy. A turn takes the whole queue, writes it as one group (one
 ``writev``), acknowledges the requests at ``os``, then calls ``flush`` once for all requests at ``disk``.
 Requests that arrive during the flush form the next group: under load one fsync serves as many requests as
-arrive in its time, and an idle partition acknowledges after one fsync of its own.
+arrive in its time, and an idle partition acknowledges after one fsync of its own. Requests at ``object`` wait
+in `CommitWaiters` for the commit of their records, which a task of the shard makes; it does the fsync, too.
 
 Appends of one session go into separate groups, in order, because a group checks its members one by one and a
 session must stop at its first failure. They still share the flush of the turn. An append at ``os`` behind one
@@ -26,24 +27,41 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 from stratalog.base.errors import (
     DataDirectoryError,
     FencingTokenMismatchError,
     StoppingError,
     UnsupportedOperationError,
-    forget_frames,
 )
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
-from stratalog.server.append.pending_append import AppendSession, PendingAppend, preceding_append_failed
+from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.pending_append import (
+    AppendSession,
+    Outcome,
+    PendingAppend,
+    preceding_append_failed,
+    resolve,
+)
 
 logger = logging.getLogger(__name__)
 
-_Outcome = tuple[PendingAppend, AppendInfo | Exception]
+
+class WriterChecks(NamedTuple):
+    """The conditions on which a partition takes appends."""
+
+    leader_epoch: Callable[[], int]
+    """Returns the epoch to stamp, or raises NotOwnerError."""
+    ensure_heard: Callable[[], None] | None = None
+    """Checks that appends beyond `os` may be acknowledged now, and raises if not; None means that they always
+    may."""
+    fencing_token: Callable[[], str] = lambda: ""
+    """Returns the partition's token, empty for none."""
 
 
 class PartitionWriter:
@@ -55,22 +73,17 @@ class PartitionWriter:
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
         log: UnifiedLog,
-        leader_epoch: Callable[[], int],
-        ensure_heard: Callable[[], None] | None,
+        checks: WriterChecks,
+        commit_waiters: CommitWaiters,
         on_advance: Callable[[], None],
-        fencing_token: Callable[[], str] = lambda: "",
     ) -> None:
-        """`leader_epoch` returns the epoch to stamp or raises NotOwnerError. `ensure_heard` raises if
-        `disk` may not be acknowledged now; None means that it always may. `on_advance` follows each append.
-        `fencing_token` returns the partition's, empty for none.
-        """
+        """Answers on `loop`. `on_advance` follows each append."""
+        self.commit_waiters = commit_waiters
         self._loop = loop
         self._executor = executor
         self._log = log
-        self._leader_epoch = leader_epoch
-        self._ensure_heard = ensure_heard
+        self._leader_epoch, self._ensure_heard, self._fencing_token = checks
         self._on_advance = on_advance
-        self._fencing_token = fencing_token
         self._lock = threading.Lock()
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
@@ -96,7 +109,7 @@ class PartitionWriter:
                 self._has_turn = False
             refusal = StoppingError("the server is stopping, and the append was not applied; send it again")
             for append in pending:
-                _break_session(append)
+                append.break_session()
             self._deliver([(append, refusal) for append in pending])
             self._loop.call_soon_threadsafe(_resolve_settled, settling, refusal)
 
@@ -126,7 +139,7 @@ class PartitionWriter:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
             for append in pending:
-                _break_session(append)
+                append.break_session()
             self._deliver([(append, _as_engine_error(error)) for append in pending])
         with self._lock:
             if not self._queue and not self._settling:
@@ -147,11 +160,14 @@ class PartitionWriter:
         to_flush: list[tuple[PendingAppend, AppendInfo]] = []
         flushed_sessions: set[AppendSession] = set()
         for group in _groups(pending):
-            finished: list[_Outcome] = []
+            finished: list[Outcome] = []
+            to_commit: list[tuple[PendingAppend, AppendInfo]] = []
             for append, outcome in self._append(group):
                 if isinstance(outcome, Exception):
-                    _break_session(append)
+                    append.break_session()
                     finished.append((append, outcome))
+                elif append.durability is Durability.OBJECT:
+                    to_commit.append((append, outcome))
                 elif append.durability is Durability.OS and append.session not in flushed_sessions:
                     finished.append((append, outcome))
                 else:
@@ -161,12 +177,14 @@ class PartitionWriter:
                         flushed_sessions.add(append.session)
             self._on_advance()
             self._deliver(finished)
+            if to_commit:
+                self.commit_waiters.add(to_commit, lambda: self._log.offsets.tiered_end_offset)
         if to_flush:
             self._flush(to_flush)
 
-    def _append(self, group: list[PendingAppend]) -> list[_Outcome]:
+    def _append(self, group: list[PendingAppend]) -> list[Outcome]:
         """Append the group's members in order; an outcome for each."""
-        outcomes: list[_Outcome] = []
+        outcomes: list[Outcome] = []
         writable: list[PendingAppend] = []
         buffers: list[Buffer] = []
         has_token = any(append.conditions.fencing_token is not None for append in group)
@@ -214,15 +232,15 @@ class PartitionWriter:
         except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
             refusal = _as_engine_error(error)
             for append, _ in waiting:
-                _break_session(append)
+                append.break_session()
             self._deliver([(append, refusal) for append, _ in waiting])
             return
         assert all(info.last_offset < recovery_point for _, info in waiting)
         self._deliver(list(waiting))
 
-    def _deliver(self, outcomes: Sequence[_Outcome]) -> None:
+    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         if outcomes:
-            self._loop.call_soon_threadsafe(_resolve, outcomes)
+            self._loop.call_soon_threadsafe(resolve, outcomes)
 
 
 def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
@@ -237,11 +255,6 @@ def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
             sessions.add(id(append.session))
         groups[-1].append(append)
     return groups
-
-
-def _break_session(append: PendingAppend) -> None:
-    if append.session is not None:
-        append.session.is_broken = True
 
 
 def _require_token(append: PendingAppend, fencing_token: str) -> None:
@@ -264,20 +277,6 @@ def _resolve_settled(settling: Sequence[asyncio.Future[int]], outcome: int | Exc
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-def _resolve(outcomes: Sequence[_Outcome]) -> None:
-    for append, outcome in outcomes:
-        append.give_back_memory()
-        if isinstance(outcome, Exception):
-            forget_frames(outcome)
-        # A caller that went away has cancelled its future; its append stays.
-        if append.future.done():
-            continue
-        if isinstance(outcome, Exception):
-            append.future.set_exception(outcome)
-        else:
-            append.future.set_result(outcome)
 
 
 def _as_engine_error(error: BaseException) -> Exception:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from stratalog.base.errors import PrecedingAppendFailedError
+from stratalog.base.errors import PrecedingAppendFailedError, forget_frames
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -48,8 +48,8 @@ class PendingAppend:
     """Encoded batches, or what encodes them: called on the writer's thread, may raise LogStoreError."""
 
     durability: Durability
-    """The durability that the append needs before `future` is resolved: OS or DISK. The writer raises it to
-    the level of the topic."""
+    """The durability that the append needs before `future` is resolved. The writer raises it to the level of
+    the topic."""
 
     future: asyncio.Future[AppendInfo]
 
@@ -73,6 +73,11 @@ class PendingAppend:
         """Give back the memory once there is an answer. May be called twice."""
         self.batches = b""
         self.memory.close()
+
+    def break_session(self) -> None:
+        """Let no later append of the session be applied."""
+        if self.session is not None:
+            self.session.is_broken = True
 
     def failure(self) -> Exception | None:
         """The reason why it failed, or None. Call it when `future` is done."""
@@ -99,3 +104,22 @@ def preceding_append_failed() -> PrecedingAppendFailedError:
     return PrecedingAppendFailedError(
         "an earlier append of the stream to this partition failed; send this one again with resume"
     )
+
+
+Outcome: TypeAlias = tuple[PendingAppend, AppendInfo | Exception]
+"""An append with its offsets, or with the reason for its failure."""
+
+
+def resolve(outcomes: Sequence[Outcome]) -> None:
+    """Answer appends. On the event loop."""
+    for append, outcome in outcomes:
+        append.give_back_memory()
+        if isinstance(outcome, Exception):
+            forget_frames(outcome)
+        # A caller that went away has cancelled its future; its append stays.
+        if append.future.done():
+            continue
+        if isinstance(outcome, Exception):
+            append.future.set_exception(outcome)
+        else:
+            append.future.set_result(outcome)

@@ -77,6 +77,7 @@ class _Pass:
     def __init__(self, name: str) -> None:
         self.status = PassStatus(name)
         self.measure: Callable[[], Backlog] | None = None
+        self.is_frequent = False
         self.turns: list[Turn] = []
         self.logged: frozenset[str] = frozenset()
         """The failures that were logged and last."""
@@ -111,12 +112,20 @@ class PassRegistry:
             known = self._passes.get(name)
             return PassStatus(name) if known is None else known.status
 
+    def add(
+        self, name: str, measure: Callable[[], Backlog] | None = None, *, is_frequent: bool = False
+    ) -> None:
+        """Make a pass known. `measure`: see `task`. Turns of a pass that `is_frequent` are logged for
+        debugging also if they did something."""
+        with self._lock:
+            known = self._pass(name)
+            known.measure, known.is_frequent = measure, is_frequent
+
     def task(self, name: str, work: Work, measure: Callable[[], Backlog] | None = None) -> Callable[[], None]:
         """A periodic task for the scheduler: each call is a turn. It raises nothing, because the failure of a
         run is logged here. `measure` returns the backlog, where it can be had without the pass: also after a
         run that failed, or that was about a part of the work."""
-        with self._lock:
-            self._pass(name).measure = measure
+        self.add(name, measure)
 
         def run() -> None:
             try:
@@ -200,7 +209,8 @@ class PassRegistry:
             total_done=_sum(status.total_done, outcome.done),
             total_refusals=_sum(status.total_refusals, outcome.refusals),
         )
-        is_news = not outcome.is_idle or bool(reasons - former)
+        is_work = not outcome.is_idle and not known.is_frequent
+        is_news = is_work or bool(reasons - former)
         logger.log(logging.INFO if is_news else logging.DEBUG, "%s: %s", status.name, outcome.text)
 
     def _note_failures(self, known: _Pass, failures: Sequence[_Failure], logged: frozenset[str]) -> None:

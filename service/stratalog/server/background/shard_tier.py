@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.tier_verification import TierVerification
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.tier.collector import Collector
 from stratalog.remote.tier.uploader import Uploader
+from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.partitions.hosted_shard import HostedShard
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShardUploads:
+    """The uploads of one shard."""
+
+    segments: Uploader
+    tails: TailCommits
+
+    def last_success_ms(self, tip: TopicIdPartition) -> int:
+        """Wall time of the last commit with records of the partition since the start; -1 if there was none."""
+        return max(self.segments.last_success_ms(tip), self.tails.last_success_ms(tip))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -18,7 +32,7 @@ class ShardTier:
     """The components that work on one shard's objects."""
 
     shard: HostedShard
-    uploader: Uploader
+    uploads: ShardUploads
     retention: RemoteRetention
     collector: Collector
     compactor: Compactor

@@ -21,23 +21,23 @@ from stratalog.base.errors import (
     PreconditionFailedError,
 )
 from stratalog.base.stop_signal import StopSignal
-from stratalog.base.types import TopicPartition
+from stratalog.base.types import Durability, TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
-from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.collector import CollectReport
-from stratalog.remote.tier.partition_upload import UploadCandidate
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
 from stratalog.remote.tier.uploader import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.background.tier_outcomes import (
     collection_outcome,
     retention_outcome,
     upload_outcome,
 )
+from stratalog.server.background.upload_candidate import candidate_of, may_upload
 from stratalog.server.background.upload_tracker import UploadTracker
 from stratalog.server.operations.operation import Operation
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded
@@ -88,6 +88,11 @@ class TierManager:
         self._topics = topics
         self._foreign = tuple(foreign)
 
+    @property
+    def commits(self) -> list[TailCommits]:
+        """The commits of waiting tails, of each shard."""
+        return [tier.uploads.tails for tier in self._tiers]
+
     def upload(self, topics: Collection[str], operation: Operation, *, delete_local: bool) -> PassOutcome:
         """`upload_now` as an operation."""
         return upload_outcome(self.upload_now(topics, delete_local=delete_local, operation=operation))
@@ -111,16 +116,17 @@ class TierManager:
         partitions = self._tiered_partitions(topics)
         failures = [offline.error() for topic in named for offline in topic.offline_partitions]
         failures += [failed.failure for topic in named for failed in topic.failed_partitions]
-        uploading = [one for one in partitions if _may_upload(one)]
+        uploading = [one for one in partitions if may_upload(one)]
         for partition in uploading:
             tracker.check()
             partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
         last = self._upload(uploading, tracker)
         uploaded = last.uploaded
-        for _ in range(1, UPLOAD_TRY_COUNT):
-            if not last.refused:
-                break
+        refused_count = 0
+        # A pass ends early for a tail that callers wait for.
+        while last.has_more or (last.refused and refused_count < UPLOAD_TRY_COUNT - 1):
+            refused_count += bool(last.refused)
             last = self._upload(uploading, tracker)
             uploaded = uploaded.plus(last.uploaded)
         failures += [*last.failures, *map(_refused_error, last.refused)]
@@ -144,7 +150,9 @@ class TierManager:
         end_s = self._clock.monotonic_s() + PASS_S
         uploaded = Uploaded()
         while True:
-            partitions = [one for one in self._tiered_partitions(()) if _may_upload(one)]
+            partitions = [
+                one for one in self._tiered_partitions(()) if may_upload(one) and not _is_with_tails(one)
+            ]
             failures = self._roll_tails(partitions)
             done = self._upload(partitions, UploadTracker(None, []), is_urgent=False)
             uploaded = uploaded.plus(done.uploaded)
@@ -300,8 +308,10 @@ class TierManager:
         idle = [one for one in self._tiered_partitions(()) if one.topic_partition not in chosen]
         try:
             for tier in self._tiers:
-                candidates = [_candidate(self._catalog, one) for one in partitions if one.shard is tier.shard]
-                report = tier.uploader.upload(
+                candidates = [
+                    candidate_of(self._catalog, one) for one in partitions if one.shard is tier.shard
+                ]
+                report = tier.uploads.segments.upload(
                     candidates,
                     epoch=tier.shard.leader_epoch(),
                     idle_logs=[one.log for one in idle if one.shard is tier.shard],
@@ -323,9 +333,11 @@ class TierManager:
         return _Pass(uploaded, failures, refused, has_more)
 
 
-def _may_upload(partition: HostedPartition) -> bool:
-    config = partition.log.local_log.config
-    return config.is_copied and not config.remote_copy_pause
+def _is_with_tails(partition: HostedPartition) -> bool:
+    """Whether `TailCommits` has uploaded all that is rolled, as it does where consumers wait for it."""
+    log = partition.log
+    is_at_object = log.local_log.config.min_durability is Durability.OBJECT
+    return is_at_object and log.local_log.segments.active.base_offset <= log.offsets.tiered_end_offset
 
 
 def _require_uploads(topic: HostedTopic) -> None:
@@ -401,11 +413,3 @@ def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:
     except LogStoreError as error:
         failures.append(error)
         return None
-
-
-def _candidate(catalog: Catalog, partition: HostedPartition) -> UploadCandidate:
-    """The partition's log, with the topic's hash key if its objects need key streams."""
-    entry = catalog.by_id(partition.topic_id_partition.topic_id)
-    assert entry is not None, "a hosted topic is in the catalog"
-    is_compacted = partition.log.local_log.config.is_compacted
-    return UploadCandidate(partition.log, KeyHashing(entry.hash_key) if is_compacted else None)

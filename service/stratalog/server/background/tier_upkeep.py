@@ -124,7 +124,7 @@ class TierUpkeep:
     def last_upload_ms(self, partition: HostedPartition) -> int:
         """Wall time of the last commit with records of the partition since the start; -1 if there is none."""
         tip = partition.topic_id_partition
-        found = (tier.uploader.last_success_ms(tip) for tier in self.tiers if tier.shard is partition.shard)
+        found = (tier.uploads.last_success_ms(tip) for tier in self.tiers if tier.shard is partition.shard)
         return next(found, NEVER_MS)
 
     def caches(self) -> ReaderCaches:

@@ -79,6 +79,14 @@ class BrokerConfig:
     """Bound for the uploads of a shard together."""
     max_copy_requests_per_s: int = LONG_MAX
     """Bound for the requests of these uploads."""
+    commit_interval_ms: int = 250
+    """Time between two commits of appends at `object`. Longer makes fewer requests and larger objects."""
+    commit_buffer_bytes: int = 8 * MIB
+    """A commit of appends at `object` comes sooner if so many bytes wait; the size of its objects."""
+    max_committed_slices_per_s: int = 1_000
+    """The interval is longer where so many partitions wait that they would make more slices in a second."""
+    commit_timeout_ms: int = 30_000
+    """An append at `object` fails that is not committed after this long."""
 
     read_ahead_bytes: int = 32 * MIB
     """How far the server reads ahead of a sequential reader of tiered data at most; 0: not at all."""
@@ -303,6 +311,14 @@ def _table() -> Mapping[str, BrokerKey]:
             per_broker,
         ),
         _own(paths, "cordoned_log_dirs", per_broker),
+        _own(number_key("remote.append.buffer.max.bytes", 1 << 16, 1 << 28), "commit_buffer_bytes", any_time),
+        _own(number_key("remote.append.commit.interval.ms", 1, INT_MAX), "commit_interval_ms", any_time),
+        _own(number_key("remote.append.commit.timeout.ms", 1, INT_MAX), "commit_timeout_ms", any_time),
+        _own(
+            number_key("remote.append.max.slices.per.second", 1, INT_MAX),
+            "max_committed_slices_per_s",
+            any_time,
+        ),
         _own(number_key("remote.copy.max.requests.per.second", 1), "max_copy_requests_per_s", any_time),
         _own(number_key("remote.copy.object.bytes", MIB, 1 << 30), "copied_object_bytes", any_time),
         _own(number_key("remote.copy.stall.ms", 1), "copy_stall_ms", any_time),

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from stratalog.base.errors import (
     CorruptRecordError,
     DataDirectoryError,
+    InvalidRequestError,
     StoreUnavailableError,
-    UnsupportedOperationError,
 )
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.fetch_data import FetchData
@@ -177,6 +177,23 @@ class HostedPartition:
         self.log.reconfigure(config)
         # A weaker `min.durability` lets readers see more.
         self.signal.notify()
+        self.ask_for_commit()
+
+    @property
+    def has_waiting_tail(self) -> bool:
+        """Whether the log has records that consumers see only once they are committed."""
+        is_at_object = self.log.local_log.config.min_durability is Durability.OBJECT
+        return is_at_object and self.log.offsets.tiered_end_offset < self.log_end_offset
+
+    def ask_for_commit(self) -> None:
+        """Let the tail be committed if consumers wait for that."""
+        if self.has_waiting_tail:
+            self.writer.commit_waiters.ask()
+
+    def note_commit(self) -> None:
+        """Answer the appends that are committed by now, and wake readers."""
+        self.signal.notify()
+        self.writer.commit_waiters.acknowledge(self.log.offsets.tiered_end_offset)
 
     def withdraw(self) -> None:
         """Mark the topic as deleted, and wake all waiting calls, which then fail."""
@@ -260,11 +277,23 @@ class HostedPartition:
         return self._reader.max_timestamp(self.topic_id_partition, end_offset)
 
     def effective_durability(self, requested: Durability | None) -> Durability:
-        """The stronger of the request's level and the topic's. Raises UnsupportedOperationError."""
-        level = max(requested or Durability.OS, self.log.local_log.config.min_durability)
-        if level is Durability.OBJECT:
-            raise UnsupportedOperationError(
-                "acknowledging once committed in the object store is not supported yet, ask for disk",
+        """The stronger of the request's level and the topic's. Raises InvalidRequestError if nothing of the
+        topic reaches the object store, StoreUnavailableError while its uploads are paused."""
+        config = self.log.local_log.config
+        level = max(requested or Durability.OS, config.min_durability)
+        if level is not Durability.OBJECT:
+            return level
+        if not config.is_copied:
+            raise InvalidRequestError(
+                "nothing of the topic is uploaded, so no append to it can be committed in the object store;"
+                " ask for disk, or set remote.storage.enable to true and remote.log.copy.disable to false",
+                durability=level.config_value,
+                topic=self.topic_partition.topic,
+            )
+        if config.remote_copy_pause:
+            raise StoreUnavailableError(
+                "uploads of the topic are paused, so no append to it is committed in the object store;"
+                " `stratalog tier resume` ends the pause, then send it again",
                 durability=level.config_value,
                 topic=self.topic_partition.topic,
             )

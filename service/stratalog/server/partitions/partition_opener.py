@@ -36,7 +36,8 @@ from stratalog.manager.log_opener import SoughtPartition
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.tier.log_restore import restore_log
-from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -55,7 +56,8 @@ Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 class PartitionHost:
     """Makes hosted partitions, with writers on `executor` that answer on `loop`. Thread-safe."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+        self._clock = clock
         self._loop = loop
         self._executor = executor
 
@@ -84,10 +86,9 @@ class PartitionHost:
             loop=self._loop,
             executor=self._executor,
             log=log,
-            leader_epoch=shard.leader_epoch,
-            ensure_heard=ensure_heard,
+            checks=WriterChecks(shard.leader_epoch, ensure_heard, fencing_token),
+            commit_waiters=CommitWaiters(self._clock, self._loop),
             on_advance=signal.notify,
-            fencing_token=fencing_token,
         )
         make = FollowedPartition if shard.is_followed else HostedPartition
         return make(log, shard, reader, writer, signal, ensure_room)

@@ -10,7 +10,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stratalog.log.leader_epoch_cache import EpochEntry
 from stratalog.log.log_parts import LogParts
@@ -45,6 +45,12 @@ class StateTransfer:
             return self._state.producers_at(snapshot, segments, offset)
 
         return self._availability.reading(find)
+
+    def forgotten(self, producer_ids: Iterable[int]) -> list[int]:
+        """Those of these producers that the log, which has followed them all, has forgotten since."""
+        with self._lock:
+            known = self._state.producers.producers
+            return [producer_id for producer_id in producer_ids if producer_id not in known]
 
     def leader_epochs(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
         """The epochs of the batches in [start_offset, end_offset), the first cut to begin there."""

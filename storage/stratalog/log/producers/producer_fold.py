@@ -6,7 +6,7 @@ slice. It refuses no batch: the batches of a log are facts. It knows no time, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -106,6 +106,11 @@ class ProducerFold:
             entries.sort(key=_how_wanted, reverse=True)
             del entries[max(max_count, len(self._ongoing)) :]
         return ProducerSnapshot(end_offset, tuple(sorted(entries, key=attrgetter("producer_id"))))
+
+    def part(self, producer_ids: Collection[int], end_offset: int) -> ProducerSnapshot:
+        """The state of these producers alone, and of those with open transactions."""
+        wanted = {*producer_ids, *self._ongoing.values()}
+        return ProducerSnapshot(end_offset, tuple(self._producers[one] for one in sorted(wanted)))
 
     def check(self, end_offset: int) -> None:
         """Assert that producers and transactions agree, and belong to batches below `end_offset`."""

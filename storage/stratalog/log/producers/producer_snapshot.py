@@ -58,6 +58,11 @@ class ProducerSnapshot(NamedTuple):
         body = _COUNT.pack(len(self.entries)) + b"".join(map(_pack, self.entries))
         return _HEADER.pack(_VERSION, crc32c(body)) + body
 
+    def after(self, earlier: ProducerSnapshot) -> ProducerSnapshot:
+        """The whole state, where this one has the producers that have changed since `earlier`."""
+        entries = {entry.producer_id: entry for entry in (*earlier.entries, *self.entries)}
+        return ProducerSnapshot(self.end_offset, tuple(entries[one] for one in sorted(entries)))
+
     @staticmethod
     def from_bytes(end_offset: int, data: Buffer) -> ProducerSnapshot:
         """Parse the contents of a file. Raises CorruptRecordError if they are no snapshot at that offset."""

@@ -16,7 +16,13 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_parts import LogParts
 from stratalog.log.read import time_lookup
-from stratalog.log.read.segment_info import SegmentInfo, SegmentSource, describe_segment, upload_sources
+from stratalog.log.read.segment_info import (
+    SegmentInfo,
+    SegmentSource,
+    describe_segment,
+    tail_sources,
+    upload_sources,
+)
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
@@ -182,6 +188,21 @@ class LogReader:
                 min(self._offsets.last_stable_offset, self._offsets.recovery_point),
             )
         )
+
+    def tail_candidates(self, from_offset: int) -> tuple[SegmentSource, ...]:
+        """All that is fsynced at or above `from_offset`, to copy to the object store at once: also in the
+        active segment, and records of open transactions. They tile as those of `upload_candidates`.
+
+        Raises CorruptRecordError, DataDirectoryError.
+        """
+
+        def find() -> tuple[SegmentSource, ...]:
+            # The end comes first: a later list of segments has everything below it.
+            end_offset = self._offsets.recovery_point
+            first_offset = max(from_offset, self._offsets.local_log_start_offset)
+            return tail_sources(self._local.segments, first_offset, end_offset)
+
+        return self._availability.reading(find)
 
     def prove_headers(self, source: SegmentSource, check: Callable[[], None]) -> None:
         """Compare the headers of all batches of the source's segment with its seal, the batches before the

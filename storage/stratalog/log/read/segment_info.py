@@ -23,7 +23,7 @@ class SegmentInfo(NamedTuple):
 
 
 class SegmentSource(NamedTuple):
-    """Whole batches in one sealed, fsynced segment, which may be uploaded.
+    """Whole batches in one segment, sealed or active, which are fsynced and may be uploaded.
 
     It stands for the offsets in [base_offset, end_offset). Its bytes are [first_position, first_position +
     size_bytes) of the segment's file. The first batch may begin below `base_offset`, where an
@@ -73,16 +73,45 @@ def upload_sources(
     )
 
 
+def tail_sources(
+    segments: Sequence[LogSegment], first_offset: int, end_offset: int
+) -> tuple[SegmentSource, ...]:
+    """The batches of the segments in [first_offset, end_offset), the active one included. `end_offset` was
+    the end of the log once, and was read before the segments.
+
+    Raises CorruptRecordError, OSError.
+    """
+    if first_offset >= end_offset:
+        return ()
+    return tuple(
+        _source(segment, first_offset)
+        if segment.end_offset <= end_offset and not segment.is_active
+        else _cut_source(segment, first_offset, end_offset)
+        for segment in segments
+        if segment.base_offset < end_offset and first_offset < segment.end_offset and segment.size_bytes > 0
+    )
+
+
+def _cut_source(segment: LogSegment, first_offset: int, end_offset: int) -> SegmentSource:
+    """The batches of a segment below `end_offset`. Appends may go on meanwhile: what lies behind the size
+    that is read here ends above."""
+    size_bytes = segment.size_bytes
+    end_position = segment.position_of(end_offset)
+    size_bytes = size_bytes if end_position is None else end_position
+    source = _source(segment, first_offset)
+    return source._replace(end_offset=end_offset, size_bytes=max(0, size_bytes - source.first_position))
+
+
 def _source(segment: LogSegment, first_offset: int) -> SegmentSource:
-    position = 0
+    position, size_bytes = 0, segment.size_bytes
     if first_offset > segment.base_offset:
         found = segment.position_of(first_offset)
         # If only a hole at the segment's end follows, nothing is left.
-        position = segment.size_bytes if found is None else found
+        position = size_bytes if found is None else found
     return SegmentSource(
         base_offset=max(segment.base_offset, first_offset),
         end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes - position,
+        size_bytes=size_bytes - position,
         first_position=position,
         segment_base_offset=segment.base_offset,
         since_ms=segment.first_append_ms,

@@ -35,6 +35,7 @@ LAYOUTS: dict[str, FixedLayout] = {
     "BLOCK_HEADER": key_stream.BLOCK_HEADER,
     "INDEX_HEADER": slice_index.INDEX_HEADER,
     "ABORTED": slice_index.ABORTED,
+    "SINCE": slice_index.SINCE,
     "FOOTER": object_format.FOOTER,
 }
 

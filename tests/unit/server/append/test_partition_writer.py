@@ -23,9 +23,11 @@ from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.server.append.partition_writer import PartitionWriter
+from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
 from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
+from stratalog.testing.manual_clock import ManualClock
 from tests.support.service.held_writer import SOME_LOG
 
 BAD = b"bad"
@@ -107,16 +109,16 @@ class Bench:
         self.advances = 0
         self.appends: list[PendingAppend] = []
         self.memory = RequestMemory(1000)
+        self.clock = ManualClock()
         self.token = ""
         """The partition's fencing token in the catalog."""
         self.writer = PartitionWriter(
             self.loop,
             self.executor,
             cast(UnifiedLog, self.log),
-            leader_epoch,
-            ensure_heard,
+            WriterChecks(leader_epoch, ensure_heard, lambda: self.token),
+            CommitWaiters(self.clock, self.loop),
             self._advance,
-            lambda: self.token,
         )
 
     def _advance(self) -> None:
@@ -441,7 +443,14 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
             raise ZeroDivisionError
 
     log = cast(UnifiedLog, bench.log)
-    bench.writer = PartitionWriter(bench.loop, bench.executor, log, lambda: EPOCH, None, advance)
+    bench.writer = PartitionWriter(
+        bench.loop,
+        bench.executor,
+        log,
+        WriterChecks(lambda: EPOCH),
+        CommitWaiters(bench.clock, bench.loop),
+        advance,
+    )
     session = AppendSession()
     answered, failed = bench.append(b"1", session=session), bench.append(b"2", session=session)
     await bench.run_all()

@@ -20,6 +20,7 @@ from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener, WantedPartition
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
 from tests.support.tiered.inline_reads import inline_reads
@@ -33,7 +34,7 @@ class Opening:
 
     def __init__(self, executor: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
         self.disk = FaultyFileSystem()
-        self._executor, self._host = executor, PartitionHost(loop, executor)
+        self._executor, self._host = executor, PartitionHost(ManualClock(), loop, executor)
         self._harness = MetadataHarness()
         metadata = self._harness.log()
         claimed = ClaimedShard(metadata.claim("owner", self._harness.ids.uuid()), 0)

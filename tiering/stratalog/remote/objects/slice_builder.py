@@ -61,6 +61,8 @@ class SliceEnd(NamedTuple):
     open_transactions: tuple[OpenTransaction, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     producer_snapshot: bytes = NO_PRODUCERS
+    producers_since: int | None = None
+    """The offset since which the producers in the snapshot have changed, as in `SliceIndex`."""
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     """Epochs of the slice's offsets; those whose batches are gone included."""
 
@@ -205,6 +207,7 @@ class SliceBuilder:
             max_timestamps=self._max_timestamps,
             aborted=end.aborted,
             producer_snapshot=end.producer_snapshot,
+            producers_since=end.producers_since,
         )
         encoded_index = encode_slice_index(index)
         key_stream = self._key_stream(end)

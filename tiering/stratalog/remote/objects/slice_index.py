@@ -34,6 +34,9 @@ ABORTED = FixedLayout(
     ("last_offset", "q"),
     ("last_stable_offset", "q"),
 )
+SINCE = FixedLayout(("producers_since", "q"))
+HAS_CHANGED_PRODUCERS = 1
+"""The flag of an index whose snapshot has only the producers that have changed."""
 DEFAULT_INDEX_INTERVAL_BYTES = 64 << 10
 NO_PRODUCERS = ProducerSnapshot(0, ()).to_bytes()
 """A snapshot without producers; its bytes are the same at each offset."""
@@ -61,6 +64,9 @@ class SliceIndex:
     aborted: Sequence[AbortedTransaction] = ()
     """Transactions whose abort marker lies in the slice, in the order of the markers."""
     producer_snapshot: bytes = NO_PRODUCERS
+    producers_since: int | None = None
+    """The snapshot has only the producers that have changed since this offset, where an earlier slice with a
+    whole one ended; None if it is whole."""
 
     @property
     def interval_count(self) -> int:
@@ -103,6 +109,8 @@ class SliceIndex:
             return "its positions do not ascend"
         if any(b <= a for a, b in zip(self.base_offsets, self.base_offsets[1:], strict=False)):
             return "its offsets do not ascend"
+        if self.producers_since is not None and self.producers_since < 0:
+            return "its producers have changed since a negative offset"
         return None
 
     def check(self) -> None:
@@ -135,12 +143,16 @@ class _AbortedRows(Sequence[AbortedTransaction]):
 def encode_slice_index(index: SliceIndex) -> bytes:
     """The bytes of an index, a multiple of 8."""
     index.check()
+    since, flags = b"", 0
+    if index.producers_since is not None:
+        since, flags = SINCE.pack(index.producers_since), HAS_CHANGED_PRODUCERS
     parts = [
-        INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), 0),
+        INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), flags),
         array("q", index.positions).tobytes(),
         array("q", index.base_offsets).tobytes(),
         array("q", index.max_timestamps).tobytes(),
         *(ABORTED.pack(*aborted) for aborted in index.aborted),
+        since,
         index.producer_snapshot,
         bytes(padding_bytes(len(index.producer_snapshot))),
     ]
@@ -155,11 +167,12 @@ def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:
     if len(data) < INDEX_HEADER.size_bytes:
         raise _corrupt("it is cut off")
     interval_count, aborted_count, snapshot_bytes, flags = INDEX_HEADER.unpack(data)
-    if flags != 0:
+    if flags & ~HAS_CHANGED_PRODUCERS:
         raise StoreNotUsableError("the index of a slice has a newer format; use a newer version", flags=flags)
     column_bytes = interval_count * _NUMBER_BYTES
     aborted_position = INDEX_HEADER.size_bytes + _COLUMN_COUNT * column_bytes
-    snapshot_position = aborted_position + aborted_count * ABORTED.size_bytes
+    aborted_end = aborted_position + aborted_count * ABORTED.size_bytes
+    snapshot_position = aborted_end + (SINCE.size_bytes if flags else 0)
     snapshot_end = snapshot_position + snapshot_bytes
     if snapshot_end + padding_bytes(snapshot_bytes) != len(data) or any(data[snapshot_end:]):
         raise _corrupt("its size is not the size that it states")
@@ -170,8 +183,9 @@ def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:
         positions=columns[:interval_count],
         base_offsets=columns[interval_count : 2 * interval_count],
         max_timestamps=columns[2 * interval_count :],
-        aborted=_AbortedRows(view[aborted_position:snapshot_position]),
+        aborted=_AbortedRows(view[aborted_position:aborted_end]),
         producer_snapshot=bytes(view[snapshot_position:snapshot_end]),
+        producers_since=SINCE.unpack(view, aborted_end)[0] if flags else None,
     )
     fault = index.fault()
     if fault is not None:

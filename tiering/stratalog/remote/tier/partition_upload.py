@@ -1,4 +1,5 @@
 """The upload of one partition in one pass: its rolled segments from the tiered end on, read in large pieces.
+For a waiting tail it goes on with the active segment, up to the last fsync.
 
 An upload copies batch after batch into one object after another until it is finished. Where an object is
 full, its slice ends at a batch boundary and the upload goes on in the next object. So it does where the slice
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stratalog.base.errors import (
@@ -44,6 +46,11 @@ class UploadCandidate(NamedTuple):
     log: UnifiedLog
     key_hashing: KeyHashing | None
     """Has the topic's hash key; None unless `compact` is in its cleanup policy."""
+    is_tail: bool = False
+    """Callers wait for the commit of all that is fsynced, rolled or not."""
+    on_tiered: Callable[[str | None], None] = lambda _: None
+    """Called after each commit with a slice of the partition, which the log knows by then: with the reason if
+    the metadata refused the slice, else None."""
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
@@ -54,10 +61,16 @@ class PartitionUpload:
     """The upload of one partition's records in one pass. Not thread-safe: guarded by the lock of its
     `Uploader`."""
 
-    def __init__(self, candidate: UploadCandidate, tiered_end_offset: int, stop: StopSignal) -> None:
-        """Begin at the tiered end. The log keeps the segments until `UnifiedLog.end_upload`, which is the
-        caller's to call, also after an error. Raises OffsetOutOfRangeError if the local log begins behind the
-        tiered end, which leaves a gap.
+    def __init__(
+        self,
+        candidate: UploadCandidate,
+        tiered_end_offset: int,
+        stop: StopSignal,
+        producers: SliceProducers | None = None,
+    ) -> None:
+        """Begin at the tiered end, with the producers there if they are at hand. The log keeps the segments
+        until `UnifiedLog.end_upload`, which is the caller's to call, also after an error. Raises
+        OffsetOutOfRangeError if the local log begins behind the tiered end, which leaves a gap.
         """
         log = candidate.log
         self.candidate = candidate
@@ -67,8 +80,9 @@ class PartitionUpload:
         self.next_offset = tiered_end_offset
         # A log start in the hole at the end of a segment leaves a source without bytes. The next slice
         # begins there and covers the hole.
+        find = log.reader.tail_candidates if candidate.is_tail else log.reader.upload_candidates
         self._sources: deque[SegmentSource] = deque(
-            source for source in log.reader.upload_candidates(tiered_end_offset) if source.size_bytes > 0
+            source for source in find(tiered_end_offset) if source.size_bytes > 0
         )
         if self._sources:
             # Before the log start is looked at: from here on no drop for space takes any of them.
@@ -90,7 +104,8 @@ class PartitionUpload:
         """Shares of objects that the upload has had; see `upload_plan`."""
         self.needs_object = False
         """The next batch did not fit into an object beside the slices of others."""
-        self._state: SliceProducers | None = None
+        self.producers = producers
+        """At the end of the last slice; None if they are not known."""
         self._position = self._sources[0].first_position if self._sources else 0
         """Position in the file of the first source."""
         self._is_proven = False
@@ -118,11 +133,13 @@ class PartitionUpload:
         """
         log = self.candidate.log
         try:
-            state = self._state or SliceProducers(log.state_transfer, self.next_offset)
+            state = self.producers or SliceProducers(
+                log.state_transfer, self.next_offset, is_of_tails=self.candidate.is_tail
+            )
         except LogStoreError as error:
             self.error = error
             return
-        self._state = state
+        self.producers = state
         writer.begin_slice(
             log.topic_id,
             log.topic_partition.topic,

@@ -4,6 +4,11 @@ They are taken from the uploaded batches, which a checksum proves: a transaction
 damaged or lost must not turn an aborted record into a committed one for ever. Only the state before the first
 batch comes from the local log: from a producer snapshot (which has a checksum, too) and the batches behind
 it. Leader epochs come from the log, which also knows epochs whose batches are gone.
+
+The slices of waiting tails are small and many. So the index of such a slice has only the producers that have
+changed since the last slice with a whole snapshot, if these are few. A log that is restored reads two indexes
+then, however many slices lie between. `MAX_PART_COUNT` slices later at the latest the snapshot is whole
+again; so it is where the slice with the whole one has been dropped behind the log start.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.log.exchange.state_transfer import StateTransfer
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_fold import ProducerFold
+from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import parse_header
 from stratalog.record.native.batch_kernels import walk_batches
@@ -26,6 +32,12 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction
 MAX_PRODUCER_COUNT = 20_000
 """Producers in a slice's snapshot, 46 bytes each. If there are more, those idle for longest are left out, as
 if they had expired."""
+MAX_PART_COUNT = 64
+"""Slices in a row without a whole snapshot."""
+SMALL_PRODUCER_COUNT = 64
+"""A snapshot of so few producers is always whole."""
+MAX_PART_OF_PRODUCERS = 4
+"""A snapshot is whole if more than one in so many producers has changed."""
 
 
 class NotedBatches(NamedTuple):
@@ -43,39 +55,83 @@ class NotedBatches(NamedTuple):
 
 class SliceProducers:
     """The producers of a partition while its slices are written. Not thread-safe: guarded by its
-    `PartitionUpload`."""
+    `Uploader`."""
 
-    def __init__(self, log: StateTransfer, offset: int) -> None:
-        """The first slice begins at `offset`. Raises OffsetOutOfRangeError if the local log does not have
-        that offset, CorruptRecordError, DataDirectoryError.
+    def __init__(self, log: StateTransfer, offset: int, *, is_of_tails: bool = False) -> None:
+        """The first slice begins at `offset`. If it `is_of_tails`, snapshots may be of changed producers
+        only. Raises OffsetOutOfRangeError if the local log does not have that offset, CorruptRecordError,
+        DataDirectoryError.
         """
+        self.offset = offset
+        """The end of the last slice."""
         self._log = log
         self._fold = ProducerFold(log.producers_at(offset))
+        self._is_of_tails = is_of_tails
         self._aborted: list[AbortedTransaction] = []
-        self._base_offset = offset
+        self._changed: set[int] = set()
+        """Producers that have changed since the last whole snapshot."""
+        self._whole_offset: int | None = None
+        """The end of the slice with that snapshot; None if no slice may refer to it."""
+        self._part_count = 0
+
+    @property
+    def producer_count(self) -> int:
+        return len(self._fold.producers)
+
+    def note_log_start(self, offset: int) -> None:
+        """Note that slices that end there or below are dropped."""
+        if self._whole_offset is not None and self._whole_offset <= offset:
+            self._whole_offset = None
 
     def follow(self, noted: NotedBatches, end_position: int) -> None:
         """Take in the batches that end at or below `end_position`: they are in the slice."""
         for position, batch in noted.batches:
             if position > end_position:
                 break
+            if batch.has_producer:
+                self._changed.add(batch.header.producer_id)
             completed = self._fold.follow(batch)
             if completed is not None and completed.is_aborted:
                 self._aborted.append(completed.index_entry)
 
     def end_slice(self, end_offset: int) -> SliceEnd:
         """End the slice at `end_offset`, where the next one begins."""
-        epochs = self._log.leader_epochs(self._base_offset, end_offset)
+        epochs = self._log.leader_epochs(self.offset, end_offset)
+        since = self._whole_offset if self._is_part_enough else None
+        if since is None:
+            snapshot = self._whole_snapshot(end_offset)
+        else:
+            self._part_count += 1
+            snapshot = self._fold.part(self._changed, end_offset)
         end = SliceEnd(
             end_offset,
             open_transactions=tuple(OpenTransaction(*one) for one in self._fold.open_transactions),
             aborted=tuple(self._aborted),
-            producer_snapshot=self._fold.snapshot(end_offset, MAX_PRODUCER_COUNT).to_bytes(),
+            producer_snapshot=snapshot.to_bytes(),
+            producers_since=since,
             leader_epochs=tuple(LeaderEpoch(*epoch) for epoch in epochs),
         )
         self._aborted = []
-        self._base_offset = end_offset
+        self.offset = end_offset
         return end
+
+    @property
+    def _is_part_enough(self) -> bool:
+        return (
+            self._is_of_tails
+            and self._part_count < MAX_PART_COUNT
+            and self.producer_count > SMALL_PRODUCER_COUNT
+            and len(self._changed) * MAX_PART_OF_PRODUCERS <= self.producer_count
+        )
+
+    def _whole_snapshot(self, end_offset: int) -> ProducerSnapshot:
+        # What is kept for many passes must not grow with every producer that there ever was.
+        opened = {producer_id for producer_id, _ in self._fold.open_transactions}
+        self._fold.forget([one for one in self._log.forgotten(self._fold.producers) if one not in opened])
+        self._changed.clear()
+        self._part_count = 0
+        self._whole_offset = end_offset
+        return self._fold.snapshot(end_offset, MAX_PRODUCER_COUNT)
 
 
 def note_batches(data: Buffer) -> NotedBatches:

@@ -23,6 +23,10 @@ the one before it ends. If an object fails, those behind it that have a partitio
 up with it, and nothing more is built.
 
 A crash before 5 leaves orphans. After 5 everything is committed, and the next pass begins behind it.
+
+A shard has two uploaders: one for rolled segments, the other for the tails of logs that callers wait for.
+They share `UploadTurns`, so a partition is with one of them at a time. Of tails only the producers at the
+tiered end are remembered, as a short cut.
 """
 
 from __future__ import annotations
@@ -45,7 +49,9 @@ from stratalog.log.config_key import LONG_MAX
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.tier.followed_producers import FollowedProducers
 from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
@@ -58,6 +64,7 @@ from stratalog.remote.tier.upload_plan import (
     plan_object,
     pressed_directories,
 )
+from stratalog.remote.tier.upload_turns import UploadTurns
 
 PASS_OBJECT_COUNT = 16
 """Objects of a pass that is not urgent, or one share of each partition if that is more: then it ends, so that
@@ -130,9 +137,20 @@ class UploadReport:
         return len(self.object_names)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class UploadedShard:
+    """The shard of an uploader, and its part of the shard's uploads. Immutable."""
+
+    metadata: MetadataLog
+    turns: UploadTurns
+    """Shared with the other uploader of the shard."""
+    has_precedence: bool = False
+    """The other one gives way."""
+
+
 class Uploader:
-    """Uploads the sealed segments of a shard's partitions. Thread-safe: `_lock` admits one pass at a time;
-    logs and metadata have locks of their own."""
+    """Uploads sealed segments, or tails, of a shard's partitions. Thread-safe: `_lock` admits one pass at a
+    time; logs, metadata and turns have locks of their own."""
 
     def __init__(
         self,
@@ -140,7 +158,7 @@ class Uploader:
         clock: Clock,
         run_beside: RunBeside,
         stop: StopSignal,
-        metadata: MetadataLog,
+        shard: UploadedShard,
         builder: ObjectBuilder,
         settings: Callable[[], UploaderSettings],
     ) -> None:
@@ -149,7 +167,9 @@ class Uploader:
         self._run_beside = run_beside
         self._store = store
         self._clock = clock
-        self._metadata = metadata
+        self._metadata = shard.metadata
+        self._turns = shard.turns
+        self._has_precedence = shard.has_precedence
         self._stop = stop
         self._builder = builder
         self._settings = settings
@@ -157,6 +177,9 @@ class Uploader:
         self._is_settled = True
         self._uploading: list[UnifiedLog] = []
         """Logs with uploads of which a commit may come."""
+        self._taken: set[TopicIdPartition] = set()
+        """The partitions that no other uploader may have."""
+        self._followed = FollowedProducers()
         self._budget = UploadBudget(clock)
         self._history = UploadHistory(clock)
         self._places: dict[int, ObjectPut] = {}
@@ -176,8 +199,11 @@ class Uploader:
         commit, with the report up to then. Of `idle_logs` nothing is uploaded, but what their disks have lost
         is put on record, too.
 
-        If it `is_urgent`, everything that is ready is uploaded. Otherwise data waits for others to fill an
-        object, partitions that failed are left alone for a while, and the pass is bounded.
+        If it `is_urgent`, everything that is ready is uploaded, and partitions that the shard's other
+        uploader has are waited for. Otherwise data waits for others to fill an object, partitions that failed
+        are left alone for a while, and so are those with the other uploader, and the pass is bounded. An
+        uploader with precedence waits for none: the report says what it did not get. The other one ends its
+        pass for it, with `has_more`.
 
         When it returns, everything that the report counts is committed and the logs know it. A partition
         that cannot be read is reported and does not hold up the others. Raises NotOwnerError if the shard
@@ -191,10 +217,15 @@ class Uploader:
             with ExitStack() as undo:
                 undo.callback(self._end_in_logs)
                 undo.callback(one.give_up)
+                undo.callback(self._keep_producers, one)
                 self._settle()
-                logs = [*(candidate.log for candidate in candidates), *idle_logs]
+                mine = self._take_turns(candidates, one)
+                idle = self._turns.take(map(_tip_of, idle_logs), self)
+                self._taken |= idle
+                logs = [*(one.log for one in mine), *(log for log in idle_logs if _tip_of(log) in idle)]
                 refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
-                self._begin(candidates, one, {refusal.partition: refusal.reason for refusal in refusals})
+                self._release(idle)
+                self._begin(mine, one, {refusal.partition: refusal.reason for refusal in refusals})
                 self._run(one)
             return one.report
 
@@ -202,6 +233,31 @@ class Uploader:
         """Wall time of the last commit with records of the partition since the start; -1 if there was none.
         Never waits."""
         return self._history.last_success_ms(tip)
+
+    def _take_turns(self, candidates: Sequence[UploadCandidate], one: _Pass) -> list[UploadCandidate]:
+        """The candidates that no other uploader has. Raises StoppingError."""
+        tips = [candidate.topic_id_partition for candidate in candidates]
+        if self._has_precedence:
+            taken = self._turns.take_first(tips, self)
+        elif one.is_urgent:
+            # Noted first: those that are taken are released if the wait ends early.
+            self._taken.update(tips)
+            self._turns.take_all(tips, self, one.stop)
+            taken = set(tips)
+        else:
+            taken = self._turns.take(tips, self)
+        self._taken |= taken
+        one.report.has_more = len(taken) < len(tips) and self._has_precedence
+        return [candidate for candidate in candidates if candidate.topic_id_partition in taken]
+
+    def _release(self, tips: Collection[TopicIdPartition]) -> None:
+        self._turns.release(tips, self)
+        self._taken.difference_update(tips)
+
+    def _keep_producers(self, one: _Pass) -> None:
+        for tip, upload in one.tails.items():
+            if upload.producers is not None and upload.error is None:
+                self._followed.keep(tip, upload.producers)
 
     def _settle(self) -> None:
         """Find out what became of the last commit. Raises StoreError."""
@@ -216,6 +272,8 @@ class Uploader:
             log.end_upload(is_settled=self._is_settled)
         if self._is_settled:
             self._uploading.clear()
+            self._turns.release(self._taken, self)
+            self._taken.clear()
 
     def _begin(
         self,
@@ -243,14 +301,32 @@ class Uploader:
                 # A commit of unknown outcome may have landed after all.
                 candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
                 self._uploading.append(candidate.log)
-                upload = PartitionUpload(candidate, partition.tiered_end_offset, one.stop)
+                upload = self._upload_of(candidate, partition, one)
             except LogStoreError as error:
                 self._history.note_end(tip, error)
                 self._report_failure(one, candidate, error)
                 continue
             if not upload.is_finished:
                 one.uploads[tip] = upload
+            elif tip not in one.tails:
+                # The other uploader need not wait for a partition without anything to upload.
+                candidate.log.end_upload(is_settled=True)
+                self._uploading.remove(candidate.log)
+                self._release({tip})
         self._note_pressure(one)
+
+    def _upload_of(
+        self, candidate: UploadCandidate, partition: TieredPartition, one: _Pass
+    ) -> PartitionUpload:
+        """The upload of a candidate. Raises LogStoreError."""
+        tip, offset = candidate.topic_id_partition, partition.tiered_end_offset
+        if not candidate.is_tail:
+            return PartitionUpload(candidate, offset, one.stop)
+        producers = self._followed.take(tip, offset)
+        if producers is not None:
+            producers.note_log_start(partition.log_start_offset)
+        one.tails[tip] = upload = PartitionUpload(candidate, offset, one.stop, producers)
+        return upload
 
     def _note_pressure(self, one: _Pass) -> None:
         """Note which log directories are short of free space."""
@@ -282,6 +358,9 @@ class Uploader:
         settings = one.settings
         while one.uploads and one.failure is None:
             one.stop.check()
+            if self._turns.is_wanted(self):
+                one.report.has_more = True
+                return None
             waiting = one.waiting()
             if not one.is_urgent:
                 if not is_object_due(waiting, settings.max_object_bytes, self._clock.now_ms()):
@@ -393,6 +472,7 @@ class Uploader:
                     one.refused.add(tip)
                     one.uploads.pop(tip, None)
                     report.refused.append(RefusedUpload(log.topic_partition, ref.name, reason))
+                one.candidates[tip].on_tiered(reason)
         one.on_object(report)
 
 
@@ -417,6 +497,8 @@ class _Pass:
         self.candidates: dict[TopicIdPartition, UploadCandidate] = {}
         self.uploads: dict[TopicIdPartition, PartitionUpload] = {}
         """The partitions with something left to copy."""
+        self.tails: dict[TopicIdPartition, PartitionUpload] = {}
+        """All partitions with tails."""
         self.pressed: Collection[str] = ()
         """Log directories that are short of free space."""
         self.puts: deque[ObjectPut] = deque()
@@ -454,6 +536,10 @@ class _Pass:
         """Give up the objects that are on their way."""
         while self.puts:
             self.puts.popleft().close()
+
+
+def _tip_of(log: UnifiedLog) -> TopicIdPartition:
+    return TopicIdPartition(log.topic_id, log.topic_partition.partition)
 
 
 def _log_directory(upload: PartitionUpload) -> str:

@@ -1,0 +1,250 @@
+"""The plan of commits: when a turn begins, what it takes, and how appends leave that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from stratalog.base.errors import LogStoreError, NotOwnerError, StoppingError, StoreUnavailableError
+from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.append_info import AppendInfo
+from stratalog.remote.tier.uploader import UploadReport
+from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.background import tail_commits
+from stratalog.server.background.pass_registry import PassRegistry
+from stratalog.server.background.tail_commits import CommitSettings, TailCommits
+from stratalog.server.request_memory import RequestMemory
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.manual_scheduler import ManualScheduler
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.service.held_writer import SOME_LOG
+
+SETTINGS = CommitSettings(interval_ms=250, buffer_bytes=1000, max_slices_per_s=100, timeout_ms=30_000)
+TOPIC_ID = SequentialIds(1).uuid()
+
+
+class FakePartition:
+    """A partition whose log ends where the appends end. It is its own parts."""
+
+    def __init__(self, bench: Bench, number: int) -> None:
+        self.topic_partition = TopicPartition("t", number)
+        self.topic_id_partition = TopicIdPartition(TOPIC_ID, number)
+        self.log = self.flusher = self.writer = self
+        self.commit_waiters = CommitWaiters(bench.clock, bench.loop)
+        self.log_end_offset = self.tiered_end_offset = 0
+        self.flush_count = 0
+
+    def ensure_served(self) -> None:
+        """It is."""
+
+    def flush(self) -> None:
+        self.flush_count += 1
+
+    @property
+    def has_waiting_tail(self) -> bool:
+        return False
+
+    def ask_for_commit(self) -> None:
+        """No consumer waits."""
+
+    def note_commit(self) -> None:
+        self.commit_waiters.acknowledge(self.tiered_end_offset)
+
+
+def as_candidate(_: object, partition: FakePartition, *, is_tail: bool) -> FakePartition:
+    assert is_tail
+    return partition
+
+
+class Bench:
+    """Commits over a store that does as the test says. Belongs to the event loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = ManualClock()
+        self.scheduler = ManualScheduler(self.clock)
+        self.memory = RequestMemory(1 << 20)
+        self.begins_ms: list[int] = []
+        self.counts: list[int] = []
+        self.failure: Exception | None = None
+        self.during: Callable[[], object] = lambda: None
+        self.is_owner = True
+        monkeypatch.setattr(tail_commits, "candidate_of", as_candidate)
+        monkeypatch.setattr(tail_commits, "may_upload", bool)
+        self.commits = TailCommits(
+            self.clock,
+            self.scheduler,
+            cast(Any, self),
+            cast(Any, None),
+            cast(Any, self),
+            PassRegistry(self.clock),
+            lambda: SETTINGS,
+        )
+        self.partitions = [FakePartition(self, number) for number in range(60)]
+        for partition in self.partitions:
+            self.commits.follow(cast(Any, partition))
+        self.advance(1_000)
+
+    def leader_epoch(self) -> int:
+        if not self.is_owner:
+            raise NotOwnerError("another server has taken over")
+        return 1
+
+    def refresh(self) -> None:
+        """Nothing is new."""
+
+    def upload(self, candidates: Sequence[FakePartition], **_: object) -> UploadReport:
+        self.begins_ms.append(self.clock.elapsed_ms)
+        self.counts.append(len(candidates))
+        ends = [partition.log_end_offset for partition in candidates]
+        self.during()
+        if self.failure is not None:
+            raise self.failure
+        for partition, end_offset in zip(candidates, ends, strict=True):
+            partition.tiered_end_offset = end_offset
+        return UploadReport()
+
+    def append(self, number: int = 0, size_bytes: int = 10) -> PendingAppend:
+        partition = self.partitions[number]
+        partition.log_end_offset += 1
+        return self.wait(number, partition.log_end_offset - 1, size_bytes)
+
+    def wait(self, number: int, offset: int, size_bytes: int = 10) -> PendingAppend:
+        """An append with that offset begins to wait; maybe a producer sends it once more."""
+        partition = self.partitions[number]
+        append = PendingAppend(
+            batches=b"",
+            durability=Durability.OBJECT,
+            future=self.loop.create_future(),
+            memory=self.memory.lease(size_bytes),
+            identity=SOME_LOG,
+            session=AppendSession(),
+        )
+        info = AppendInfo(offset, offset, size_bytes)
+        partition.commit_waiters.add([(append, info)], lambda: partition.tiered_end_offset)
+        return append
+
+    def advance(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+
+
+async def answered(append: PendingAppend) -> int:
+    return (await asyncio.wait_for(append.future, 10)).base_offset
+
+
+async def test_an_append_that_comes_alone_does_not_wait_and_the_next_waits_for_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    first = bench.append()
+    bench.scheduler.run_due()
+    assert await answered(first) == 0
+    second, third = bench.append(), bench.append(1)
+    bench.advance(249)
+    assert bench.begins_ms == [1_000]
+    bench.advance(1)
+    assert (bench.begins_ms, bench.counts) == ([1_000, 1_250], [1, 2])
+    assert [await answered(second), await answered(third)] == [1, 0]
+    assert bench.partitions[0].flush_count == 2, "the bucket holds nothing that the disk could lose"
+    assert bench.commits.stats.append_count == 3
+    assert bench.commits.stats.wait_s == pytest.approx(0.5)
+    assert bench.memory.held_bytes == 0
+
+
+async def test_a_full_buffer_begins_a_turn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.append()
+    bench.scheduler.run_due()
+    bench.advance(20)
+    bench.append(size_bytes=600)
+    bench.scheduler.run_due()
+    assert len(bench.begins_ms) == 1
+    bench.append(size_bytes=400)
+    bench.scheduler.run_due()
+    assert bench.begins_ms == [1_000, 1_020]
+
+
+async def test_many_partitions_stretch_the_interval_also_if_much_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.append()
+    bench.scheduler.run_due()
+    for number in range(60):
+        bench.append(number, 100)
+    bench.advance(599)
+    assert len(bench.begins_ms) == 1
+    bench.advance(1)
+    assert (bench.begins_ms, bench.counts) == ([1_000, 1_600], [1, 60])
+
+
+async def test_what_comes_during_a_turn_is_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    late: list[PendingAppend] = []
+    bench.during = lambda: late.append(bench.append()) if not late else None
+    first = bench.append()
+    bench.scheduler.run_due()
+    assert await answered(first) == 0
+    assert not late[0].future.done()
+    bench.advance(250)
+    assert await answered(late[0]) == 1
+
+
+async def test_appends_fail_after_their_time_and_a_repetition_waits_for_the_same_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.failure = StoreUnavailableError("no answer")
+    append = bench.append()
+    bench.advance(29_000)
+    assert not append.future.done()
+    bench.advance(3_000)
+    with pytest.raises(StoreUnavailableError) as failure:
+        await answered(append)
+    assert "no answer" in str(failure.value.fields["reason"])
+    assert append.session is not None
+    assert append.session.is_broken
+    assert bench.memory.held_bytes == 0
+    pauses = [later - earlier for earlier, later in zip(bench.begins_ms, bench.begins_ms[1:], strict=False)]
+    assert pauses[:4] == [500, 1000, 2000, 4000]
+    assert set(pauses[4:]) == {5000}
+    again = bench.wait(0, 0)
+    bench.advance(10)
+    assert not again.future.done()
+    bench.failure = None
+    bench.advance(6_000)
+    assert await answered(again) == 0
+    assert bench.commits.stats.timeout_count == 1
+    known = bench.wait(0, 0)
+    assert await answered(known) == 0, "without another commit"
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_another_owner_ends_the_waiting(monkeypatch: pytest.MonkeyPatch, *, is_known: bool) -> None:
+    bench = Bench(monkeypatch)
+    bench.is_owner = not is_known
+    bench.failure = NotOwnerError("another server has taken over")
+    append = bench.append()
+    bench.scheduler.run_due()
+    with pytest.raises(NotOwnerError):
+        await answered(append)
+    assert bench.commits.stats.waiting_count == 0
+
+
+async def test_a_stop_fails_what_waits_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.append()
+    bench.scheduler.run_due()
+    waiting = bench.append()
+    bench.commits.stop()
+    later = bench.append()
+    for append in (waiting, later):
+        with pytest.raises(StoppingError):
+            await answered(append)
+    bench.advance(1_000)
+    assert len(bench.begins_ms) == 1
+    assert issubclass(StoppingError, LogStoreError)
