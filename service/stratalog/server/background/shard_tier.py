@@ -23,7 +23,7 @@ class ShardUploads:
     tails: TailCommits
 
     def last_success_ms(self, tip: TopicIdPartition) -> int:
-        """Wall time of the last commit with records of the partition since the start; -1 if there was none."""
+        """Wall time of the last commit with records of the partition since the start; -1 without one."""
         return max(self.segments.last_success_ms(tip), self.tails.last_success_ms(tip))
 
 

@@ -272,6 +272,35 @@ def _coarser(key: ConfigKey[int], default: str | None) -> BrokerKey:
     return BrokerKey(key=key, default=default, update_mode=UpdateMode.READ_ONLY)
 
 
+def _remote_keys() -> list[BrokerKey]:
+    """The keys about the object store."""
+    any_time = UpdateMode.CLUSTER_WIDE
+    return [
+        _own(number_key("remote.append.buffer.max.bytes", 1 << 16, 1 << 28), "commit_buffer_bytes", any_time),
+        _own(number_key("remote.append.commit.interval.ms", 1, INT_MAX), "commit_interval_ms", any_time),
+        _own(number_key("remote.append.commit.timeout.ms", 1, INT_MAX), "commit_timeout_ms", any_time),
+        _own(
+            number_key("remote.append.max.slices.per.second", 1, INT_MAX),
+            "max_committed_slices_per_s",
+            any_time,
+        ),
+        _own(number_key("remote.copy.max.requests.per.second", 1), "max_copy_requests_per_s", any_time),
+        _own(number_key("remote.copy.object.bytes", MIB, 1 << 30), "copied_object_bytes", any_time),
+        _own(number_key("remote.copy.stall.ms", 1), "copy_stall_ms", any_time),
+        _own(number_key("remote.read.ahead.bytes", 0), "read_ahead_bytes"),
+        _own(number_key("remote.read.cache.bytes", 0), "read_cache_bytes"),
+        _own(number_key("remote.read.chunk.bytes", 64 << 10, 1 << 30), "read_chunk_bytes"),
+        _own(number_key("remote.read.disk.cache.bytes", 0), "read_disk_cache_bytes"),
+        _own(number_key("remote.read.hedge.percent", 0, 100), "read_hedge_percent"),
+        _own(number_key("remote.log.manager.copier.thread.pool.size", 1, 64), "copy_thread_count", any_time),
+        _own(
+            number_key("remote.log.manager.copy.max.bytes.per.second", 1),
+            "max_copied_bytes_per_s",
+            any_time,
+        ),
+    ]
+
+
 def _table() -> Mapping[str, BrokerKey]:
     any_time, per_broker = UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER
     paths = ConfigKey(
@@ -311,28 +340,7 @@ def _table() -> Mapping[str, BrokerKey]:
             per_broker,
         ),
         _own(paths, "cordoned_log_dirs", per_broker),
-        _own(number_key("remote.append.buffer.max.bytes", 1 << 16, 1 << 28), "commit_buffer_bytes", any_time),
-        _own(number_key("remote.append.commit.interval.ms", 1, INT_MAX), "commit_interval_ms", any_time),
-        _own(number_key("remote.append.commit.timeout.ms", 1, INT_MAX), "commit_timeout_ms", any_time),
-        _own(
-            number_key("remote.append.max.slices.per.second", 1, INT_MAX),
-            "max_committed_slices_per_s",
-            any_time,
-        ),
-        _own(number_key("remote.copy.max.requests.per.second", 1), "max_copy_requests_per_s", any_time),
-        _own(number_key("remote.copy.object.bytes", MIB, 1 << 30), "copied_object_bytes", any_time),
-        _own(number_key("remote.copy.stall.ms", 1), "copy_stall_ms", any_time),
-        _own(number_key("remote.read.ahead.bytes", 0), "read_ahead_bytes"),
-        _own(number_key("remote.read.cache.bytes", 0), "read_cache_bytes"),
-        _own(number_key("remote.read.chunk.bytes", 64 << 10, 1 << 30), "read_chunk_bytes"),
-        _own(number_key("remote.read.disk.cache.bytes", 0), "read_disk_cache_bytes"),
-        _own(number_key("remote.read.hedge.percent", 0, 100), "read_hedge_percent"),
-        _own(number_key("remote.log.manager.copier.thread.pool.size", 1, 64), "copy_thread_count", any_time),
-        _own(
-            number_key("remote.log.manager.copy.max.bytes.per.second", 1),
-            "max_copied_bytes_per_s",
-            any_time,
-        ),
+        *_remote_keys(),
     ]
     return MappingProxyType({key.name: key for key in sorted(keys, key=lambda key: key.name)})
 
