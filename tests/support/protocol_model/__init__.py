@@ -1,0 +1,1 @@
+"""The explicit-state model of a shard's metadata protocol, docs/metadata_protocol.md."""

@@ -1,0 +1,89 @@
+"""The collector: deletes what commits have dropped, and sweeps orphans below a committed horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.support.protocol_model.commits import Outcome, commit, judged, next_head, put_head
+from tests.support.protocol_model.rules import Rule
+from tests.support.protocol_model.state import GAP, Actor, Head, HeadPut, Model, Move, State
+
+
+def collector(model: Model, state: State, actor: Actor) -> Iterator[Move]:
+    """The steps of a collector. The grace is over at once: any pause before a step plays a longer one."""
+    if actor.attempt is not None:
+        yield from commit(model, state, actor)
+    elif actor.phase == "idle" and actor.life > 0:
+        yield from begin(model, state, actor._replace(life=actor.life - 1))
+    elif actor.phase == "raised":
+        view = state.head if model.has(Rule.FRESH_SWEEP) else actor.view
+        yield Move("reads the head", state, actor._replace(phase="list", view=view))
+    elif actor.phase == "list":
+        yield find_orphans(model, state, actor)
+    elif actor.phase in ("sweep", "delete"):
+        yield delete(state, actor)
+    elif actor.phase == "forget":
+        yield from forget(model, state, actor)
+
+
+def begin(model: Model, state: State, actor: Actor) -> Iterator[Move]:
+    """A collector looks at what was dropped, or for orphans."""
+    head = state.head
+    due = tuple(sorted(one.object for one in head.dropped if one.object not in kept(model, head)))
+    if not due and not model.has(Rule.DROP_FIRST) and len(head.slices) > 1 and head.slices[0].object != GAP:
+        due = (head.slices[0].object,)
+    if due:
+        yield Move(f"will delete {list(due)}", state, actor._replace(phase="delete", to_delete=due))
+    if not model.has(Rule.HORIZON_FIRST):
+        yield Move("looks for orphans", state, actor._replace(phase="list", view=head))
+    elif head.horizon < head.seq:
+        raised = head._replace(horizon=head.seq)
+        job = actor if model.has(Rule.FRESH_SWEEP) else actor._replace(view=head)
+        after, job = judged(state, job, raised, "raises the horizon", then="raised", again="idle")
+        yield Move(f"reads the head to raise the horizon to {head.seq}", after, job)
+
+
+def kept(model: Model, head: Head) -> frozenset[int]:
+    """The dropped objects that a pin holds, or that an inline commit brings."""
+    names: set[int] = set()
+    if model.has(Rule.DELETE_FOLDED):
+        names |= {one.object for one in head.brought if one.seq > head.folded_seq}
+    for pin in head.pins:
+        if model.has(Rule.PIN):
+            names |= {one.object for one in head.dropped if pin.seq < one.seq}
+        if model.has(Rule.PIN_BROUGHT):
+            names |= {one.object for one in head.brought if pin.folded_seq < one.seq <= pin.seq}
+    return frozenset(names)
+
+
+def find_orphans(model: Model, state: State, actor: Actor) -> Move:
+    """A collector lists the bucket and compares it with the head that it has read."""
+    view = actor.view
+    assert view is not None
+    has_horizon = model.has(Rule.HORIZON_FIRST) and model.has(Rule.FRESH_SWEEP)
+    horizon = view.horizon if has_horizon else state.head.seq
+    known = view.live | view.checkpoint.files | {one.object for one in view.dropped}
+    orphans = tuple(sorted(one.name for one in state.bucket if one.birth < horizon and one.name not in known))
+    phase = "sweep" if orphans else "idle"
+    found = actor._replace(phase=phase, to_delete=orphans, view=None)
+    return Move(f"finds orphans {list(orphans)}", state, found)
+
+
+def delete(state: State, actor: Actor) -> Move:
+    """One DELETE. Dropped objects are forgotten after the last one."""
+    name, *rest = actor.to_delete
+    is_sweep = actor.phase == "sweep"
+    phase = actor.phase if rest else "idle" if is_sweep else "forget"
+    deleted = () if is_sweep else (*actor.deleted, name)
+    job = actor._replace(phase=phase, to_delete=tuple(rest), deleted=deleted)
+    return Move(f"deletes object {name}", state.without(name), job)
+
+
+def forget(model: Model, state: State, actor: Actor) -> Iterator[Move]:
+    """A collector takes the objects that it has deleted off the list, in one step."""
+    head = state.head
+    dropped = frozenset(one for one in head.dropped if one.object not in actor.deleted)
+    new, after = next_head(state, head._replace(dropped=dropped))
+    for landed, outcome in put_head(model, after, HeadPut(head.uid, new)):
+        if outcome is Outcome.LANDED:
+            yield Move("forgets what it deleted", landed, Actor("collector", life=actor.life))

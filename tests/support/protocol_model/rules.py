@@ -1,0 +1,39 @@
+"""Rules of the metadata protocol that the model can take away."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Rule(StrEnum):
+    """A rule, in a sentence. `docs/metadata_protocol.md` says what goes wrong without it."""
+
+    IF_MATCH = "a head is replaced only if it is the one that was read"
+    READ_TO_SETTLE = "an unknown outcome is settled by reading the head"
+    UNKNOWN_IS_NO_FAILURE = "an unknown outcome is never taken for a failure"
+    REFUSAL_IS_UNKNOWN = (
+        "a refusal is settled like an unknown outcome: the PUT may have landed and been repeated"
+    )
+    UNKNOWN_IS_NO_SUCCESS = "an unknown outcome is never taken for a success"
+    ADD_UNDER_OWN_EPOCH = "an add is valid only under the epoch that its owner claimed"
+    ADD_AT_TIERED_END = "an add begins at the tiered end"
+    REPLACE_LIVE_INPUTS = "a replace is valid only while exactly its inputs are live"
+    ACKNOWLEDGE_COMMITS = "`object` durability is acknowledged after the commit, not after the data PUT"
+    BIRTH_OF_OBJECTS = "an add or replace of an object born before the horizon is refused"
+    BIRTH_OF_FOLDS = "a fold whose checkpoint was born before the horizon is refused"
+    FOLD_ON_BASE = "a fold is refused unless the current checkpoint is the one that it was built from"
+    HORIZON_FIRST = "the orphan sweep commits the horizon before it lists"
+    FRESH_SWEEP = "the orphan sweep compares with a head that was read after its horizon commit"
+    DROP_FIRST = "an object is deleted only after the commit that drops it"
+    DELETE_FOLDED = "an object is deleted only when the commit that brought it is folded"
+    KEEP_DROPPED = "dropped objects stay in the head until they are deleted"
+    PIN = "objects that are dropped after a pin was taken stay while it holds"
+    PIN_BROUGHT = (
+        "a pin holds what commits between its checkpoint and itself brought, dropped before it or not"
+    )
+    GAP_UNDER_OWN_EPOCH = "a gap is valid only under the epoch that its owner claimed"
+    GAP_AT_TIERED_END = "a gap begins at the tiered end"
+    GAP_STAYS = "no replace swallows a gap"
+    TOMBSTONE_COVER = "a tombstone goes only with a job that covers the partition from its first live slice"
+    COMPACTED_UPTO_COVER = "compacted_upto moves only with a job that covers it from the first live slice"
+    FRESH_NAMES = "a name of an object is never used twice"
