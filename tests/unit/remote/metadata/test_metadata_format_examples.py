@@ -10,13 +10,12 @@ import zstandard
 
 from stratalog.remote.json_document import COMPRESSED_ABOVE_BYTES, format_json
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
-from stratalog.remote.metadata.head.checkpoint import read_checkpoint
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
-from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.store_identity import StoreIdentity
 from tests.support.places import DOCS
 from tests.support.tiered.metadata_example import example_store
+from tests.support.tiered.shard_states import stored_state
 
 DOCUMENT = DOCS / "formats" / "metadata.md"
 EXAMPLES = dict(
@@ -51,7 +50,7 @@ def test_the_examples_can_be_read() -> None:
     head = harness.head()
     assert (head.seq, head.folded_seq) == (14, 6)
     assert head.checkpoint is not None
-    state = shard_from_parts(read_checkpoint(harness.store, harness.layout, head.checkpoint))
+    state = stored_state(harness.store, harness.layout, head.checkpoint)
     state.check()
     assert len(state.partitions) == len(state.objects) == 2
     catalog = harness.catalog(read_only=True)

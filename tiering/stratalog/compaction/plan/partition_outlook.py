@@ -24,7 +24,8 @@ from collections.abc import Container, Iterator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.record.keep_rules import is_due
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 TRANSACTIONS_REFUSED = (
     "the slices hold transactions, which this version does not compact; they stay as they are until one does"
@@ -38,6 +39,7 @@ class PartitionOutlook:
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
     state: TieredPartition
+    slices: tuple[LiveSlice, ...]
     eligible: range
     """The indexes of the slices, from the first of a section, that may be compacted; none of a plain
     topic."""
@@ -50,10 +52,6 @@ class PartitionOutlook:
     """For each slice: whether it may be carried into another object."""
     refusal: str | None
     """Why some slices cannot be moved."""
-
-    @property
-    def slices(self) -> tuple[LiveSlice, ...]:
-        return self.state.slices
 
     @property
     def eligible_slices(self) -> tuple[LiveSlice, ...]:
@@ -132,24 +130,26 @@ def outlook_of(
     """Judge a partition: its first section that pays to compact, else the first with dirty slices, else the
     last one. Pure.
     """
-    has_transactions = [_has_transactions(live) for live in state.slices]
+    slices = tuple(state.slices)
+    has_transactions = [_has_transactions(live) for live in slices]
     movable = tuple(
         live.object_name in objects and not is_refused
-        for live, is_refused in zip(state.slices, has_transactions, strict=True)
+        for live, is_refused in zip(slices, has_transactions, strict=True)
     )
-    sections = list(_sections(topic, state, movable, now_ms)) if topic.is_compacted else []
+    sections = list(_sections(topic, state, slices, movable, now_ms)) if topic.is_compacted else []
 
     def judged(eligible: range) -> PartitionOutlook:
-        slices = state.slices[eligible.start : eligible.stop]
+        judged_slices = slices[eligible.start : eligible.stop]
         if eligible.start == state.first_stored_index:
-            dirty_count = sum(live.end_offset > state.compacted_upto for live in slices)
-            due = [index for index, live in enumerate(slices) if _is_due(live, now_ms)]
+            dirty_count = sum(live.end_offset > state.compacted_upto for live in judged_slices)
+            due = [index for index, live in enumerate(judged_slices) if _is_due(live, now_ms)]
         else:
-            dirty_count, due = max(len(slices) - 1, 0), []
+            dirty_count, due = max(len(judged_slices) - 1, 0), []
         return PartitionOutlook(
             topic_id_partition=tip,
             topic=topic,
             state=state,
+            slices=slices,
             eligible=eligible,
             dirty_count=dirty_count,
             due_index=due[0] if due and may_drop_tombstones else None,
@@ -164,12 +164,16 @@ def outlook_of(
 
 
 def _sections(
-    topic: TopicPolicy, state: TieredPartition, movable: tuple[bool, ...], now_ms: int
+    topic: TopicPolicy,
+    state: TieredPartition,
+    slices: tuple[LiveSlice, ...],
+    movable: tuple[bool, ...],
+    now_ms: int,
 ) -> Iterator[range]:
     """The runs between gaps, up to the first slice that may not be compacted, because a run has no holes."""
     first = state.first_stored_index
-    for index in range(first, len(state.slices)):
-        live = state.slices[index]
+    for index in range(first, len(slices)):
+        live = slices[index]
         if live.gap is not None:
             if first < index:
                 yield range(first, index)
@@ -182,7 +186,7 @@ def _sections(
         if not movable[index] or is_too_young or live.end_offset > state.stable_end_offset:
             yield range(first, index)
             return
-    yield range(first, len(state.slices))
+    yield range(first, len(slices))
 
 
 def _has_transactions(live: LiveSlice) -> bool:

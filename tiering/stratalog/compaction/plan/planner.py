@@ -78,7 +78,7 @@ class _Planner:
     ) -> None:
         objects = frozenset(self._state.objects)
         for tip in sorted(self._state.partitions):
-            partition = self._state.partitions[tip]
+            partition = self._state.partition(tip)
             topic = topics.get(tip.topic_id)
             if not partition.slices:
                 continue

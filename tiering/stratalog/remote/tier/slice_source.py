@@ -18,12 +18,12 @@ from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.loading_cache import CacheStats, LoadingCache
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.remote.tier.loading_cache import CacheStats, LoadingCache
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

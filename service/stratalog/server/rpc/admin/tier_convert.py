@@ -10,7 +10,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.log.retention.retention_outlook import RetentionOutlook
-from stratalog.remote.tier.loading_cache import CacheStats
+from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.tier.remote_retention import ExplainedPartition
 from stratalog.remote.tier.slice_source import ReaderCaches
 from stratalog.server.background.tier_compaction import IdleTopic

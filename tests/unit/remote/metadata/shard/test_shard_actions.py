@@ -14,9 +14,10 @@ from stratalog.base.errors import (
     StoreCorruptError,
 )
 from stratalog.remote.json_document import JsonFields
-from stratalog.remote.metadata.head.checkpoint import read_checkpoint
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head_actions import Forget
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import (
     AdvanceLogStart,
@@ -25,7 +26,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     PartitionOffset,
 )
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
-from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
 from stratalog.remote.metadata.shard.shard_judge import (
     BORN_BEFORE_HORIZON,
     Refusal,
@@ -106,13 +107,14 @@ def test_an_endpoint_that_is_no_text_is_damage(harness: MetadataHarness, endpoin
     log.fold()
     checkpoint = harness.head().checkpoint
     assert checkpoint is not None
-    parts = read_checkpoint(harness.store, harness.layout, checkpoint)
-    assert shard_from_parts(parts).claims == log.state().claims
+    folder = CheckpointFolder(harness.store, harness.layout, PageLoader())
+    parts = folder.root(checkpoint)
+    assert shard_from_checkpoint(folder, parts).claims == log.state().claims
     [claim] = log.state().claims
     row = [claim.epoch, claim.owner, endpoint, str(claim.uuid), claim.seq, claim.time_ms]
     root = dict(parts.fields.values) | {"claims": [row]}
     with pytest.raises(StoreCorruptError) as damage:
-        shard_from_parts(replace(parts, fields=JsonFields.of(root, "a root")))
+        shard_from_checkpoint(folder, replace(parts, fields=JsonFields.of(root, "a root")))
     assert "claims" in str(damage.value.fields["what"])
 
 

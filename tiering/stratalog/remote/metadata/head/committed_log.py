@@ -19,9 +19,9 @@ from stratalog.base.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
-from stratalog.remote.metadata.head.fold import Folder
+from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
 from stratalog.remote.metadata.head.head import RESTORE
 from stratalog.remote.metadata.head.head_judge import (
     judge_forget,
@@ -67,8 +67,6 @@ class CommittedLog(Generic[S]):
         self._log = log
         self._folder = Folder(log)
         self._fold_lock = threading.Lock()
-        self._root: CheckpointRoot | None = None
-        """The root that was read last. Immutable, and replaced whole."""
 
     @property
     def layout(self) -> StoreLayout:
@@ -199,37 +197,37 @@ class CommittedLog(Generic[S]):
         self._log.check()
 
     def _commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
-        landed = self._log.commit(judge, epoch=epoch)
-        if landed.has_committed and self._log.settings.fold_by_itself:
-            self._fold_after_commit()
-        return landed
+        if self._log.settings.fold_by_itself and self._folder.is_overdue():
+            self._fold_before_commit()
+        return self._log.commit(judge, epoch=epoch)
 
-    def _fold_after_commit(self) -> None:
-        """Fold if due. A failure is not the caller's: the commit is made, and the next one folds again."""
-        if not self._folder.is_due() or not self._fold_lock.acquire(blocking=False):
-            return  # nothing to do, or another thread folds
+    def _fold_before_commit(self) -> None:
+        """Fold, or wait for the fold of another thread. A failure is not the caller's: the commit goes on,
+        and the next one folds again.
+        """
+        folder = self.layout.prefix.rstrip("/")
+        logger.warning(
+            "the head of %s is %d times beyond its limits, so a commit waits for a fold",
+            folder,
+            OVERDUE_FACTOR,
+        )
         try:
-            self._folder.fold()
+            with self._fold_lock:
+                if self._folder.is_overdue():
+                    self._folder.fold()
         except StoreError as error:
             logger.warning(
-                "the head could not be folded; the next commit tries again, %s: %s",
-                self.layout.prefix.rstrip("/"),
-                error,
+                "the head of %s could not be folded; the next commit tries again: %s", folder, error
             )
-        finally:
-            self._fold_lock.release()
 
     def _read_root(self) -> tuple[View[S], CheckpointRoot | None]:
         """A view with the root of its checkpoint. A root that is missing under an old head was replaced."""
         for _ in range(_ROOT_ATTEMPTS):
-            view, known = self._log.view, self._root
+            view = self._log.view
             if view.head.checkpoint is None:
                 return view, None
-            if known is not None and known.ref == view.head.checkpoint:
-                return view, known
             try:
-                self._root = read_root(self._log.store, self.layout, view.head.checkpoint)
-                return view, self._root
+                return view, self._log.checkpoints.root(view.head.checkpoint)
             except ObjectNotFoundError as error:
                 if self._log.refresh() is view:
                     raise StoreCorruptError(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.json_document import JsonObject
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import (
     DocumentRef,
@@ -29,6 +29,11 @@ from stratalog.remote.metadata.head.head_actions import (
 )
 from stratalog.remote.metadata.head.persistent_map import Evolution, PersistentMap
 from stratalog.remote.metadata.head.pin import Pin
+
+ChangedRow = tuple[str, Hashable]
+"""A row of a checkpoint: its kind, and what identifies it in the state."""
+DROPPED = "dropped"
+"""The kind of the rows of dropped files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +62,11 @@ class HeadState:
     """In the order of their commits."""
     unknown_action: str | None = None
     """Name of an action that this version skipped, so it must not write here."""
-    extras: PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject] = dataclasses.field(
-        default_factory=PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject]
+    changed: PersistentMap[ChangedRow, int] = dataclasses.field(
+        default_factory=PersistentMap[ChangedRow, int]
     )
-    """Columns of checkpoint rows that this version does not know, by kind and key of the row."""
+    """The rows that changed since the checkpoint, each with the last commit that changed it. A fold writes
+    these."""
     root_extras: Mapping[str, object] = dataclasses.field(default_factory=dict[str, object])
     """Fields of the checkpoint's root that this version does not know."""
 
@@ -68,6 +74,15 @@ class HeadState:
     def folded_seq(self) -> int:
         """Commits up to this one are in the checkpoint, later ones in the head."""
         return 0 if self.checkpoint is None else self.checkpoint.seq
+
+    @property
+    def unfolded_rows(self) -> int:
+        """How many changed rows are in memory until a fold."""
+        return len(self.changed)
+
+    def changed_rows(self, kind: str) -> list[Hashable]:
+        """What identifies the rows of a kind that changed since the checkpoint, in no order."""
+        return [key for changed_kind, key in self.changed if changed_kind == kind]
 
     @property
     def dropped(self) -> tuple[DroppedObject, ...]:
@@ -102,6 +117,8 @@ class HeadState:
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
             assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
+        for row, seq in self.changed.items():
+            assert seq <= self.seq, f"a known commit changed {row}"
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
         if self.history is not None:
@@ -132,7 +149,11 @@ def after_commit(state: S, commit: Commit) -> S:
 
 
 def drop_file(
-    dropped: Evolution[str, DroppedObject], file: TrackedFile, commit: Commit, brought_seq: int = 0
+    dropped: Evolution[str, DroppedObject],
+    changed: Evolution[ChangedRow, int],
+    file: TrackedFile,
+    commit: Commit,
+    brought_seq: int = 0,
 ) -> None:
     """Put a file on the list of dropped files, which wait to be deleted."""
     if file.name in dropped:
@@ -145,17 +166,28 @@ def drop_file(
         kind=file.kind,
         brought_seq=brought_seq,
     )
+    changed[DROPPED, file.name] = commit.seq
 
 
-def after_action(state: S, action: Action, commit: Commit) -> S:
+def unfolded(state: HeadState, seq: int) -> PersistentMap[ChangedRow, int]:
+    """The rows that changed since a checkpoint at commit `seq`."""
+    changed = state.changed.evolve()
+    for row, changed_seq in state.changed.items():
+        if changed_seq <= seq:
+            changed.pop(row)
+    return changed.finish()
+
+
+def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot | None) -> S:
     """Apply an action of `COMMON_ACTIONS`. Any other has no effect: it is unknown, and `after_commit` has
-    noted that this version must not write.
+    noted that this version must not write. `root`: that of the checkpoint that a `fold` names.
     """
     match action:
         case Forget():
             return _after_forget(state, action, commit)
         case Fold():
-            return _after_fold(state, action, commit)
+            assert root is not None, "a fold comes with its checkpoint"
+            return _after_fold(state, action, commit, root)
         case RaiseHorizon():
             if not state.orphan_horizon_seq < action.seq < commit.seq:
                 raise contradiction(commit, "its horizon goes back, or is of the future", horizon=action.seq)
@@ -187,45 +219,39 @@ def after_action(state: S, action: Action, commit: Commit) -> S:
 
 def _after_forget(state: S, forget: Forget, commit: Commit) -> S:
     """Take files off the list of dropped files."""
-    dropped = state.dropped_objects.evolve()
+    dropped, changed = state.dropped_objects.evolve(), state.changed.evolve()
     for name in forget.names:
         if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
         dropped.pop(name)
-    return dataclasses.replace(state, dropped_objects=dropped.finish())
+        changed[DROPPED, name] = commit.seq
+    return dataclasses.replace(state, dropped_objects=dropped.finish(), changed=changed.finish())
 
 
-def _after_fold(state: S, fold: Fold, commit: Commit) -> S:
+def _after_fold(state: S, fold: Fold, commit: Commit, root: CheckpointRoot) -> S:
     """Apply a fold: another checkpoint, and the files that it replaces are dropped."""
     if fold.checkpoint.seq >= commit.seq:
         raise contradiction(
             commit, "its checkpoint is newer than the commit", checkpoint=fold.checkpoint.name
         )
-    return dataclasses.replace(
-        state,
-        checkpoint=fold.checkpoint,
-        history=fold.history or state.history,
-        dropped_objects=_with_dropped(state, fold.dropped, commit),
-    )
+    if root.ref != fold.checkpoint:
+        raise contradiction(commit, "its checkpoint is another one", checkpoint=root.ref.name)
+    state = _with_dropped(state, root.replaced, commit)
+    return dataclasses.replace(state, checkpoint=fold.checkpoint, history=fold.history or state.history)
 
 
 def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
     if not state.history_start_seq < trim.before < commit.seq:
         raise contradiction(commit, "it trims history of the future, or goes back", before=trim.before)
-    return dataclasses.replace(
-        state,
-        history_start_seq=trim.before,
-        dropped_objects=_with_dropped(state, trim.dropped, commit),
-    )
+    state = _with_dropped(state, trim.dropped, commit)
+    return dataclasses.replace(state, history_start_seq=trim.before)
 
 
-def _with_dropped(
-    state: HeadState, files: Iterable[TrackedFile], commit: Commit
-) -> PersistentMap[str, DroppedObject]:
-    dropped = state.dropped_objects.evolve()
+def _with_dropped(state: S, files: Iterable[TrackedFile], commit: Commit) -> S:
+    dropped, changed = state.dropped_objects.evolve(), state.changed.evolve()
     for file in files:
-        drop_file(dropped, file, commit)
-    return dropped.finish()
+        drop_file(dropped, changed, file, commit)
+    return dataclasses.replace(state, dropped_objects=dropped.finish(), changed=changed.finish())
 
 
 def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None:

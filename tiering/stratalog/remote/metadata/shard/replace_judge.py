@@ -8,7 +8,6 @@ is deleted) refuses that partition.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_log import Judgement
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
@@ -28,7 +28,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
     require_fresh_catalog,
 )
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -110,13 +110,13 @@ def judge_replace(
 
 def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
-    slices = partition.slices
-    first = bisect.bisect_left(slices, planned[0].base_offset, key=lambda live: live.base_offset)
-    if slices[first : first + len(planned)] == tuple(planned):
+    found = partition.slices_from(planned[0].base_offset)
+    if list(itertools.islice(found, len(planned))) == list(planned):
         return planned
     passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
     rest = planned[passed:]
-    return rest if rest and slices[: len(rest)] == tuple(rest) else ()
+    is_live = bool(rest) and list(itertools.islice(partition.slices, len(rest))) == list(rest)
+    return rest if is_live else ()
 
 
 def _partition_refusal(
@@ -134,7 +134,7 @@ def _partition_refusal(
 
 def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool:
     """Whether no live slice lies below these; a gap has no records."""
-    return partition.slices[partition.first_stored_index] == rest[0]
+    return next(live for live in partition.slices if live.gap is None) == rest[0]
 
 
 def _replacement(

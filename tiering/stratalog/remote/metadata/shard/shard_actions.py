@@ -217,16 +217,21 @@ SHARD_ACTIONS: ActionTable = {
 }
 
 
-def brought_by(commit: Commit) -> Iterator[str]:
-    """The names of the objects that a commit brings."""
+def objects_of(commit: Commit) -> Iterator[ObjectRef]:
+    """The objects that a commit brings."""
     for action in commit.actions:
         match action:
             case Add():
-                yield action.object.name
+                yield action.object
             case Replace():
-                yield from (ref.name for ref in action.outputs)
+                yield from action.outputs
             case _:
                 pass
+
+
+def brought_by(commit: Commit) -> Iterator[str]:
+    """The names of the objects that a commit brings."""
+    return (ref.name for ref in objects_of(commit))
 
 
 def format_ref(ref: ObjectRef) -> dict[str, object]:

@@ -18,6 +18,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
+from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AddGap,
@@ -29,7 +30,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
 )
 from stratalog.remote.metadata.shard.shard_builder import partitions_of
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import GapReason, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
