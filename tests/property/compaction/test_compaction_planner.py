@@ -30,6 +30,7 @@ from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from tests.support.tiered.sample_entry import sample_entry
+from tests.support.tiered.shard_states import row_of
 
 NOW_MS = 1_000_000
 DELETE_RETENTION_MS = 1_000
@@ -121,6 +122,7 @@ class Shard:
             seq=self.seq,
             partitions=PersistentMap(self.partitions.items()),
             objects=PersistentMap(objects.items()),
+            unfolded_slices=sum(row.slice_count for row in self.partitions.values()),
         )
 
     def commit(self, job: CompactionJob) -> None:
@@ -155,7 +157,12 @@ class Shard:
         slices = (*old[:first], output, *old[first + len(run.slices) :])
         is_covering = run.mode is RunMode.COMPACT and all(live.gap is not None for live in old[:first])
         upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
-        self.partitions[tip] = before._replace(pieces=slices, slice_count=len(slices), compacted_upto=upto)
+        self.partitions[tip] = row_of(slices)._replace(
+            log_start_offset=before.log_start_offset,
+            stable_end_offset=before.stable_end_offset,
+            end_mark=before.end_mark,
+            compacted_upto=upto,
+        )
 
 
 def slices_of(row: PartitionRow) -> tuple[LiveSlice, ...]:

@@ -47,9 +47,9 @@ def partitions_in(state: ShardState) -> dict[TopicIdPartition, TieredPartition]:
 
 
 def without_rows(state: ShardState) -> ShardState:
-    """The state without its partitions: a row says also which slices are in memory, by which states differ
-    that mean the same."""
-    return replace(state, partitions=PersistentMap(), pages=None)
+    """The state without its partitions, and without what changed since the checkpoint: a row says also which
+    slices are in memory, and states differ by that which mean the same."""
+    return replace(state, partitions=PersistentMap(), changed=PersistentMap(), pages=None)
 
 
 def require_same_state(one: ShardState, other: ShardState) -> None:

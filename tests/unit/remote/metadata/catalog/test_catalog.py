@@ -404,7 +404,7 @@ def test_absent_is_not_deleted(harness: MetadataHarness) -> None:
 
 
 def test_the_catalog_folds(harness: MetadataHarness) -> None:
-    catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=4))
+    catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=1))
     entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(10)]
     catalog.delete(entries[3].topic_id)
     head = parse_json(harness.store.get(HEAD).data, HEAD)

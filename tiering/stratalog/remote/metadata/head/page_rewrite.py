@@ -8,6 +8,7 @@ are written as one page.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -108,7 +109,7 @@ def divided(page: Page, page_rows: int) -> Iterator[Page]:
     cuts = list(range(0, count, page_rows))
     if len(cuts) > 1 and count - cuts[-1] < page_rows // 4:
         cuts[-1] = (cuts[-2] + count + 1) // 2
-    for start, end in zip(cuts, [*cuts[1:], count], strict=True):
+    for start, end in itertools.pairwise([*cuts, count]):
         yield page.part(start, end)
 
 
