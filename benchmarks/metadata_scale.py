@@ -37,6 +37,7 @@ from stratalog.remote.metadata.head.document_ref import DocumentRef
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Fold
 from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
+from stratalog.remote.metadata.head.head_state import ChangedRows
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -97,9 +98,7 @@ def main(quick: bool) -> Iterator[Row]:
     yield promised_cost(f"commit to {COMMIT_PARTITIONS:,} partitions, CPU", "ms", found.commit_cpu_ms, 50)
 
     def beside_all_pages(work: str, ours_s: float, target: float) -> Row:
-        return Row(
-            work=work, unit="s", ours=ours_s, reference=found.decode_s, target=target, is_cost=True
-        )
+        return Row(work=work, unit="s", ours=ours_s, reference=found.decode_s, target=target, is_cost=True)
 
     yield beside_all_pages("fold of 100 partitions", found.fold_small_s, 0.5 if quick else 2.0)
     yield beside_all_pages("fold of 10,000 partitions", found.fold_large_s, 0.05)
@@ -126,14 +125,17 @@ def build(directory: Path, slice_count: int) -> None:
             (TopicIdPartition(TOPIC_ID, number), row_of(per_partition)) for number in range(PARTITION_COUNT)
         ),
         objects=PersistentMap(
-            (name, LiveObject(ref_of(name), 1 + number // groups, SLICES_OF_OBJECT, SLICES_OF_OBJECT * DATA_BYTES))
+            (
+                name,
+                LiveObject(
+                    ref_of(name), 1 + number // groups, SLICES_OF_OBJECT, SLICES_OF_OBJECT * DATA_BYTES
+                ),
+            )
             for number, name in enumerate(names)
         ),
-        changed=PersistentMap(
-            [
-                *(((PARTITIONS, TopicIdPartition(TOPIC_ID, number)), 1) for number in range(PARTITION_COUNT)),
-                *(((OBJECTS, name), 1) for name in names),
-            ]
+        changed=(
+            ChangedRows(1, PARTITIONS, [TopicIdPartition(TOPIC_ID, n) for n in range(PARTITION_COUNT)]),
+            ChangedRows(1, OBJECTS, names),
         ),
     )
     base = CheckpointRoot(
@@ -146,7 +148,9 @@ def build(directory: Path, slice_count: int) -> None:
     tables = {**changes.tables, SLICES: TableChange(SLICE_COLUMNS, 3, (), ())}
     writer = CheckpointWriter(folder, ids, identity.store_id, CommitSettings().page_rows)
     root = writer.write(seq, CheckpointChanges(changes.fields, tables), base)
-    commit = Commit.build(seq + 1, ids.uuid(), 1, Writer("bench", "bench"), None, [Fold(root.ref, None, None)])
+    commit = Commit.build(
+        seq + 1, ids.uuid(), 1, Writer("bench", "bench"), None, [Fold(root.ref, None, None)]
+    )
     head = Head(
         store_id=identity.store_id,
         shard=0,
@@ -159,9 +163,7 @@ def build(directory: Path, slice_count: int) -> None:
     store.put(layout.head_key, head.encode())
 
 
-def write_slices(
-    prefix: Path, names: Sequence[str], per_partition: int, random: Random
-) -> Iterator[PageRef]:
+def write_slices(prefix: Path, names: Sequence[str], per_partition: int, random: Random) -> Iterator[PageRef]:
     """Write the slice pages as plain files, without waiting for the disk."""
     ids = SystemIdGenerator()
     (prefix / "pages").mkdir(parents=True)

@@ -49,7 +49,7 @@ def partitions_in(state: ShardState) -> dict[TopicIdPartition, TieredPartition]:
 def without_rows(state: ShardState) -> ShardState:
     """The state without its partitions, and without what changed since the checkpoint: a row says also which
     slices are in memory, and states differ by that which mean the same."""
-    return replace(state, partitions=PersistentMap(), changed=PersistentMap(), pages=None)
+    return replace(state, partitions=PersistentMap(), changed=(), pages=None)
 
 
 def require_same_state(one: ShardState, other: ShardState) -> None:

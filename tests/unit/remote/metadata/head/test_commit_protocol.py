@@ -237,12 +237,12 @@ def test_a_commit_folds_first_where_the_head_is_far_beyond_its_limits(
 
 def test_the_upkeep_folds_a_head_beyond_its_limits(harness: MetadataHarness) -> None:
     _, epoch = harness.owned()
-    log = harness.log(settings=CommitSettings(fold_unfolded_rows=9))
+    log = harness.log(settings=CommitSettings(fold_unfolded_rows=14))
     for n in range(3):
         assert log.fold_if_needed() is None
         # A row of the partition, one of the object, and a slice.
         harness.added(log, epoch, (A0, n, n + 1), (A1, n, n + 1))
-    assert log.state().unfolded_rows == 2 + 3 + 6
+    assert log.state().unfolded_rows == 6 + 3 + 6
     assert log.fold_if_needed() is not None
     assert log.state().unfolded_rows == 0
 

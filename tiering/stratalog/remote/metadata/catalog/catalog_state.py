@@ -103,7 +103,7 @@ class CatalogMachine:
 
     def to_checkpoint(self, state: CatalogState) -> CheckpointChanges:
         rows: dict[RowKey, Row | None] = {}
-        for topic_id in state.changed_rows(TOPICS):
+        for topic_id in state.changed_keys(TOPICS):
             entry = state.entries.get(cast("UUID", topic_id))
             rows[(str(topic_id),)] = None if entry is None else _format_topic(entry)
         fields: dict[str, object] = {
@@ -193,19 +193,19 @@ def _existing(state: CatalogState, topic_id: UUID, commit: Commit) -> TopicEntry
 
 
 def _with_entry(state: CatalogState, entry: TopicEntry) -> CatalogState:
-    entries, changed = state.entries.evolve(), state.changed.evolve()
+    entries = state.entries.evolve()
     entries[entry.topic_id] = entry
-    changed[TOPICS, entry.topic_id] = state.seq
-    return dataclasses.replace(state, entries=entries.finish(), changed=changed.finish())
+    changed = state.with_changed(TOPICS, (entry.topic_id,))
+    return dataclasses.replace(state, entries=entries.finish(), changed=changed)
 
 
 def _without(state: CatalogState, expired: tuple[UUID, ...]) -> CatalogState:
-    entries, changed = state.entries.evolve(), state.changed.evolve()
+    entries = state.entries.evolve()
     for topic_id in expired:
         if topic_id in entries:
             entries.pop(topic_id)
-            changed[TOPICS, topic_id] = state.seq
-    return dataclasses.replace(state, entries=entries.finish(), changed=changed.finish())
+    changed = state.with_changed(TOPICS, expired)
+    return dataclasses.replace(state, entries=entries.finish(), changed=changed)
 
 
 def _format_topic(entry: TopicEntry) -> Row:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
@@ -30,8 +30,16 @@ from stratalog.remote.metadata.head.head_actions import (
 from stratalog.remote.metadata.head.persistent_map import Evolution, PersistentMap
 from stratalog.remote.metadata.head.pin import Pin
 
-ChangedRow = tuple[str, Hashable]
-"""A row of a checkpoint: its kind, and what identifies it in the state."""
+
+class ChangedRows(NamedTuple):
+    """Rows of one kind that one commit changed."""
+
+    seq: int
+    kind: str
+    keys: Sequence[Hashable]
+    """What identifies the rows in the state."""
+
+
 DROPPED = "dropped"
 """The kind of the rows of dropped files."""
 
@@ -62,11 +70,8 @@ class HeadState:
     """In the order of their commits."""
     unknown_action: str | None = None
     """Name of an action that this version skipped, so it must not write here."""
-    changed: PersistentMap[ChangedRow, int] = dataclasses.field(
-        default_factory=PersistentMap[ChangedRow, int]
-    )
-    """The rows that changed since the checkpoint, each with the last commit that changed it. A fold writes
-    these."""
+    changed: tuple[ChangedRows, ...] = ()
+    """The rows that changed since the checkpoint, in the order of the commits. A fold writes these."""
     root_extras: Mapping[str, object] = dataclasses.field(default_factory=dict[str, object])
     """Fields of the checkpoint's root that this version does not know."""
 
@@ -78,11 +83,17 @@ class HeadState:
     @property
     def unfolded_rows(self) -> int:
         """How many changed rows are in memory until a fold."""
-        return len(self.changed)
+        return sum(len(rows.keys) for rows in self.changed)
 
-    def changed_rows(self, kind: str) -> list[Hashable]:
-        """What identifies the rows of a kind that changed since the checkpoint, in no order."""
-        return [key for changed_kind, key in self.changed if changed_kind == kind]
+    def changed_keys(self, kind: str) -> dict[Hashable, int]:
+        """What identifies the rows of a kind that changed since the checkpoint, with the last commit that
+        changed each.
+        """
+        return {key: rows.seq for rows in self.changed if rows.kind == kind for key in rows.keys}
+
+    def with_changed(self, kind: str, keys: Sequence[Hashable]) -> tuple[ChangedRows, ...]:
+        """What has changed once commit `seq` has changed these rows, too."""
+        return (*self.changed, ChangedRows(self.seq, kind, keys)) if keys else self.changed
 
     @property
     def dropped(self) -> tuple[DroppedObject, ...]:
@@ -117,8 +128,9 @@ class HeadState:
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
             assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
-        for row, seq in self.changed.items():
-            assert seq <= self.seq, f"a known commit changed {row}"
+        assert all(self.folded_seq < rows.seq <= self.seq for rows in self.changed), (
+            "commits that are not folded have changed rows"
+        )
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
         if self.history is not None:
@@ -150,7 +162,6 @@ def after_commit(state: S, commit: Commit) -> S:
 
 def drop_file(
     dropped: Evolution[str, DroppedObject],
-    changed: Evolution[ChangedRow, int],
     file: TrackedFile,
     commit: Commit,
     brought_seq: int = 0,
@@ -166,16 +177,11 @@ def drop_file(
         kind=file.kind,
         brought_seq=brought_seq,
     )
-    changed[DROPPED, file.name] = commit.seq
 
 
-def unfolded(state: HeadState, seq: int) -> PersistentMap[ChangedRow, int]:
+def unfolded(state: HeadState, seq: int) -> tuple[ChangedRows, ...]:
     """The rows that changed since a checkpoint at commit `seq`."""
-    changed = state.changed.evolve()
-    for row, changed_seq in state.changed.items():
-        if changed_seq <= seq:
-            changed.pop(row)
-    return changed.finish()
+    return tuple(rows for rows in state.changed if rows.seq > seq)
 
 
 def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot | None) -> S:
@@ -219,13 +225,14 @@ def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot 
 
 def _after_forget(state: S, forget: Forget, commit: Commit) -> S:
     """Take files off the list of dropped files."""
-    dropped, changed = state.dropped_objects.evolve(), state.changed.evolve()
+    dropped = state.dropped_objects.evolve()
     for name in forget.names:
         if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
         dropped.pop(name)
-        changed[DROPPED, name] = commit.seq
-    return dataclasses.replace(state, dropped_objects=dropped.finish(), changed=changed.finish())
+    return dataclasses.replace(
+        state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, forget.names)
+    )
 
 
 def _after_fold(state: S, fold: Fold, commit: Commit, root: CheckpointRoot) -> S:
@@ -248,10 +255,14 @@ def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
 
 
 def _with_dropped(state: S, files: Iterable[TrackedFile], commit: Commit) -> S:
-    dropped, changed = state.dropped_objects.evolve(), state.changed.evolve()
+    dropped = state.dropped_objects.evolve()
+    names: list[str] = []
     for file in files:
-        drop_file(dropped, changed, file, commit)
-    return dataclasses.replace(state, dropped_objects=dropped.finish(), changed=changed.finish())
+        drop_file(dropped, file, commit)
+        names.append(file.name)
+    return dataclasses.replace(
+        state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, names)
+    )
 
 
 def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None:

@@ -47,7 +47,7 @@ def changes_of(
         "pins": [pin.to_json() for pin in state.pins],
     }
     rows: dict[RowKey, Row | None] = {}
-    for name in state.changed_rows(DROPPED):
+    for name in state.changed_keys(DROPPED):
         found = state.dropped_objects.get(cast("str", name))
         rows[(cast("str", name),)] = None if found is None else _format_dropped(found)
     return CheckpointChanges(

@@ -17,6 +17,8 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
 from stratalog.remote.metadata.head.head_state import (
+    DROPPED,
+    ChangedRows,
     after_action,
     after_commit,
     contradiction,
@@ -94,7 +96,9 @@ class _Builder:
         self._objects = state.objects.evolve()
         self._dropped = state.dropped_objects.evolve()
         self._dropped_topics = state.dropped_topics.evolve()
-        self._changed = state.changed.evolve()
+        self._changed_partitions: list[TopicIdPartition] = []
+        self._changed_objects: list[str] = []
+        self._dropped_names: list[str] = []
         self._unfolded_slices = state.unfolded_slices
         self._catalog_seq = state.catalog_seq
 
@@ -112,13 +116,20 @@ class _Builder:
                 self._drop_topic(action)
 
     def finish(self) -> ShardState:
+        state = self._state
+        changes = (
+            (PARTITIONS, self._changed_partitions),
+            (OBJECTS, self._changed_objects),
+            (DROPPED, self._dropped_names),
+        )
+        changed = tuple(ChangedRows(state.seq, kind, keys) for kind, keys in changes if keys)
         return dataclasses.replace(
-            self._state,
+            state,
             partitions=self._partitions.finish(),
             objects=self._objects.finish(),
             dropped_objects=self._dropped.finish(),
             dropped_topics=self._dropped_topics.finish(),
-            changed=self._changed.finish(),
+            changed=state.changed + changed,
             unfolded_slices=self._unfolded_slices,
             catalog_seq=self._catalog_seq,
         )
@@ -129,7 +140,7 @@ class _Builder:
         slice_bytes = 0
         for entry in self._load_directory(add.object):
             tip = entry.topic_id_partition
-            if tip in refused:
+            if refused and tip in refused:
                 continue
             before = self._row(tip)
             live = LiveSlice(add.object.name, entry.base_offset, entry.end_offset, entry)
@@ -222,7 +233,7 @@ class _Builder:
         for tip in partitions_of(self._state, drop.topic_id):
             lost.extend(self._partition(tip).slices)
             self._unfolded_slices -= self._partitions.pop(tip).unfolded_count
-            self._changed[PARTITIONS, tip] = self._commit.seq
+            self._changed_partitions.append(tip)
         self._drop_slices(lost, set(drop.dropped))
         self._dropped_topics[drop.topic_id] = DroppedTopic(self._commit.seq, self._commit.time_ms)
         for topic_id in drop.expired:
@@ -237,12 +248,12 @@ class _Builder:
 
     def _append(self, tip: TopicIdPartition, before: PartitionRow, live: LiveSlice) -> None:
         self._partitions[tip] = before.with_slice(live)
-        self._changed[PARTITIONS, tip] = self._commit.seq
+        self._changed_partitions.append(tip)
         self._unfolded_slices += 1
 
     def _change(self, tip: TopicIdPartition, before: PartitionRow, after: PartitionRow) -> None:
         self._partitions[tip] = after
-        self._changed[PARTITIONS, tip] = self._commit.seq
+        self._changed_partitions.append(tip)
         self._unfolded_slices += after.unfolded_count - before.unfolded_count
 
     def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int) -> None:
@@ -251,7 +262,7 @@ class _Builder:
         if slices == 0:
             raise self._contradiction("it adds an object without slices", object=ref.name)
         self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes)
-        self._changed[OBJECTS, ref.name] = self._commit.seq
+        self._changed_objects.append(ref.name)
 
     def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:
         """Subtract slices from their objects. Exactly the objects in `dropped` have none left then."""
@@ -269,14 +280,15 @@ class _Builder:
             assert left >= 0, "live slices are counted"
             if (left == 0) != (name in dropped):
                 raise self._contradiction("it is wrong about the last slice of an object", object=name)
-            self._changed[OBJECTS, name] = self._commit.seq
+            self._changed_objects.append(name)
             if left:
                 left_bytes = live_object.live_bytes - sizes[name]
                 self._objects[name] = live_object._replace(live_slices=left, live_bytes=left_bytes)
             else:
                 self._objects.pop(name)
                 file = TrackedFile(FileKind.DATA, name, live_object.ref.size_bytes)
-                drop_file(self._dropped, self._changed, file, self._commit, live_object.seq)
+                drop_file(self._dropped, file, self._commit, live_object.seq)
+                self._dropped_names.append(name)
 
     def _use_catalog(self, catalog_seq: int | None) -> None:
         if catalog_seq is None:

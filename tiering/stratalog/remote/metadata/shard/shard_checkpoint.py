@@ -79,14 +79,14 @@ def shard_to_changes(state: ShardState) -> CheckpointChanges:
     }
     partitions: dict[RowKey, Row | None] = {}
     changed: list[tuple[RowKey, PartitionRow]] = []
-    for key in state.changed_rows(PARTITIONS):
+    for key in state.changed_keys(PARTITIONS):
         tip = cast("TopicIdPartition", key)
         row = state.partitions.get(tip)
         row_key = (str(tip.topic_id), tip.partition)
         partitions[row_key] = None if row is None else _format_partition(tip, row)
         changed.append((row_key, EMPTY_ROW if row is None else row))
     objects: dict[RowKey, Row | None] = {}
-    for key in state.changed_rows(OBJECTS):
+    for key in state.changed_keys(OBJECTS):
         name = cast("str", key)
         live_object = state.objects.get(name)
         objects[(name,)] = None if live_object is None else _format_object(live_object)
@@ -148,18 +148,17 @@ def shard_rebased(state: ShardState, folder: CheckpointFolder, root: CheckpointR
     last change it has keep nothing in memory.
     """
     partitions = state.partitions.evolve()
-    changed = unfolded(state, root.ref.seq)
     unfolded_slices = state.unfolded_slices
-    for key in state.changed_rows(PARTITIONS):
+    for key, seq in state.changed_keys(PARTITIONS).items():
         tip = cast("TopicIdPartition", key)
         row = state.partitions.get(tip)
-        if row is not None and (PARTITIONS, tip) not in changed:
+        if row is not None and seq <= root.ref.seq:
             partitions[tip] = row.folded()
             unfolded_slices -= row.unfolded_count
     return dataclasses.replace(
         state,
         partitions=partitions.finish(),
-        changed=changed,
+        changed=unfolded(state, root.ref.seq),
         unfolded_slices=unfolded_slices,
         pages=SlicePages(folder, root),
     )

@@ -19,6 +19,7 @@ from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
 from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AddGap,
@@ -76,9 +77,9 @@ def judge_add(
         taken: dict[TopicIdPartition, int] = {}
         for entry in entries:
             tip = entry.topic_id_partition
-            end_offset = ends.get(tip)
+            end_offset = ends.get(tip) if ends else None
             if end_offset is None:
-                end_offset = state.partition(tip).tiered_end_offset
+                end_offset = state.partitions.get(tip, EMPTY_ROW).tiered_end_offset
             reason = object_reason or slice_refusal(state, entry, end_offset)
             if reason is None:
                 taken[tip] = entry.end_offset
@@ -235,7 +236,7 @@ def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
 
 def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:
     """The reason why one slice cannot become live; None if it can."""
-    if entry.topic_id in state.dropped_topics:
+    if state.dropped_topics and entry.topic_id in state.dropped_topics:
         return TOPIC_DELETED
     return NOT_AT_TIERED_END if entry.base_offset != tiered_end_offset else None
 

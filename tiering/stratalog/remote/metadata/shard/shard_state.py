@@ -104,7 +104,7 @@ class ShardState(HeadState):
 
     @property
     def unfolded_rows(self) -> int:
-        return len(self.changed) + self.unfolded_slices
+        return sum(len(rows.keys) for rows in self.changed) + self.unfolded_slices
 
     def check_rows(self) -> None:
         """Check all that needs no page."""
