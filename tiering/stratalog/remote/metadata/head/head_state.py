@@ -128,9 +128,7 @@ class HeadState:
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
             assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
-        assert all(self.folded_seq < rows.seq <= self.seq for rows in self.changed), (
-            "commits that are not folded have changed rows"
-        )
+        assert all(1 <= rows.seq <= self.seq for rows in self.changed), "known commits changed rows"
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
         if self.history is not None:
