@@ -3,9 +3,9 @@
 The store is a local directory with the checkpoint of 5 million slices (200,000 with `--quick`) of 20,000
 partitions, written page by page, as if folds had made it. Everything is measured in a process that has just
 begun, because memory counts. Times are processor times: disks and other work are not what is compared. Of a
-commit the fastest of five counts; a pass of Python's garbage collector doubles some. The reference of opening and folding is to read and decompress all slice pages
-of the checkpoint, which is the least that a state in memory would cost. Memory and the commit have targets of
-their own.
+commit the fastest of five counts; a pass of Python's garbage collector doubles some. The reference of a fold
+is to read and decompress all slice pages of the checkpoint, which is the least that a state in memory would
+cost. All else has a target of its own.
 """
 
 from __future__ import annotations
