@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError, StoreError
 from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
+from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
 
@@ -42,8 +44,8 @@ class Machine:
         self.log_starts: dict[TopicIdPartition, int] = defaultdict(int)
         self.is_dropped = False
 
-    def open(self) -> MetadataLog:
-        actor = self.harness.actor("owner")
+    def open(self, store: ObjectStore | None = None) -> MetadataLog:
+        actor = self.harness.actor("owner", store=store)
         return MetadataLog.open(
             StoreActor(
                 store=actor.store,
@@ -61,7 +63,7 @@ class Machine:
 
     def step(self) -> None:
         steps = [self.add] * 5 + [self.fold] * 3 + [self.replace] * 3 + [self.advance] * 2
-        steps += [self.gap, self.follow, self.reopen]
+        steps += [self.gap, self.follow, self.reopen, self.fold_under_way, self.fold_under_way]
         if not self.is_dropped and self.random.random() < 0.02:
             steps = [self.drop]
         self.random.choice(steps)()
@@ -129,6 +131,20 @@ class Machine:
 
     def fold(self) -> None:
         self.log.fold()
+
+    def fold_under_way(self) -> None:
+        """Commits of another writer land after the checkpoint is written and before its fold is committed."""
+        meanwhile = [self.random.choice((self.add, self.replace, self.advance)) for _ in range(2)]
+
+        def landed(key: str, _: bytes) -> None:
+            if key.startswith(self.harness.layout.checkpoint_key("")):
+                while meanwhile:
+                    meanwhile.pop()()
+
+        slow = self.open(WatchedObjectStore(self.harness.store, landed, lambda: None))
+        self.follower.refresh()
+        slow.fold()
+        self.logs[0] = slow
 
     def follow(self) -> None:
         self.follower.refresh()
