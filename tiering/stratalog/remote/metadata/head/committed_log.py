@@ -8,9 +8,11 @@ must delete and expire nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import (
@@ -32,7 +34,7 @@ from stratalog.remote.metadata.head.head_judge import (
 from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Judgement, Landed, View
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import predecessor_of
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ R = TypeVar("R")
 S = TypeVar("S", bound=HeadState)
 MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
 _ROOT_ATTEMPTS = 5
+_NAMES_AT_ONCE = 500
+"""Names of files in one commit, which is small."""
 
 
 class References(NamedTuple):
@@ -123,8 +127,12 @@ class CommittedLog(Generic[S]):
 
     def forget(self, names: Iterable[str]) -> tuple[str, ...]:
         """Take deleted files off the list of dropped files; returns the names that were on it."""
-        wanted = tuple(names)
-        return self._commit(lambda state: judge_forget(state, wanted)).outcome
+        wanted = sorted(set(names))
+        forgotten: list[str] = []
+        for start in range(0, len(wanted), _NAMES_AT_ONCE):
+            part = wanted[start : start + _NAMES_AT_ONCE]
+            forgotten += self._commit(partial(judge_forget, names=part)).outcome
+        return tuple(forgotten)
 
     def raise_horizon(self, seq: int) -> int:
         """Refuse from now on what was born before commit `seq`; returns the horizon, which may be higher.
@@ -137,7 +145,14 @@ class CommittedLog(Generic[S]):
         """Drop history before the commit `before`, but none that a pinned state needs; returns those of
         `files`, the known history files, that are dropped.
         """
-        return self._commit(lambda state: judge_trim_history(state, before, files)).outcome
+        trimmed: list[TrackedFile] = []
+        waiting = sorted(files, key=lambda file: file.name)
+        while len(waiting) > _NAMES_AT_ONCE:
+            part, waiting = waiting[:_NAMES_AT_ONCE], waiting[_NAMES_AT_ONCE:]
+            first_kept = min(first_seq_of_history(waiting[0].name), before)
+            trimmed += self._commit(partial(judge_trim_history, before=first_kept, files=part)).outcome
+        trimmed += self._commit(partial(judge_trim_history, before=before, files=waiting)).outcome
+        return tuple(trimmed)
 
     def unpin_expired(self, now_ms: int) -> tuple[int, ...]:
         """End the pins whose time is over at `now_ms`, by the store's clock; returns their commits."""
@@ -197,9 +212,16 @@ class CommittedLog(Generic[S]):
         self._log.check()
 
     def _commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
-        if self._log.settings.fold_by_itself and self._folder.is_overdue():
-            self._fold_before_commit()
-        return self._log.commit(judge, epoch=epoch)
+        """Commit, in as many commits as the judge divides it into. The result is that of the last one, which
+        `has_committed` if any of them did."""
+        has_committed = False
+        while True:
+            if self._log.settings.fold_by_itself and self._folder.is_overdue():
+                self._fold_before_commit()
+            landed = self._log.commit(judge, epoch=epoch)
+            has_committed = has_committed or landed.has_committed
+            if landed.is_whole:
+                return dataclasses.replace(landed, has_committed=has_committed)
 
     def _fold_before_commit(self) -> None:
         """Fold, or wait for the fold of another thread. A failure is not the caller's: the commit goes on,

@@ -105,6 +105,9 @@ class Judgement(Generic[R]):
 
     actions: tuple[Action, ...]
     outcome: R
+    is_whole: bool = True
+    """False if the actions are only the first part of what is asked for, because a commit is small: judge
+    again once they are committed. The outcome of the last part holds for all."""
 
 
 class StateMachine(Protocol[S]):
@@ -179,6 +182,8 @@ class Landed(Generic[R]):
     """The commit's number; where there was nothing to commit, the number of the state that was judged."""
     outcome: R
     has_committed: bool
+    is_whole: bool = True
+    """See `Judgement.is_whole`."""
 
 
 class HeadLog(Generic[S]):
@@ -295,11 +300,13 @@ class HeadLog(Generic[S]):
                 if judged is None:
                     view, is_fresh = self.refresh(), True
                     continue
-                outcome, commit, state = judged
+                judgement, commit, state = judged
                 if commit is None:
-                    return Landed(view.state.seq, outcome, has_committed=False)
+                    return Landed(view.state.seq, judgement.outcome, has_committed=False)
                 if self._replace(view, commit, state):
-                    return Landed(commit.seq, outcome, has_committed=True)
+                    return Landed(
+                        commit.seq, judgement.outcome, has_committed=True, is_whole=judgement.is_whole
+                    )
                 view, is_fresh = self._view, True
                 self._pause(lost_races, self.settings.race_backoff_ms, self.settings.max_race_backoff_ms)
                 lost_races += 1
@@ -327,16 +334,17 @@ class HeadLog(Generic[S]):
 
     def _judge(
         self, judge: Callable[[S], Judgement[R]], view: View[S], epoch: int | None, *, is_fresh: bool
-    ) -> tuple[R, Commit | None, S] | None:
-        """The outcome, the commit (None if there is nothing to commit), and the state after it; None if an
+    ) -> tuple[Judgement[R], Commit | None, S] | None:
+        """The judgement, the commit (None if there is nothing to commit), and the state after it; None if an
         old view led to a refusal, or names pages that are gone, and a fresh one is needed.
         """
         try:
             judgement = judge(view.state)
             if not judgement.actions:
-                return (judgement.outcome, None, view.state) if is_fresh else None
+                return (judgement, None, view.state) if is_fresh else None
             commit = self._build_commit(view, judgement.actions, epoch)
-            return judgement.outcome, commit, self._after(view.state, commit)
+            commit.require_small()
+            return judgement, commit, self._after(view.state, commit)
         except ObjectNotFoundError as error:
             if is_fresh:
                 raise _missing(error) from error

@@ -282,7 +282,7 @@ class MetadataLog(CommittedLog[ShardState]):
         if not fresh:
             return Judgement((), tuple(known))
         judgement = shard_judge.judge_add(state, fresh, epoch)
-        return Judgement(judgement.actions, (*known, *judgement.outcome))
+        return Judgement(judgement.actions, (*known, *judgement.outcome), judgement.is_whole)
 
     def _refused_before(self, state: ShardState, ref: ObjectRef, epoch: int) -> tuple[Refusal, ...] | None:
         """The slices that were refused when this object was committed under `epoch`; None if it was

@@ -20,6 +20,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
+    MANY_REFUSED,
     NOT_FROM_FIRST_SLICE,
     TOPIC_DELETED,
     Refusal,
@@ -34,6 +35,10 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 
 MAX_INPUTS = 500
 """Objects that one replacement may read."""
+MAX_LISTED_IN_REPLACE = 150
+"""Partitions that one replacement may name, because a commit is small. Where more are refused or clipped,
+all are refused. Where more are carried along, and more are compacted, `compacted_upto` moves for the first
+ones only; later jobs compact the others again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,9 @@ def judge_replace(
         replaced[tip] = rest
         if len(rest) < len(planned):
             clipped.append(PartitionOffset(tip, rest[0].base_offset))
+    if len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE:
+        reasons = {tip: reasons.get(tip, MANY_REFUSED) for tip in plan.inputs}
+        replaced, clipped = {}, []
     refusals = tuple(
         Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
         for ref, entries in plan.outputs
@@ -151,7 +159,9 @@ def _replacement(
     dropped = set(emptied(state, lost))
     bases = dict(clipped)
     outputs = tuple(ref for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases)))
-    covering = [tip for tip in replaced if plan.covers.get(tip, False)]
+    covering = tuple(sorted(tip for tip in replaced if plan.covers.get(tip, False)))
+    carried = tuple(sorted(replaced.keys() - set(covering)))
+    names_covering = bool(covering) and (len(covering) < len(carried) or len(carried) > MAX_LISTED_IN_REPLACE)
     return Replace(
         inputs=tuple(sorted(lost)),
         outputs=outputs,
@@ -159,7 +169,8 @@ def _replacement(
         clipped=tuple(clipped),
         still_live=tuple(sorted(lost.keys() - dropped)),
         is_compacting=bool(covering),
-        compacting_except=tuple(sorted(replaced.keys() - set(covering))) if covering else (),
+        compacting_except=carried if covering and not names_covering else (),
+        compacting_only=covering[:MAX_LISTED_IN_REPLACE] if names_covering else (),
         catalog_seq=plan.catalog_seq,
     )
 

@@ -162,7 +162,6 @@ class _Builder:
     def _replace(self, replace: Replace) -> None:
         self._use_catalog(replace.catalog_seq)
         outputs = self._output_slices(replace)
-        not_compacting = set(replace.compacting_except)
         lost: list[LiveSlice] = []
         for tip, slices in outputs.items():
             before = self._partition(tip)
@@ -175,7 +174,7 @@ class _Builder:
                 raise self._contradiction("it replaces a gap", **tip.error_fields)
             lost.extend(after.lost)
             row = after.row
-            if replace.is_compacting and tip not in not_compacting:
+            if replace.is_compacted(tip):
                 end_offset = slices[-1].end_offset
                 # A gap has no records.
                 behind = before.slices_from(end_offset) if end_offset < row.tiered_end_offset else ()
