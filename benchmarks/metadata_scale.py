@@ -122,7 +122,7 @@ def build(directory: Path, slice_count: int) -> None:
         uuid=ids.uuid(),
         time_ms=1,
         epoch=1,
-        claims=(ShardClaim(1, "bench", "", ids.uuid(), 1, 1),),
+        claims=(ShardClaim(epoch=1, owner="bench", endpoint="", uuid=ids.uuid(), seq=1, time_ms=1),),
         partitions=PersistentMap(
             (TopicIdPartition(TOPIC_ID, number), row_of(per_partition)) for number in range(PARTITION_COUNT)
         ),
@@ -222,7 +222,15 @@ def row_of(per_partition: int) -> PartitionRow:
 
 def ref_of(name: str) -> ObjectRef:
     size_bytes = 4096 + OBJECT_BYTES
-    return ObjectRef(name, size_bytes + 1000, 4096, size_bytes, 1000, size_bytes + 1000, 7)
+    return ObjectRef(
+        name=name,
+        size_bytes=size_bytes + 1000,
+        data_position=4096,
+        directory_position=size_bytes,
+        directory_bytes=1000,
+        key_streams_end=size_bytes + 1000,
+        directory_crc=7,
+    )
 
 
 def opened(directory: Path) -> LocalObjectStore:

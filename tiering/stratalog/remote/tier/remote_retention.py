@@ -235,7 +235,8 @@ class RemoteRetention:
         for log in logs:
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
-                explained = self._explained(log, self._judge(log, tip, log.local_log.config, now_ms), now_ms)
+                judged = self._judge(log, tip, log.local_log.config, now_ms, may_skip=False)
+                explained = self._explained(log, judged, now_ms)
             except LogStoreError as error:
                 yield error
             else:
@@ -282,16 +283,21 @@ class RemoteRetention:
         now_ms: int | None,
         *,
         is_unreachable: bool = False,
+        may_skip: bool = True,
     ) -> JudgedPartition:
         """The new log start of a partition. One that begins behind its tiered end has none, unless the store
-        `is_unreachable`. Raises LogStoreError."""
+        `is_unreachable`. With `may_skip`, the slices are not looked at (and not among the units) where
+        nothing can expire. Raises LogStoreError."""
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
         segments = log.reader.segments()
         begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
         partition = self._metadata.state().partition(tip)
+        local_units = tuple(_local_units(log, segments, partition.tiered_end_offset))
+        if may_skip and not _may_expire(partition, local_units, config, now_ms):
+            return JudgedPartition(None, None, local_units, (), partition)
         slice_units = tuple(_slice_units(partition))
-        units = (*slice_units, *_local_units(log, segments, partition.tiered_end_offset))
+        units = (*slice_units, *local_units)
         if begin_offset > partition.tiered_end_offset and not is_unreachable:
             return JudgedPartition(None, None, units, (), partition)
         rules = expired_rules(units, config, now_ms)
@@ -366,6 +372,27 @@ def _next_of(
         exemption = "appends still go to it"
     limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
     return next_expiry(unit, limits, now_ms, exemption)
+
+
+def _may_expire(
+    partition: TieredPartition, local_units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
+) -> bool:
+    """Whether the first slice may expire, as far as the partition's row tells, without a page. Slices expire
+    in order."""
+    row = partition.row
+    if not row.pieces:
+        return True
+    if not config.is_deleted:
+        return False
+    is_young = (
+        config.retention_ms == UNLIMITED
+        or now_ms is None
+        or row.oldest_newest_ms >= now_ms - config.retention_ms
+    )
+    # The first slice goes by size where all others are large enough, and it may be empty.
+    all_bytes = row.tiered_bytes + sum(unit.size_bytes for unit in local_units)
+    is_small = config.retention_bytes == UNLIMITED or all_bytes < config.retention_bytes
+    return not (is_young and is_small)
 
 
 def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:

@@ -73,10 +73,9 @@ def test_partitions_that_contradict_themselves(state: ShardState) -> None:
 
 def test_what_needs_no_page_is_checked_without_one(state: ShardState) -> None:
     broken = state.partitions[A0]._replace(tiered_bytes=1)
-    with pytest.raises(AssertionError, match="same live bytes"):
-        with_partition(state, broken).check_rows()
-    with pytest.raises(AssertionError, match="in memory"):
-        replace(state, unfolded_slices=1).check_rows()
+    for one in (with_partition(state, broken), replace(state, unfolded_slices=1)):
+        with pytest.raises(AssertionError):
+            one.check_rows()
 
 
 def test_objects_that_contradict_the_slices(state: ShardState) -> None:

@@ -183,7 +183,7 @@ class Landed(Generic[R]):
     outcome: R
     has_committed: bool
     is_whole: bool = True
-    """See `Judgement.is_whole`."""
+    """False if only a part of what is asked for is committed, as in `Judgement`."""
 
 
 class HeadLog(Generic[S]):

@@ -37,7 +37,7 @@ class ChangedRows(NamedTuple):
     seq: int
     kind: str
     keys: Sequence[Hashable]
-    """What identifies the rows in the state."""
+    """The keys of the rows in the state."""
 
 
 DROPPED = "dropped"
@@ -86,13 +86,13 @@ class HeadState:
         return sum(len(rows.keys) for rows in self.changed)
 
     def changed_keys(self, kind: str) -> dict[Hashable, int]:
-        """What identifies the rows of a kind that changed since the checkpoint, with the last commit that
-        changed each.
+        """The keys of the rows of a kind that changed since the checkpoint, each with the last commit that
+        changed it.
         """
         return {key: rows.seq for rows in self.changed if rows.kind == kind for key in rows.keys}
 
     def with_changed(self, kind: str, keys: Sequence[Hashable]) -> tuple[ChangedRows, ...]:
-        """What has changed once commit `seq` has changed these rows, too."""
+        """All changed rows once commit `seq` has changed these, too."""
         return (*self.changed, ChangedRows(self.seq, kind, keys)) if keys else self.changed
 
     @property

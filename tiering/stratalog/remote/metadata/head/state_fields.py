@@ -36,7 +36,9 @@ class CommonState(TypedDict):
 def changes_of(
     state: HeadState, fields: dict[str, object], tables: dict[str, TableChange]
 ) -> CheckpointChanges:
-    """What a fold writes: the given fields and tables of the state's kind, and those of every state."""
+    """The changes that a fold writes: the given fields and tables of the state's kind, and those of every
+    state.
+    """
     common: dict[str, object] = {
         "uuid": str(state.uuid),
         "time_ms": state.time_ms,

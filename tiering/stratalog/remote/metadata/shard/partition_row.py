@@ -1,4 +1,4 @@
-"""What the state of a shard keeps in memory of one partition: its offsets, sums, and where its slices are.
+"""The part of a partition that a state keeps in memory: its offsets, sums, and where its slices are.
 
 The slices are in pieces. A piece is one slice that a commit brought since the checkpoint, or a range whose
 slices are in the checkpoint's pages. A piece of the second kind names a range of offsets and no page: slices
@@ -52,17 +52,17 @@ class PartitionRow(NamedTuple):
         assert live.base_offset == self.tiered_end_offset, "slices tile"
         entry = live.entry
         return PartitionRow(
-            self.log_start_offset,
-            live.end_offset,
+            log_start_offset=self.log_start_offset,
+            tiered_end_offset=live.end_offset,
             # An open transaction that began below log start or before a gap can be below every slice.
-            max(self.stable_end_offset, entry.stable_end_offset),
-            entry.last_batch or self.end_mark,
-            self.compacted_upto,
-            self.slice_count + 1,
-            self.tiered_bytes + entry.data_bytes,
-            self.oldest_newest_ms if self.pieces else live.newest_ms,
-            entry.open_transactions,
-            (*self.pieces, live),
+            stable_end_offset=max(self.stable_end_offset, entry.stable_end_offset),
+            end_mark=entry.last_batch or self.end_mark,
+            compacted_upto=self.compacted_upto,
+            slice_count=self.slice_count + 1,
+            tiered_bytes=self.tiered_bytes + entry.data_bytes,
+            oldest_newest_ms=self.oldest_newest_ms if self.pieces else live.newest_ms,
+            open_transactions=entry.open_transactions,
+            pieces=(*self.pieces, live),
         )
 
     @property

@@ -66,7 +66,7 @@ _ROOT_FIELDS = ("claims", "dropped_topics")
 
 
 def shard_to_changes(state: ShardState) -> CheckpointChanges:
-    """What a fold of a state writes."""
+    """The changes that a fold of a state writes."""
     fields: dict[str, object] = {
         "claims": [
             [claim.epoch, claim.owner, claim.endpoint, str(claim.uuid), claim.seq, claim.time_ms]
@@ -99,8 +99,8 @@ def shard_to_changes(state: ShardState) -> CheckpointChanges:
 
 
 def _slice_change(changed: list[tuple[RowKey, PartitionRow]]) -> TableChange:
-    """Of a changed partition, all stored slices go but those of the row's stored pieces; the slices in
-    memory are fresh.
+    """The slices of changed partitions: all stored ones go but those of the row's stored pieces, and the ones
+    in memory are fresh.
     """
     gone: list[KeyRange] = []
     fresh: list[tuple[RowKey, Row]] = []

@@ -45,7 +45,8 @@ class SliceList(Sequence[LiveSlice]):
                 if wanted < count:
                     return self._at(piece, wanted)
                 wanted -= count
-        raise IndexError("a partition has fewer slices")
+        # As of a tuple: an IndexError with Python's own message.
+        return ()[index]
 
     def __iter__(self) -> Iterator[LiveSlice]:
         for piece in self._row.pieces:

@@ -3,8 +3,8 @@
 Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips the
 records below), never above it. The last ends at the tiered end, unless log start has passed that.
 
-A partition is what its row says, with the slices of the checkpoint's pages, which are loaded when somebody
-looks at them.
+A partition is what its row says, with the slices of the checkpoint's pages, which are loaded when
+they are looked at.
 """
 
 from __future__ import annotations
