@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import random
 import re
+from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import (
@@ -23,11 +24,14 @@ from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.partition_row import PartitionRow, StoredSlices
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.remote_retention import (
     RemoteRetention,
     RetentionReport,
     RetentionUnit,
     log_start_after,
+    may_expire,
 )
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
@@ -80,6 +84,27 @@ def test_the_front_goes_while_it_is_old_or_too_much(
         behind_bytes = sum(later.size_bytes for later in left[1:])
         assert retention_bytes < 0 or behind_bytes < retention_bytes
         assert not is_time_known or retention_ms < 0 or not is_older(left, retention_ms)
+
+
+@given(unit_rows(), st.integers(1, 6), st.integers(-1, 12_000), st.integers(-1, 40), st.booleans())
+def test_slices_that_are_not_looked_at_would_stay(
+    units: list[RetentionUnit], count: int, retention_ms: int, retention_bytes: int, is_time_known: bool
+) -> None:
+    """The row of a partition tells where no slice can expire."""
+    slices, local = units[:count], units[count:]
+    if not slices or slices[-1].is_active:
+        return
+    row = PartitionRow(
+        tiered_bytes=sum(unit.size_bytes for unit in slices),
+        oldest_newest_ms=slices[0].max_timestamp,
+        pieces=(StoredSlices(0, slices[-1].end_offset, len(slices)),),
+    )
+    partition = TieredPartition(TopicIdPartition(UUID(int=1), 0), row)
+    config = LogConfig(retention_ms=retention_ms, retention_bytes=retention_bytes)
+    now_ms = NOW_MS if is_time_known else None
+    expires = log_start_after(units, config, now_ms) is not None
+    assert may_expire(partition, local, config, now_ms) or not expires
+    event("looked at" if may_expire(partition, local, config, now_ms) else "not looked at")
 
 
 def test_a_topic_that_is_only_compacted_keeps_everything() -> None:

@@ -294,7 +294,7 @@ class RemoteRetention:
         begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
         partition = self._metadata.state().partition(tip)
         local_units = tuple(_local_units(log, segments, partition.tiered_end_offset))
-        if may_skip and not _may_expire(partition, local_units, config, now_ms):
+        if may_skip and not may_expire(partition, local_units, config, now_ms):
             return JudgedPartition(None, None, local_units, (), partition)
         slice_units = tuple(_slice_units(partition))
         units = (*slice_units, *local_units)
@@ -374,7 +374,7 @@ def _next_of(
     return next_expiry(unit, limits, now_ms, exemption)
 
 
-def _may_expire(
+def may_expire(
     partition: TieredPartition, local_units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
 ) -> bool:
     """Whether the first slice may expire, as far as the partition's row tells, without a page. Slices expire

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
+from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
 from stratalog.remote.json_document import JsonFields, encode_document, format_json
-from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
-from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of, format_page
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.history import find_in_history
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import partitions_in, require_same_state
@@ -220,3 +222,69 @@ def add_unknown_fields(harness: MetadataHarness) -> None:
     text = harness.store.get(harness.layout.head_key).data.decode()
     assert text.count(old) == 2
     harness.store.put(harness.layout.head_key, text.replace(old, new).encode())
+
+
+def test_opening_loads_no_page_of_slices(harness: MetadataHarness) -> None:
+    _, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(20):
+        harness.added(log, epoch, (A0, n, n + 1), (A1, n, n + 1))
+    log.fold()
+    paths = [harness.layout.page_key(name) for name in pages_of(harness, "slices")]
+    kept = [harness.store.get(path).data for path in paths]
+    harness.store.delete_many(paths)
+    opened = harness.log()
+    assert [opened.state().partition(tip).tiered_end_offset for tip in (A0, A1)] == [20, 20]
+    assert len(opened.state().partition(A0).slices) == 20
+    harness.added(opened, epoch, (A0, 20, 21))
+    for path, data in zip(paths, kept, strict=True):
+        harness.store.put(path, data)
+    opened.check()
+
+
+def test_a_fold_leaves_pages_without_changes_alone(harness: MetadataHarness) -> None:
+    """It does not even read them."""
+    _, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(12):
+        harness.added(log, epoch, (A0, n, n + 1))
+    log.fold()
+    first, *others = pages_of(harness, "slices")
+    harness.added(log, epoch, (A0, 12, 13))
+    data = harness.store.get(harness.layout.page_key(first)).data
+    harness.store.delete_many([harness.layout.page_key(first)])
+    assert log.fold() is not None
+    assert pages_of(harness, "slices")[:3] == [first, *others[:2]]
+    harness.store.put(harness.layout.page_key(first), data)
+    require_same_state(harness.log(read_only=True).state(), log.state())
+
+
+def test_a_checkpoint_of_the_older_layout_is_refused(harness: MetadataHarness) -> None:
+    everything(harness).fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    root = read_root(harness.store, harness.layout, checkpoint)
+    pages = [page._replace(kind="topics") if page.kind == "partitions" else page for page in root.pages]
+    with pytest.raises(StoreCorruptError):
+        shard_from_checkpoint(folder_of(harness), replace(root, pages=tuple(pages)))
+    row = {"topic_id": str(TOPIC_B), "partition": 0, "tiered_end_offset": 5}
+    text = format_page("partitions", list(row), [format_json(list(row.values()))])
+    name = format_checkpoint_name(3, harness.ids.uuid())
+    harness.store.put(harness.layout.page_key(name), text.encode())
+    ref = DocumentRef.of(name, text.encode())
+    old = PageRef(
+        kind="partitions",
+        name=name,
+        first_key=(str(TOPIC_B), 0),
+        last_key=(str(TOPIC_B), 0),
+        row_count=1,
+        size_bytes=ref.size_bytes,
+        crc=ref.crc,
+        digest="",
+    )
+    with pytest.raises(StoreNotUsableError):
+        shard_from_checkpoint(folder_of(harness), replace(root, pages=(old,)))
+
+
+def folder_of(harness: MetadataHarness) -> CheckpointFolder:
+    return CheckpointFolder(harness.store, harness.layout, PageLoader())
