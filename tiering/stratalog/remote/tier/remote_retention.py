@@ -387,7 +387,7 @@ def may_expire(
     is_young = (
         config.retention_ms == UNLIMITED
         or now_ms is None
-        or row.oldest_newest_ms >= now_ms - config.retention_ms
+        or (row.oldest_newest_ms > NO_TIMESTAMP and row.oldest_newest_ms >= now_ms - config.retention_ms)
     )
     # The first slice goes by size where all others are large enough, and it may be empty.
     all_bytes = row.tiered_bytes + sum(unit.size_bytes for unit in local_units)
