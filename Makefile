@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench simulate torture minio proto sync-client clean
+.PHONY: help install demo test check format bench simulate torture moto minio proto sync-client clean
 
 ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
@@ -58,10 +58,10 @@ bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS
 
 # MinIO, a second S3 server that is not a mock, takes minutes to build: tests use it where it is, and this builds it.
 simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with new seeds; takes hours
-	@if command -v go >/dev/null; then scripts/minio.sh build || echo "MinIO could not be built: its tests skip"; fi
+	@if command -v go >/dev/null; then scripts/minio.sh || echo "MinIO could not be built: its tests skip"; fi
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
-	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier \
+	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier tests/integration/restore \
 		$$(grep -rlE 'CrashSweep\(|Sampling\(' tests/unit) $(ARGS)
 
 torture: $(DEV)  ## Local logs under everything at once, and clients through restarts, for ten minutes each
@@ -69,8 +69,12 @@ torture: $(DEV)  ## Local logs under everything at once, and clients through res
 	export STRATALOG_TORTURE_SEED=$${STRATALOG_TORTURE_SEED:-$$(date +%s)}; \
 	$(BIN)/python -m pytest tests/torture $(ARGS)
 
-minio:  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
+moto: $(DEV)  ## Serve S3 from memory on this machine, for trying out: make moto ARGS="--port 0"
+	@$(BIN)/stratalog dev s3 moto $(ARGS)
+
+minio: $(DEMO)  ## Build MinIO once (needs Go) and serve S3 on this machine, for trying out
 	@scripts/minio.sh
+	@$(BIN)/stratalog dev s3 minio --data .cache/minio $(ARGS)
 
 proto: $(DEV)  ## Generate stubs, the client's values and docs/api.md from the .proto files; new parts join the contract
 	scripts/generate_stubs.sh

@@ -38,7 +38,11 @@ _SOURCES = ("admin", "operation", "partition", "tier")
 """The .proto files of the control plane."""
 _STATUS = ".google.rpc.Status"
 _PAGE_TOKEN = "next_page_token"
-_ANSWERS = {"DescribeLogDirsResponse": "LogDirs", "PlanCompactionResponse": "CompactionPlan"}
+_ANSWERS = {
+    "DescribeLogDirsResponse": "LogDirs",
+    "FinalizeMetadataResponse": "FinalizedMetadata",
+    "PlanCompactionResponse": "CompactionPlan",
+}
 """The values of answers whose names begin with a verb."""
 _ON_THE_WIRE = re.compile(
     r"^A page of "

@@ -34,6 +34,10 @@ INTEGERS = {FieldDescriptorProto.TYPE_INT32, FieldDescriptorProto.TYPE_INT64}
 SUFFIXES = ("_ms", "_bytes", "_count", "_offset")
 # Numbers that are no quantities, and Kafka's own names of offsets.
 BARE_NUMBERS = {
+    "new_metadata_version",
+    "oldest_partition",
+    "old_metadata_version",
+    "supported_metadata_version",
     "partition",
     "partitions",
     "epoch",

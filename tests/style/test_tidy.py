@@ -13,6 +13,8 @@ from tests.support.style.sources import EVERYTHING, PRODUCTION, Rule, Source, co
 
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 60
+ARGUMENTS_OF_A_RECORD = ("storage/stratalog/record/native/pure_record_accumulator.py",)
+"""The caller has named the topic of the record, and the native form has the same fields."""
 LAZY_EXPORTS = ("client/stratalog/client/__init__.py", "client/stratalog/client/values/__init__.py")
 
 
@@ -41,6 +43,37 @@ def leading_text(node: ast.expr) -> str:
             return text
         case _:
             return ""
+
+
+def errors_name_the_topic_of_a_partition(source: Source) -> Iterator[str]:
+    """An error about one partition has its topic, or the id, in a field of its own, as `error_fields` has."""
+    if source.name in ARGUMENTS_OF_A_RECORD:
+        return
+    for call in error_calls(source.tree):
+        values = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "partition" not in values:
+            continue
+        if values.keys().isdisjoint({"topic", "topic_id"}):
+            yield f"{call.lineno}: the partition of an error comes with `topic` or `topic_id`"
+        text = ast.unparse(values["partition"])
+        if text.startswith(("str(", "f'", 'f"')):
+            yield f"{call.lineno}: the partition of an error is a number"
+
+
+def error_calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """The calls that make an error or have its fields: those of its class, those of `raise`, and those of a
+    function that raises unless something holds."""
+    raised = {
+        id(call)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and node.exc is not None
+        for call in ast.walk(node.exc)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2].lstrip("_")
+            if id(node) in raised or name.endswith("Error") or name.startswith("require"):
+                yield node
 
 
 # --- shape --------------------------------------------------------------------------------------------------
@@ -143,6 +176,7 @@ def modules_begin_with_their_theory(source: Source) -> Iterator[str]:
 
 RULES: list[tuple[Rule, tuple[str, ...], tuple[str, ...]]] = [
     (messages_are_clauses, PRODUCTION, (".py",)),
+    (errors_name_the_topic_of_a_partition, PRODUCTION, (".py",)),
     (files_are_short, EVERYTHING, (".py", ".pyx", ".pxi", ".c", ".h", ".proto")),
     (functions_are_short, EVERYTHING, (".py",)),
     (packages_export_nothing, PRODUCTION, (".py",)),
@@ -170,6 +204,15 @@ PLANTED: list[tuple[Rule, str, str, int]] = [
     (messages_are_clauses, "x.py", "raise NotOwnerError(f'Owner {1} took over')", 1),
     (messages_are_clauses, "x.py", "raise NotOwnerError('another owner took over.')", 1),
     (messages_are_clauses, "x.py", "raise NotOwnerError('CRC differs')", 0),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise StoreError('it fails', partition=0)", 1),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise self._contradiction('no', partition=0)", 1),
+    (errors_name_the_topic_of_a_partition, "x.py", "require_request(ok, 'no', partition=0)", 1),
+    (errors_name_the_topic_of_a_partition, "x.py", "error = StoreError('it fails', partition=0)", 1),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise StoreError('no', topic='t', partition=f'{p}')", 1),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise StoreError('no', topic='t', partition=str(p))", 1),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise StoreError('no', topic='t', partition=0)", 0),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise StoreError('no', topic_id=i, partition=0)", 0),
+    (errors_name_the_topic_of_a_partition, "x.py", "raise StoreError('no', **tp.error_fields)", 0),
     (files_are_short, "x.py", "\n" * MAX_FILE_LINES, 1),
     (files_are_short, "x.py", "\n" * (MAX_FILE_LINES - 1), 0),
     (functions_are_short, "x.py", LONG_FUNCTION, 1),

@@ -34,3 +34,11 @@ def silence_seconds(_context: click.Context, _parameter: click.Parameter, second
             f"{seconds} is too short; give at least {LEAST_SILENCE_S} seconds, or 0 for never"
         )
     return seconds
+
+
+def shard_numbers(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """The numbers of shards in a text such as `0,2`; none for an empty one. Raises click.BadParameter."""
+    numbers = text.split(",") if text else []
+    if not all(number.isdecimal() and len(number) <= 4 for number in numbers):
+        raise click.BadParameter("give numbers of shards with commas between them, for example 0,2")
+    return tuple(map(int, numbers))

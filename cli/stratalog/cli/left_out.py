@@ -20,7 +20,7 @@ class LeftOut:
     def add(self, partition: TopicPartition, reason: DataDirectoryError) -> None:
         """Leave out this partition. Raises DataDirectoryError if that is not allowed."""
         if not self._is_allowed:
-            raise DataDirectoryError(reason.message, **{**reason.fields, "partition": str(partition)})
+            raise DataDirectoryError(reason.message, **reason.fields | partition.error_fields)
         if partition not in self._partitions:
             self._partitions.add(partition)
             hint = f"`stratalog topic describe {partition.topic}` shows the reason"

@@ -17,6 +17,7 @@ from typing import cast
 import click
 
 from stratalog.base.errors import LogStoreError
+from stratalog.cli.error_line import print_error
 from stratalog.cli.lazy_group import EXIT_INTERRUPTED, LazyGroup
 
 EXIT_FAILED = 1
@@ -53,6 +54,7 @@ COMMANDS = {
     ),
     "import": ("commands.import_command:import_", "Import topics from a stopped Kafka broker."),
     "export": ("commands.export_command:export", "Export topics as the log directory of a Kafka broker."),
+    "dev": ("dev.command:dev", "Serve a local store for trials and tests."),
     "demo": ("demo.command:demo", "Run the whole system on real data, and check the result."),
 }
 
@@ -105,8 +107,3 @@ def main() -> None:
         print_error(str(error))
         sys.exit(EXIT_FAILED)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def print_error(text: str) -> None:
-    """Print the error as one line on standard error."""
-    click.echo("error: " + " ".join(text.split()), err=True)

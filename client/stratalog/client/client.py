@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
 
+MAX_OFFSET_QUERY_COUNT = 4_000
+"""Queries of one request for offsets."""
+
 _CLOCK = SystemClock()
 
 
@@ -234,7 +237,17 @@ class Client:
         isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[OffsetAnswer]:
         """The answers of `list_offsets`, but a query's failure is in its own answer (`error`)."""
-        request = log_pb2.ListOffsetsRequest(isolation=wire_isolation(isolation))
+        level, left = wire_isolation(isolation), list(queries)
+        answers: list[OffsetAnswer] = []
+        while left:
+            some, left = left[:MAX_OFFSET_QUERY_COUNT], left[MAX_OFFSET_QUERY_COUNT:]
+            answers += await self._offset_answers(some, level)
+        return answers
+
+    async def _offset_answers(
+        self, queries: Sequence[OffsetQuery], isolation: log_pb2.IsolationLevel.ValueType
+    ) -> Sequence[OffsetAnswer]:
+        request = log_pb2.ListOffsetsRequest(isolation=isolation)
         for (topic, partition), place in queries:
             at = wire_position(position_of(place))
             with refusing_misfits():
@@ -301,8 +314,11 @@ class Client:
         batch_bytes: int | None = None,
         linger_ms: int | None = None,
         max_buffered_bytes: int | None = None,
+        retry: RetryPolicy | None = None,
     ) -> Producer:
         """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+        `retry` is how long records wait for a server that is away; None: the client's policy, or `LONG_WORK`
+        without one.
 
         Raises InvalidRequestError for an unknown compression.
         """
@@ -316,7 +332,7 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        producer = Producer(self.channel, self.topics.describe, settings, self._long_retry)
+        producer = Producer(self.channel, self.topics.describe, settings, retry or self._long_retry)
         self._producers.add(producer)
         return producer
 
@@ -356,6 +372,7 @@ class Client:
         topic: str,
         *,
         partitions: Iterable[int] | None = None,
+        topic_id: str = "",
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> Table:
@@ -368,7 +385,7 @@ class Client:
             raise InvalidRequestError(
                 "a table has all records; leave out max_records", max_records=chosen.max_records
             )
-        follower = self._follower(ConsumedRange.of(topic, partitions=partitions), chosen)
+        follower = self._follower(ConsumedRange.of(topic, partitions=partitions, topic_id=topic_id), chosen)
         return Table(follower, has_bytes_keys=chosen.decode_key is None)
 
     async def read_arrow(

@@ -30,6 +30,29 @@ from stratalog.base.errors import (
 
 _INTEGER = re.compile(r"-?\d{1,19}")
 
+TEXT_FIELDS = frozenset(
+    {
+        "topic",
+        "other_topic",
+        "existing_topic",
+        "topics",
+        "current_token",
+        "fencing_token",
+        "name",
+        "value",
+        "owner",
+    }
+)
+"""Fields with names and tokens that callers choose. They stay text, also if that is a number: a topic may be
+called 2024, and a token 042.
+"""
+
+
+_CUT_OFF_WORDS = ("error from Core", "RST_STREAM", "Stream removed", "No status received")
+"""The transport's words for a call that a failing connection has cut off, or a proxy, as nginx does with a
+stream that is silent for a minute.
+"""
+
 
 class ServerUnavailableError(LogStoreError):
     """The server did not answer: it is not running, went away, or took too long. Try again later; the outcome
@@ -87,7 +110,7 @@ _CLASS_BY_CODE = {error_class.code: error_class for error_class in _classes(LogS
 def error_of_status(status: Status) -> LogStoreError:
     """The error that a status of an answer describes: of the class with its code, or a LogStoreError for a
     code that only newer servers know. Retriable if the server says so, after `retry_delay_s` at the earliest.
-    Fields that are whole numbers become ints; others are text.
+    Fields that are whole numbers become ints, except for `TEXT_FIELDS`; others are text.
     """
     info = _info(status)
     code = LogStoreError.code if info is None else info.reason
@@ -109,9 +132,8 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     status, details = error.code(), error.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
-    if status is grpc.StatusCode.INTERNAL and "error from Core" in details:
-        # The transport's words for a connection that fails while a message is being written.
-        return unreachable(server)
+    if any(words in details for words in _CUT_OFF_WORDS):
+        return ServerUnavailableError("the call was cut off before its answer; try again", server=server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerUnavailableError("the server did not answer in time; try again", server=server)
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -177,7 +199,7 @@ def _info(status: Status) -> ErrorInfo | None:
 
 def _fields(info: ErrorInfo) -> dict[str, object]:
     return {
-        name: int(value) if _INTEGER.fullmatch(value) else value
+        name: int(value) if name not in TEXT_FIELDS and _INTEGER.fullmatch(value) else value
         # A map has no order on the wire; sorting keeps messages equal.
         for name, value in sorted(info.metadata.items())
         if name not in ("self", "message")

@@ -32,6 +32,7 @@ from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.home_process import HomeProcess
 from stratalog.client.sending.known_topics import MAX_BATCH_KEY, KnownTopics
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.record.codecs.compression import Codec, compress
@@ -87,10 +88,11 @@ class Producer(RecordAccumulator):
         """`retry`: how long batches are sent again after the server had no room or went away. Raises
         InvalidRequestError for the compression.
         """
+        self._home = HomeProcess()
         super().__init__(
             settings.batch_bytes,
             settings.max_buffered_bytes,
-            BatchReceipt,
+            functools.partial(BatchReceipt, home=self._home),
             None if clock is None else clock.now_ms,
         )
         self._codec = settings.codec
@@ -300,7 +302,10 @@ class Producer(RecordAccumulator):
         return self._known_topics.hold((topic, key, value, partition, timestamp_ms, headers_count, headers))
 
     def _call_on_the_loop(self, work: Callable[..., object], *arguments: str) -> None:
-        """Let the event loop do the work, for any thread. Raises ClientClosedError if it has ended."""
+        """Let the event loop do the work, for any thread. Raises ClientClosedError if it has ended, and in a
+        forked process.
+        """
+        self._home.require()
         try:
             self._loop.call_soon_threadsafe(work, *arguments)
         except RuntimeError:

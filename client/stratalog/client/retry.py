@@ -5,6 +5,7 @@ calls, and long work counts its own failures with `Patience`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratalog.base.errors import LogStoreError
@@ -90,12 +91,20 @@ class Patience:
         pause_s = max(self._policy.pause_s(self.failure_count), least_s)
         return pause_s if now_s + pause_s <= self.end_s(now_s) else None
 
-    async def bear(self, error: LogStoreError, attempt_s: float | None = None) -> None:
+    async def bear(
+        self,
+        error: LogStoreError,
+        attempt_s: float | None = None,
+        on_first: Callable[[LogStoreError], None] | None = None,
+    ) -> None:
         """Count a failure, and pause before the next attempt, as long as the server asks for at least. The
-        deadline is that of `next_pause_s`. Raises the error if it is not retriable, or the deadline is over.
+        deadline is that of `next_pause_s`. `on_first` is called before the pause after the first failure in a
+        row. Raises the error if it is not retriable, or the deadline is over.
         """
         now_s = asyncio.get_running_loop().time()
         pause_s = self.next_pause_s(now_s, error.retry_delay_s, attempt_s) if error.retriable else None
         if pause_s is None:
             raise error
+        if on_first is not None and self.failure_count == 1:
+            on_first(error)
         await asyncio.sleep(pause_s)

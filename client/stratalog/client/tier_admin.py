@@ -43,10 +43,17 @@ class TierAdmin:
         from stratalog.v1 import tier_pb2
 
         request = tier_pb2.TierStatusRequest()
-        response = await self._channel.call(
-            self._tiers.TierStatus(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        found = pages(
+            self._channel,
+            lambda token: self._tiers.TierStatus(at_page(request, token), timeout=CALL_TIMEOUT_S),
         )
-        return value_of(values.TierStatus, response)
+        status = tier_pb2.TierStatusResponse()
+        async for page in found:
+            # The times of the shards and of the passes are compared with that of their page.
+            time_ms = status.time_ms or page.time_ms
+            status.MergeFrom(page)
+            status.time_ms = time_ms
+        return value_of(values.TierStatus, status)
 
     async def start_upload(
         self, topics: Sequence[str] = (), *, delete_local: bool = False
@@ -145,18 +152,24 @@ class TierAdmin:
         )
         return [value_of(values.ExplainedPartition, one) async for page in found for one in page.partitions]
 
-    async def start_verification(self, topics: Sequence[str] = ()) -> values.Operation:
-        """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""
+    async def start_verification(
+        self, topics: Sequence[str] = (), *, metadata_only: bool = False
+    ) -> values.Operation:
+        """Check the metadata of the store, read all tiered data of the named topics, or of all topics, and
+        compare it with the metadata. `metadata_only`: read no data, and only list the objects."""
         from stratalog.v1 import tier_pb2
 
         with refusing_misfits():
-            request = tier_pb2.StartVerificationRequest(topics=topics)
+            request = tier_pb2.StartVerificationRequest(topics=topics, metadata_only=metadata_only)
         response = await self._channel.call(self._tiers.StartVerification(request, timeout=CALL_TIMEOUT_S))
         return value_of(values.Operation, response.operation)
 
-    async def verify(self, topics: Sequence[str] = ()) -> values.VerificationResult:
+    async def verify(
+        self, topics: Sequence[str] = (), *, metadata_only: bool = False
+    ) -> values.VerificationResult:
         """`start_verification`, and wait. Damage is in the findings of the result."""
-        return await self._result(await self.start_verification(topics), values.VerificationResult)
+        started = await self.start_verification(topics, metadata_only=metadata_only)
+        return await self._result(started, values.VerificationResult)
 
     async def start_collection(self, *, dry_run: bool = False) -> values.Operation:
         """Delete files of the store that commits have dropped and whose grace is over. `dry_run`: only list
@@ -172,7 +185,7 @@ class TierAdmin:
         return await self._result(await self.start_collection(dry_run=dry_run), values.CollectionResult)
 
     async def describe_caches(self) -> list[values.CacheStatus]:
-        """The caches of tiered data in the server's memory."""
+        """The caches of tiered data in the server's memory and on its disk."""
         from stratalog.v1 import tier_pb2
 
         request = tier_pb2.DescribeCachesRequest()
@@ -190,6 +203,17 @@ class TierAdmin:
             self._tiers.EmptyCaches(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
         )
         return response.emptied_bytes
+
+    async def finalize_metadata(self, *, dry_run: bool = False) -> values.FinalizedMetadata:
+        """Let the server use all actions of the metadata that it knows, which older software cannot read.
+        There is no way back. `dry_run`: only read the versions."""
+        from stratalog.v1 import tier_pb2
+
+        request = tier_pb2.FinalizeMetadataRequest(dry_run=dry_run)
+        response = await self._channel.call(
+            self._tiers.FinalizeMetadata(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        )
+        return value_of(values.FinalizedMetadata, response)
 
     async def _result(self, started: values.Operation, result_class: type[ResultT]) -> ResultT:
         """Wait for the success of the operation, and return its result."""

@@ -9,6 +9,7 @@ from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
+from stratalog.client.pages import at_page
 from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2
 
@@ -77,13 +78,13 @@ class TopicsAdmin(AdminCalls):
             topics += await self._describe_some(names[start : start + MAX_DESCRIBED_COUNT])
         return topics
 
-    async def _describe_some(self, names: Sequence[str]) -> Sequence[values.Topic]:
+    async def _describe_some(self, names: Sequence[str]) -> list[values.Topic]:
         with refusing_misfits():
             request = admin_pb2.DescribeTopicsRequest(names=names)
-        response = await self._channel.call(
-            self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S), is_repeatable=True
+        pages = self._pages(
+            lambda token: self._stub.DescribeTopics(at_page(request, token), timeout=CALL_TIMEOUT_S)
         )
-        return values_of(values.Topic, response.topics)
+        return [value_of(values.Topic, topic) async for page in pages for topic in page.topics]
 
     async def add_partitions(self, topic: str, partition_count: int, *, topic_id: str = "") -> values.Topic:
         """Give a topic `partition_count` partitions in all. Raises UnknownTopicOrPartitionError,

@@ -172,7 +172,7 @@ class ImportStaging:
                 raise DataDirectoryError(
                     "the leader epochs of this partition leave no room for those of a server, which go above"
                     " them; let a client copy the topic in Kafka, and import the copy",
-                    partition=str(partition),
+                    **partition.error_fields,
                     leader_epoch=log.latest_epoch,
                     max_epoch=MAX_IMPORTED_EPOCH,
                 )
@@ -180,7 +180,7 @@ class ImportStaging:
                 raise DataDirectoryError(
                     "the producer ids of this partition leave no room for those of new producers, which are"
                     " larger; let a client copy the topic in Kafka, and import the copy",
-                    partition=str(partition),
+                    **partition.error_fields,
                     producer_id=log.max_producer_id,
                     max_producer_id=MAX_IMPORTED_PRODUCER_ID,
                 )

@@ -63,7 +63,7 @@ def _scan_slice(
     for buffer in _whole_batches(store, span):
         for position, header in batches(buffer):
             # First, because a flipped bit in the header must not leave the batch out.
-            _require_crc(buffer, position, header, span)
+            _require_crc(buffer, position, header, topic, span)
             if not _is_wanted(header, span) or header in aborted:
                 continue
             payload = records_payload(buffer, position, header)
@@ -120,11 +120,12 @@ def _pieces(stream: ReadStream, span: SliceSpan) -> Iterator[bytes]:
         )
 
 
-def _require_crc(buffer: bytes, position: int, header: BatchHeader, span: SliceSpan) -> None:
+def _require_crc(buffer: bytes, position: int, header: BatchHeader, topic: str, span: SliceSpan) -> None:
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
             "a record batch in the object store fails its checksum; restore the object from a copy",
             key=span.object_key,
+            topic=topic,
             partition=span.partition,
             base_offset=header.base_offset,
         )

@@ -255,12 +255,15 @@ class Topic(_message.Message):
     CONFIG_OVERRIDES_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
+    OFFLINE_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique among the topics that exist; a later topic may have it again."""
     topic_id: _builtins.str
     """A UUID in lower-case hexadecimal with hyphens; never used again."""
     partition_count: _builtins.int
     """At least 1."""
+    offline_partition_count: _builtins.int
+    """All partitions that this server cannot serve."""
     @_builtins.property
     def config_overrides(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The keys that are set for the topic, at its creation or later."""
@@ -271,7 +274,7 @@ class Topic(_message.Message):
 
     @_builtins.property
     def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OfflinePartition]:
-        """Partitions of the topic that this server cannot serve."""
+        """Partitions of the topic that this server cannot serve, at most 1,000. DescribeLog has all of them."""
 
     def __init__(
         self,
@@ -282,10 +285,11 @@ class Topic(_message.Message):
         config_overrides: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         config: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         offline_partitions: _abc.Iterable[Global___OfflinePartition] | None = ...,
+        offline_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_overrides", b"config_overrides", "name", b"name", "offline_partitions", b"offline_partitions", "partition_count", b"partition_count", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "config_overrides", b"config_overrides", "name", b"name", "offline_partition_count", b"offline_partition_count", "offline_partitions", b"offline_partitions", "partition_count", b"partition_count", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,18 +528,26 @@ class DescribeTopicsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMES_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most topics in the answer, see the top of this file."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """From 1 to 1,000. An unknown name fails the call with UNKNOWN_TOPIC_OR_PARTITION."""
+        """From 1 to 1,000. An unknown name fails the call with UNKNOWN_TOPIC_OR_PARTITION. The same for all pages."""
 
     def __init__(
         self,
         *,
         names: _abc.Iterable[_builtins.str] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["names", b"names", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -548,6 +560,9 @@ class DescribeTopicsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___Topic]:
         """In the order of the request."""
@@ -556,10 +571,11 @@ class DescribeTopicsResponse(_message.Message):
         self,
         *,
         topics: _abc.Iterable[Global___Topic] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -167,7 +167,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopics(self, request, context):
-        """Describes topics, in the order of the request.
+        """Describes topics, in the order of the request, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

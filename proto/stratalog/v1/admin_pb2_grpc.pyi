@@ -50,7 +50,7 @@ class AdminServiceStub:
     ListTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]
     """Lists the topics without the values of their keys, sorted by name, in pages."""
     DescribeTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]
-    """Describes topics, in the order of the request."""
+    """Describes topics, in the order of the request, in pages."""
     AddPartitions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddPartitionsRequest, _admin_pb2.AddPartitionsResponse]
     """Raises the number of partitions of a topic. When it is answered, the added partitions are durable and take appends.
     Records stay where they are; a key may get another partition from then on.
@@ -106,7 +106,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTopicsRequest, _admin_pb2.ListTopicsResponse]  # type: ignore[assignment]
     """Lists the topics without the values of their keys, sorted by name, in pages."""
     DescribeTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeTopicsRequest, _admin_pb2.DescribeTopicsResponse]  # type: ignore[assignment]
-    """Describes topics, in the order of the request."""
+    """Describes topics, in the order of the request, in pages."""
     AddPartitions: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddPartitionsRequest, _admin_pb2.AddPartitionsResponse]  # type: ignore[assignment]
     """Raises the number of partitions of a topic. When it is answered, the added partitions are durable and take appends.
     Records stay where they are; a key may get another partition from then on.
@@ -177,7 +177,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.DescribeTopicsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DescribeTopicsResponse, _abc.Awaitable[_admin_pb2.DescribeTopicsResponse]]:
-        """Describes topics, in the order of the request."""
+        """Describes topics, in the order of the request, in pages."""
 
     @_abc_1.abstractmethod
     def AddPartitions(

@@ -880,7 +880,7 @@ class ListOffsetsRequest(_message.Message):
     """
     @_builtins.property
     def queries(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetQuery]:
-        """At most 10,000."""
+        """At most 4,000."""
 
     def __init__(
         self,

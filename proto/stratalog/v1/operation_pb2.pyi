@@ -123,6 +123,42 @@ COMPACTION_OUTCOME_REFUSED: CompactionOutcome.ValueType  # 2
 """Nothing changed; `reason` says why. A later job tries again."""
 Global___CompactionOutcome: _TypeAlias = CompactionOutcome  # noqa: Y015
 
+class _FindingKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FindingKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FindingKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FINDING_KIND_UNSPECIFIED: _FindingKind.ValueType  # 0
+    """Never sent."""
+    FINDING_KIND_DAMAGED: _FindingKind.ValueType  # 1
+    """A slice, or a document of the metadata, is not what was written."""
+    FINDING_KIND_MISSING: _FindingKind.ValueType  # 2
+    """An object or a document that the metadata refers to is not in the store."""
+    FINDING_KIND_HOLE: _FindingKind.ValueType  # 3
+    """Offsets that no slice has, between two slices or at an end of a partition."""
+    FINDING_KIND_OVERLAP: _FindingKind.ValueType  # 4
+    """Offsets that two slices have."""
+    FINDING_KIND_CATALOG: _FindingKind.ValueType  # 5
+    """A partition that the catalog does not know."""
+
+class FindingKind(_FindingKind, metaclass=_FindingKindEnumTypeWrapper):
+    """Kinds of findings of a verification."""
+
+FINDING_KIND_UNSPECIFIED: FindingKind.ValueType  # 0
+"""Never sent."""
+FINDING_KIND_DAMAGED: FindingKind.ValueType  # 1
+"""A slice, or a document of the metadata, is not what was written."""
+FINDING_KIND_MISSING: FindingKind.ValueType  # 2
+"""An object or a document that the metadata refers to is not in the store."""
+FINDING_KIND_HOLE: FindingKind.ValueType  # 3
+"""Offsets that no slice has, between two slices or at an end of a partition."""
+FINDING_KIND_OVERLAP: FindingKind.ValueType  # 4
+"""Offsets that two slices have."""
+FINDING_KIND_CATALOG: FindingKind.ValueType  # 5
+"""A partition that the catalog does not know."""
+Global___FindingKind: _TypeAlias = FindingKind  # noqa: Y015
+
 class _OrphanKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -599,7 +635,7 @@ Global___RetentionResult: _TypeAlias = RetentionResult  # noqa: Y015
 
 @_typing.final
 class VerificationFinding(_message.Message):
-    """A slice that is not as its commit says."""
+    """Something in the store that is not as its commits say."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -609,18 +645,21 @@ class VerificationFinding(_message.Message):
     BASE_OFFSET_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    """The topic's name."""
+    """The topic's name; empty for a document of the metadata."""
     partition: _builtins.int
-    """The number of the partition."""
+    """The number of the partition; -1 for a document."""
     object_name: _builtins.str
-    """The object's name, below the store's URL."""
+    """The object's name, or the key of a document; empty for offsets without an object."""
     base_offset: _builtins.int
-    """First offset of the slice."""
+    """First offset."""
     end_offset: _builtins.int
-    """The end (exclusive) of the slice."""
+    """The end (exclusive) of the offsets."""
     reason: _builtins.str
-    """The damage, and what to do."""
+    """The fault, and what to do."""
+    kind: Global___FindingKind.ValueType
+    """The kind of fault."""
     def __init__(
         self,
         *,
@@ -630,18 +669,61 @@ class VerificationFinding(_message.Message):
         base_offset: _builtins.int = ...,
         end_offset: _builtins.int = ...,
         reason: _builtins.str = ...,
+        kind: Global___FindingKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "object_name", b"object_name", "partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "kind", b"kind", "object_name", b"object_name", "partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerificationFinding: _TypeAlias = VerificationFinding  # noqa: Y015
 
 @_typing.final
+class RecordedLoss(_message.Message):
+    """Offsets whose loss is on record. Readers pass them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BASE_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.str
+    """The topic whose records are lost, a UUID."""
+    partition: _builtins.int
+    """The number of the partition."""
+    base_offset: _builtins.int
+    """First lost offset."""
+    end_offset: _builtins.int
+    """The end (exclusive) of the lost offsets."""
+    reason: _builtins.str
+    """Why they are lost, such as dropped_by_policy or object_lost."""
+    time_ms: _builtins.int
+    """When the loss was recorded, in milliseconds since 1970 UTC."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        base_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        time_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "partition", b"partition", "reason", b"reason", "time_ms", b"time_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordedLoss: _TypeAlias = RecordedLoss  # noqa: Y015
+
+@_typing.final
 class VerificationResult(_message.Message):
-    """Slices that were read back, and the damage in them."""
+    """Slices that were read, and the findings of a verification."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -651,6 +733,10 @@ class VerificationResult(_message.Message):
     RECORD_COUNT_FIELD_NUMBER: _builtins.int
     FINDING_COUNT_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    LOSS_COUNT_FIELD_NUMBER: _builtins.int
+    UNREFERENCED_COUNT_FIELD_NUMBER: _builtins.int
+    UNREFERENCED_BYTES_FIELD_NUMBER: _builtins.int
     object_count: _builtins.int
     """Objects that were looked at."""
     slice_count: _builtins.int
@@ -660,10 +746,20 @@ class VerificationResult(_message.Message):
     record_count: _builtins.int
     """Records in them."""
     finding_count: _builtins.int
-    """Slices that are damaged."""
+    """All findings."""
+    loss_count: _builtins.int
+    """All recorded losses."""
+    unreferenced_count: _builtins.int
+    """Files that no commit refers to; the collector deletes them after their grace. They are no findings."""
+    unreferenced_bytes: _builtins.int
+    """Size of these files."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerificationFinding]:
         """The first 1,000 of them."""
+
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedLoss]:
+        """The first 1,000 recorded losses. They are no findings."""
 
     def __init__(
         self,
@@ -674,10 +770,14 @@ class VerificationResult(_message.Message):
         record_count: _builtins.int = ...,
         finding_count: _builtins.int = ...,
         findings: _abc.Iterable[Global___VerificationFinding] | None = ...,
+        losses: _abc.Iterable[Global___RecordedLoss] | None = ...,
+        loss_count: _builtins.int = ...,
+        unreferenced_count: _builtins.int = ...,
+        unreferenced_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "findings", b"findings", "object_count", b"object_count", "record_count", b"record_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finding_count", b"finding_count", "findings", b"findings", "loss_count", b"loss_count", "losses", b"losses", "object_count", b"object_count", "record_count", b"record_count", "size_bytes", b"size_bytes", "slice_count", b"slice_count", "unreferenced_bytes", b"unreferenced_bytes", "unreferenced_count", b"unreferenced_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from stratalog.v1 import log_pb2 as stratalog_dot_v1_dot_log__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstratalog/v1/partition.proto\x12\x0cstratalog.v1\x1a\x17google/rpc/status.proto\x1a\x16stratalog/v1/log.proto\"p\n\x07Segment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x04 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x05 \x01(\x08\"\x89\x01\n\x05Slice\x12\x13\n\x0bobject_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x06 \x01(\x03\"^\n\x13ListSegmentsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x14ListSegmentsResponse\x12\'\n\x08segments\x18\x01 \x03(\x0b\x32\x15.stratalog.v1.Segment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\\\n\x11ListSlicesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"R\n\x12ListSlicesResponse\x12#\n\x06slices\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Slice\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"_\n\x14ListProducersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xa5\x01\n\rProducerState\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x15\n\rlast_sequence\x18\x03 \x01(\x05\x12\x13\n\x0blast_offset\x18\x04 \x01(\x03\x12\x19\n\x11last_timestamp_ms\x18\x05 \x01(\x03\x12 \n\x18\x63urrent_txn_first_offset\x18\x06 \x01(\x03\"`\n\x15ListProducersResponse\x12.\n\tproducers\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.ProducerState\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"L\n\x0fRecordsToDelete\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12&\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x16.stratalog.v1.Position\"j\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.stratalog.v1.RecordsToDelete\x12\x10\n\x08topic_id\x18\x03 \x01(\t\"`\n\x0e\x44\x65letedRecords\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"I\n\x15\x44\x65leteRecordsResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.stratalog.v1.DeletedRecords\"B\n\x0bRollRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\"c\n\x0fRolledPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x1a\n\x12\x61\x63tive_base_offset\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"A\n\x0cRollResponse\x12\x31\n\npartitions\x18\x01 \x03(\x0b\x32\x1d.stratalog.v1.RolledPartition\"C\n\x0c\x46lushRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\"`\n\x10\x46lushedPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x16\n\x0erecovery_point\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"C\n\rFlushResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.stratalog.v1.FlushedPartitionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstratalog/v1/partition.proto\x12\x0cstratalog.v1\x1a\x17google/rpc/status.proto\x1a\x16stratalog/v1/log.proto\"p\n\x07Segment\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x04 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x05 \x01(\x08\"\x9d\x01\n\x05Slice\x12\x13\n\x0bobject_name\x18\x01 \x01(\t\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x12\n\nend_offset\x18\x03 \x01(\x03\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x14\n\x0crecord_count\x18\x05 \x01(\x03\x12\x18\n\x10max_timestamp_ms\x18\x06 \x01(\x03\x12\x12\n\ngap_reason\x18\x07 \x01(\t\"^\n\x13ListSegmentsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"X\n\x14ListSegmentsResponse\x12\'\n\x08segments\x18\x01 \x03(\x0b\x32\x15.stratalog.v1.Segment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\\\n\x11ListSlicesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"R\n\x12ListSlicesResponse\x12#\n\x06slices\x18\x01 \x03(\x0b\x32\x13.stratalog.v1.Slice\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"_\n\x14ListProducersRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xa5\x01\n\rProducerState\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x15\n\rlast_sequence\x18\x03 \x01(\x05\x12\x13\n\x0blast_offset\x18\x04 \x01(\x03\x12\x19\n\x11last_timestamp_ms\x18\x05 \x01(\x03\x12 \n\x18\x63urrent_txn_first_offset\x18\x06 \x01(\x03\"`\n\x15ListProducersResponse\x12.\n\tproducers\x18\x01 \x03(\x0b\x32\x1b.stratalog.v1.ProducerState\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"L\n\x0fRecordsToDelete\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12&\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x16.stratalog.v1.Position\"j\n\x14\x44\x65leteRecordsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.stratalog.v1.RecordsToDelete\x12\x10\n\x08topic_id\x18\x03 \x01(\t\"`\n\x0e\x44\x65letedRecords\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"I\n\x15\x44\x65leteRecordsResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.stratalog.v1.DeletedRecords\"B\n\x0bRollRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\"c\n\x0fRolledPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x1a\n\x12\x61\x63tive_base_offset\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"A\n\x0cRollResponse\x12\x31\n\npartitions\x18\x01 \x03(\x0b\x32\x1d.stratalog.v1.RolledPartition\"C\n\x0c\x46lushRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x03(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\t\"`\n\x10\x46lushedPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x16\n\x0erecovery_point\x18\x02 \x01(\x03\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"C\n\rFlushResponse\x12\x32\n\npartitions\x18\x01 \x03(\x0b\x32\x1e.stratalog.v1.FlushedPartitionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,39 +36,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEGMENT']._serialized_start=95
   _globals['_SEGMENT']._serialized_end=207
   _globals['_SLICE']._serialized_start=210
-  _globals['_SLICE']._serialized_end=347
-  _globals['_LISTSEGMENTSREQUEST']._serialized_start=349
-  _globals['_LISTSEGMENTSREQUEST']._serialized_end=443
-  _globals['_LISTSEGMENTSRESPONSE']._serialized_start=445
-  _globals['_LISTSEGMENTSRESPONSE']._serialized_end=533
-  _globals['_LISTSLICESREQUEST']._serialized_start=535
-  _globals['_LISTSLICESREQUEST']._serialized_end=627
-  _globals['_LISTSLICESRESPONSE']._serialized_start=629
-  _globals['_LISTSLICESRESPONSE']._serialized_end=711
-  _globals['_LISTPRODUCERSREQUEST']._serialized_start=713
-  _globals['_LISTPRODUCERSREQUEST']._serialized_end=808
-  _globals['_PRODUCERSTATE']._serialized_start=811
-  _globals['_PRODUCERSTATE']._serialized_end=976
-  _globals['_LISTPRODUCERSRESPONSE']._serialized_start=978
-  _globals['_LISTPRODUCERSRESPONSE']._serialized_end=1074
-  _globals['_RECORDSTODELETE']._serialized_start=1076
-  _globals['_RECORDSTODELETE']._serialized_end=1152
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1154
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1260
-  _globals['_DELETEDRECORDS']._serialized_start=1262
-  _globals['_DELETEDRECORDS']._serialized_end=1358
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1360
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=1433
-  _globals['_ROLLREQUEST']._serialized_start=1435
-  _globals['_ROLLREQUEST']._serialized_end=1501
-  _globals['_ROLLEDPARTITION']._serialized_start=1503
-  _globals['_ROLLEDPARTITION']._serialized_end=1602
-  _globals['_ROLLRESPONSE']._serialized_start=1604
-  _globals['_ROLLRESPONSE']._serialized_end=1669
-  _globals['_FLUSHREQUEST']._serialized_start=1671
-  _globals['_FLUSHREQUEST']._serialized_end=1738
-  _globals['_FLUSHEDPARTITION']._serialized_start=1740
-  _globals['_FLUSHEDPARTITION']._serialized_end=1836
-  _globals['_FLUSHRESPONSE']._serialized_start=1838
-  _globals['_FLUSHRESPONSE']._serialized_end=1905
+  _globals['_SLICE']._serialized_end=367
+  _globals['_LISTSEGMENTSREQUEST']._serialized_start=369
+  _globals['_LISTSEGMENTSREQUEST']._serialized_end=463
+  _globals['_LISTSEGMENTSRESPONSE']._serialized_start=465
+  _globals['_LISTSEGMENTSRESPONSE']._serialized_end=553
+  _globals['_LISTSLICESREQUEST']._serialized_start=555
+  _globals['_LISTSLICESREQUEST']._serialized_end=647
+  _globals['_LISTSLICESRESPONSE']._serialized_start=649
+  _globals['_LISTSLICESRESPONSE']._serialized_end=731
+  _globals['_LISTPRODUCERSREQUEST']._serialized_start=733
+  _globals['_LISTPRODUCERSREQUEST']._serialized_end=828
+  _globals['_PRODUCERSTATE']._serialized_start=831
+  _globals['_PRODUCERSTATE']._serialized_end=996
+  _globals['_LISTPRODUCERSRESPONSE']._serialized_start=998
+  _globals['_LISTPRODUCERSRESPONSE']._serialized_end=1094
+  _globals['_RECORDSTODELETE']._serialized_start=1096
+  _globals['_RECORDSTODELETE']._serialized_end=1172
+  _globals['_DELETERECORDSREQUEST']._serialized_start=1174
+  _globals['_DELETERECORDSREQUEST']._serialized_end=1280
+  _globals['_DELETEDRECORDS']._serialized_start=1282
+  _globals['_DELETEDRECORDS']._serialized_end=1378
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=1380
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=1453
+  _globals['_ROLLREQUEST']._serialized_start=1455
+  _globals['_ROLLREQUEST']._serialized_end=1521
+  _globals['_ROLLEDPARTITION']._serialized_start=1523
+  _globals['_ROLLEDPARTITION']._serialized_end=1622
+  _globals['_ROLLRESPONSE']._serialized_start=1624
+  _globals['_ROLLRESPONSE']._serialized_end=1689
+  _globals['_FLUSHREQUEST']._serialized_start=1691
+  _globals['_FLUSHREQUEST']._serialized_end=1758
+  _globals['_FLUSHEDPARTITION']._serialized_start=1760
+  _globals['_FLUSHEDPARTITION']._serialized_end=1856
+  _globals['_FLUSHRESPONSE']._serialized_start=1858
+  _globals['_FLUSHRESPONSE']._serialized_end=1925
 # @@protoc_insertion_point(module_scope)

@@ -73,6 +73,7 @@ class Slice(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     RECORD_COUNT_FIELD_NUMBER: _builtins.int
     MAX_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    GAP_REASON_FIELD_NUMBER: _builtins.int
     object_name: _builtins.str
     """The object's name, below the store's URL."""
     base_offset: _builtins.int
@@ -85,6 +86,10 @@ class Slice(_message.Message):
     """Records in the whole slice."""
     max_timestamp_ms: _builtins.int
     """The largest time of its records, in milliseconds since 1970 UTC; -1 if no record has one."""
+    gap_reason: _builtins.str
+    """Why these records never reached the object store and are lost: `expired`, `dropped_by_policy`, `missing_on_local_disk` or
+    another word. Empty: there is an object. With a reason there is none, and no record.
+    """
     def __init__(
         self,
         *,
@@ -94,10 +99,11 @@ class Slice(_message.Message):
         size_bytes: _builtins.int = ...,
         record_count: _builtins.int = ...,
         max_timestamp_ms: _builtins.int = ...,
+        gap_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "max_timestamp_ms", b"max_timestamp_ms", "object_name", b"object_name", "record_count", b"record_count", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "end_offset", b"end_offset", "gap_reason", b"gap_reason", "max_timestamp_ms", b"max_timestamp_ms", "object_name", b"object_name", "record_count", b"record_count", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,6 +130,8 @@ class _CacheContentsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CacheCo
     """Chunks of objects."""
     CACHE_CONTENTS_INDEX: _CacheContents.ValueType  # 2
     """Indexes of slices."""
+    CACHE_CONTENTS_DISK: _CacheContents.ValueType  # 3
+    """Data on the server's disk, if it has such a cache."""
 
 class CacheContents(_CacheContents, metaclass=_CacheContentsEnumTypeWrapper):
     """Says what a cache holds."""
@@ -140,6 +142,8 @@ CACHE_CONTENTS_DATA: CacheContents.ValueType  # 1
 """Chunks of objects."""
 CACHE_CONTENTS_INDEX: CacheContents.ValueType  # 2
 """Indexes of slices."""
+CACHE_CONTENTS_DISK: CacheContents.ValueType  # 3
+"""Data on the server's disk, if it has such a cache."""
 Global___CacheContents: _TypeAlias = CacheContents  # noqa: Y015
 
 @_typing.final
@@ -148,12 +152,21 @@ class TierStatusRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Most topics and offline partitions in the answer, see the top of admin.proto."""
+    page_token: _builtins.str
+    """Empty: the first page."""
     def __init__(
         self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -172,15 +185,19 @@ class TierStatusResponse(_message.Message):
     OFFLINE_PARTITIONS_FIELD_NUMBER: _builtins.int
     PASSES_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    STORE_REMARKS_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
     """A UUID in lower-case hexadecimal with hyphens."""
     time_ms: _builtins.int
     """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are compared with."""
+    next_page_token: _builtins.str
+    """Empty: this is the last page."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStatus]:
-        """By number; at least one."""
+        """By number; at least one. With the first page only."""
 
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TieredTopicStatus]:
@@ -188,11 +205,17 @@ class TierStatusResponse(_message.Message):
 
     @_builtins.property
     def offline_partitions(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.OfflinePartition]:
-        """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
+        """Partitions of all topics, by topic and number; nothing of them is uploaded, retained or compacted."""
 
     @_builtins.property
     def passes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassStatus]:
-        """The passes that the server does in the background, in no special order. Operations that do the same count with them."""
+        """The passes that the server does in the background, in no special order. Operations that do the same count with them. With the first page only."""
+
+    @_builtins.property
+    def store_remarks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start; with the
+        first page.
+        """
 
     def __init__(
         self,
@@ -204,10 +227,12 @@ class TierStatusResponse(_message.Message):
         offline_partitions: _abc.Iterable[_admin_pb2.OfflinePartition] | None = ...,
         passes: _abc.Iterable[Global___PassStatus] | None = ...,
         time_ms: _builtins.int = ...,
+        next_page_token: _builtins.str = ...,
+        store_remarks: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,6 +467,7 @@ class ShardStatus(_message.Message):
     LAST_ANSWER_MS_FIELD_NUMBER: _builtins.int
     SILENCE_MS_FIELD_NUMBER: _builtins.int
     DISK_APPENDS_REFUSED_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The number of the shard."""
     epoch: _builtins.int
@@ -474,6 +500,10 @@ class ShardStatus(_message.Message):
     """The time since then, in milliseconds, by a clock that does not jump."""
     disk_appends_refused: _builtins.bool
     """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until the store answers."""
+    foreign: _builtins.bool
+    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover` is that one. Its
+    `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """
     @_builtins.property
     def takeover(self) -> Global___Takeover:
         """Not set: this server owns the shard, as far as it knows. Otherwise it refuses everything else with NOT_OWNER, and all that
@@ -498,10 +528,11 @@ class ShardStatus(_message.Message):
         last_answer_ms: _builtins.int = ...,
         silence_ms: _builtins.int = ...,
         disk_appends_refused: _builtins.bool = ...,
+        foreign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["takeover", b"takeover"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock_checked_ms", b"clock_checked_ms", "clock_skew_ms", b"clock_skew_ms", "commit_count", b"commit_count", "deletion_stopped", b"deletion_stopped", "disk_appends_refused", b"disk_appends_refused", "dropped_bytes", b"dropped_bytes", "dropped_object_count", b"dropped_object_count", "epoch", b"epoch", "foreign", b"foreign", "last_answer_ms", b"last_answer_ms", "live_bytes", b"live_bytes", "live_object_count", b"live_object_count", "live_slice_count", b"live_slice_count", "shard", b"shard", "silence_ms", b"silence_ms", "takeover", b"takeover"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -555,6 +586,11 @@ class TieredTopicStatus(_message.Message):
     LAG_BYTES_FIELD_NUMBER: _builtins.int
     LAG_RECORD_COUNT_FIELD_NUMBER: _builtins.int
     LAG_MS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    COPY_DISABLED_FIELD_NUMBER: _builtins.int
+    LAST_UPLOAD_MS_FIELD_NUMBER: _builtins.int
+    OLDEST_PARTITION_FIELD_NUMBER: _builtins.int
+    OLDEST_PARTITION_UPLOAD_MS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     """The topic's name."""
     tiered_partition_count: _builtins.int
@@ -573,6 +609,16 @@ class TieredTopicStatus(_message.Message):
     """The age of the oldest batch that is not yet committed in the object store, by the largest time of its records, in
     milliseconds; -1 if there is none or it has no time.
     """
+    paused: _builtins.bool
+    """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
+    copy_disabled: _builtins.bool
+    """True: nothing of the topic is uploaded any more (`remote.log.copy.disable`)."""
+    last_upload_ms: _builtins.int
+    """The last commit with records of the topic since the start of the server, in milliseconds since 1970 UTC; -1: there was none."""
+    oldest_partition: _builtins.int
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    oldest_partition_upload_ms: _builtins.int
+    """The last commit with records of that partition since the start of the server, in milliseconds since 1970 UTC; -1: none."""
     def __init__(
         self,
         *,
@@ -584,10 +630,15 @@ class TieredTopicStatus(_message.Message):
         lag_bytes: _builtins.int = ...,
         lag_record_count: _builtins.int = ...,
         lag_ms: _builtins.int = ...,
+        paused: _builtins.bool = ...,
+        copy_disabled: _builtins.bool = ...,
+        last_upload_ms: _builtins.int = ...,
+        oldest_partition: _builtins.int = ...,
+        oldest_partition_upload_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_disabled", b"copy_disabled", "lag_bytes", b"lag_bytes", "lag_ms", b"lag_ms", "lag_record_count", b"lag_record_count", "last_upload_ms", b"last_upload_ms", "oldest_partition", b"oldest_partition", "oldest_partition_upload_ms", b"oldest_partition_upload_ms", "paused", b"paused", "pending_upload_bytes", b"pending_upload_bytes", "slice_count", b"slice_count", "tiered_bytes", b"tiered_bytes", "tiered_partition_count", b"tiered_partition_count", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -749,7 +800,7 @@ class PlannedRun(_message.Message):
     end_offset: _builtins.int
     """Exclusive."""
     slice_count: _builtins.int
-    """Slices that become one."""
+    """Slices that become one, or a few where one would be wider than the topic allows."""
     size_bytes: _builtins.int
     """Size of the batches in them."""
     compacted: _builtins.bool
@@ -1124,7 +1175,7 @@ class ExpiredRange(_message.Message):
     end_offset: _builtins.int
     """Exclusive."""
     unit_count: _builtins.int
-    """Segments or slices; each goes as a whole."""
+    """Segments or slices. Each goes as a whole, but a slice that is wider than its topic allows may go in part."""
     size_bytes: _builtins.int
     """Size of these."""
     def __init__(
@@ -1284,6 +1335,9 @@ class StartVerificationRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPICS_FIELD_NUMBER: _builtins.int
+    METADATA_ONLY_FIELD_NUMBER: _builtins.int
+    metadata_only: _builtins.bool
+    """Reads no data: compares the metadata with itself, with the catalog and with a listing of the store."""
     @_builtins.property
     def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Empty: all."""
@@ -1292,10 +1346,11 @@ class StartVerificationRequest(_message.Message):
         self,
         *,
         topics: _abc.Iterable[_builtins.str] | None = ...,
+        metadata_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata_only", b"metadata_only", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1390,7 +1445,7 @@ Global___DescribeCachesRequest: _TypeAlias = DescribeCachesRequest  # noqa: Y015
 
 @_typing.final
 class CacheStatus(_message.Message):
-    """One cache of a shard. Counts are since the start of the server."""
+    """One cache. Counts are since the start of the server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1402,7 +1457,7 @@ class CacheStatus(_message.Message):
     HIT_COUNT_FIELD_NUMBER: _builtins.int
     MISS_COUNT_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
-    """The number of the shard."""
+    """The number of the shard; -1: all shards share the cache."""
     contents: Global___CacheContents.ValueType
     """Says what it holds."""
     entry_count: _builtins.int
@@ -1496,3 +1551,87 @@ class EmptyCachesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EmptyCachesResponse: _TypeAlias = EmptyCachesResponse  # noqa: Y015
+
+@_typing.final
+class FinalizeMetadataRequest(_message.Message):
+    """The metadata version to finalize: the newest one that the server supports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only reads the versions. Default: raises them."""
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeMetadataRequest: _TypeAlias = FinalizeMetadataRequest  # noqa: Y015
+
+@_typing.final
+class FinalizedHead(_message.Message):
+    """The metadata version of one head of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    OLD_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    NEW_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    """The number of the shard; -1: the catalog."""
+    old_metadata_version: _builtins.int
+    """The finalized version before the call, at least 1."""
+    new_metadata_version: _builtins.int
+    """The finalized version after it; with `dry_run`, the one that a call would finalize."""
+    reason: _builtins.str
+    """Why the head keeps an older version than the server supports. Empty: it does not."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        old_metadata_version: _builtins.int = ...,
+        new_metadata_version: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_metadata_version", b"new_metadata_version", "old_metadata_version", b"old_metadata_version", "reason", b"reason", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizedHead: _TypeAlias = FinalizedHead  # noqa: Y015
+
+@_typing.final
+class FinalizeMetadataResponse(_message.Message):
+    """The metadata versions of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUPPORTED_METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    HEADS_FIELD_NUMBER: _builtins.int
+    supported_metadata_version: _builtins.int
+    """The newest version that this server supports."""
+    @_builtins.property
+    def heads(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinalizedHead]:
+        """The shards by number, then the catalog."""
+
+    def __init__(
+        self,
+        *,
+        supported_metadata_version: _builtins.int = ...,
+        heads: _abc.Iterable[Global___FinalizedHead] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heads", b"heads", "supported_metadata_version", b"supported_metadata_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FinalizeMetadataResponse: _TypeAlias = FinalizeMetadataResponse  # noqa: Y015

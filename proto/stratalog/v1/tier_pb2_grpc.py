@@ -95,6 +95,11 @@ class TierServiceStub:
                 request_serializer=stratalog_dot_v1_dot_tier__pb2.EmptyCachesRequest.SerializeToString,
                 response_deserializer=stratalog_dot_v1_dot_tier__pb2.EmptyCachesResponse.FromString,
                 _registered_method=True)
+        self.FinalizeMetadata = channel.unary_unary(
+                '/stratalog.v1.TierService/FinalizeMetadata',
+                request_serializer=stratalog_dot_v1_dot_tier__pb2.FinalizeMetadataRequest.SerializeToString,
+                response_deserializer=stratalog_dot_v1_dot_tier__pb2.FinalizeMetadataResponse.FromString,
+                _registered_method=True)
 
 
 class TierServiceServicer:
@@ -172,7 +177,7 @@ class TierServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeCaches(self, request, context):
-        """Describes the caches of tiered data in the server's memory.
+        """Describes the caches of tiered data in the server's memory and on its disk.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,6 +185,14 @@ class TierServiceServicer:
 
     def EmptyCaches(self, request, context):
         """Empties these caches. Readers fetch the data again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FinalizeMetadata(self, request, context):
+        """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+        shards are ready. Older software can neither read nor write the store from then on. There is no way back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -247,6 +260,11 @@ def add_TierServiceServicer_to_server(servicer, server):
                     servicer.EmptyCaches,
                     request_deserializer=stratalog_dot_v1_dot_tier__pb2.EmptyCachesRequest.FromString,
                     response_serializer=stratalog_dot_v1_dot_tier__pb2.EmptyCachesResponse.SerializeToString,
+            ),
+            'FinalizeMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinalizeMetadata,
+                    request_deserializer=stratalog_dot_v1_dot_tier__pb2.FinalizeMetadataRequest.FromString,
+                    response_serializer=stratalog_dot_v1_dot_tier__pb2.FinalizeMetadataResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -574,6 +592,33 @@ class TierService:
             '/stratalog.v1.TierService/EmptyCaches',
             stratalog_dot_v1_dot_tier__pb2.EmptyCachesRequest.SerializeToString,
             stratalog_dot_v1_dot_tier__pb2.EmptyCachesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinalizeMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stratalog.v1.TierService/FinalizeMetadata',
+            stratalog_dot_v1_dot_tier__pb2.FinalizeMetadataRequest.SerializeToString,
+            stratalog_dot_v1_dot_tier__pb2.FinalizeMetadataResponse.FromString,
             options,
             channel_credentials,
             insecure,

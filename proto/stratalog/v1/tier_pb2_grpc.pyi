@@ -59,9 +59,13 @@ class TierServiceStub:
     StartCollection: _grpc.UnaryUnaryMultiCallable[_tier_pb2.StartCollectionRequest, _tier_pb2.StartCollectionResponse]
     """Starts to delete files of the store that commits have dropped and whose grace is over."""
     DescribeCaches: _grpc.UnaryUnaryMultiCallable[_tier_pb2.DescribeCachesRequest, _tier_pb2.DescribeCachesResponse]
-    """Describes the caches of tiered data in the server's memory."""
+    """Describes the caches of tiered data in the server's memory and on its disk."""
     EmptyCaches: _grpc.UnaryUnaryMultiCallable[_tier_pb2.EmptyCachesRequest, _tier_pb2.EmptyCachesResponse]
     """Empties these caches. Readers fetch the data again."""
+    FinalizeMetadata: _grpc.UnaryUnaryMultiCallable[_tier_pb2.FinalizeMetadataRequest, _tier_pb2.FinalizeMetadataResponse]
+    """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+    shards are ready. Older software can neither read nor write the store from then on. There is no way back.
+    """
 
 @_typing.type_check_only
 class TierServiceAsyncStub(TierServiceStub):
@@ -89,9 +93,13 @@ class TierServiceAsyncStub(TierServiceStub):
     StartCollection: _aio.UnaryUnaryMultiCallable[_tier_pb2.StartCollectionRequest, _tier_pb2.StartCollectionResponse]  # type: ignore[assignment]
     """Starts to delete files of the store that commits have dropped and whose grace is over."""
     DescribeCaches: _aio.UnaryUnaryMultiCallable[_tier_pb2.DescribeCachesRequest, _tier_pb2.DescribeCachesResponse]  # type: ignore[assignment]
-    """Describes the caches of tiered data in the server's memory."""
+    """Describes the caches of tiered data in the server's memory and on its disk."""
     EmptyCaches: _aio.UnaryUnaryMultiCallable[_tier_pb2.EmptyCachesRequest, _tier_pb2.EmptyCachesResponse]  # type: ignore[assignment]
     """Empties these caches. Readers fetch the data again."""
+    FinalizeMetadata: _aio.UnaryUnaryMultiCallable[_tier_pb2.FinalizeMetadataRequest, _tier_pb2.FinalizeMetadataResponse]  # type: ignore[assignment]
+    """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+    shards are ready. Older software can neither read nor write the store from then on. There is no way back.
+    """
 
 class TierServiceServicer(metaclass=_abc_1.ABCMeta):
     """Administers the tiers of one server."""
@@ -182,7 +190,7 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _tier_pb2.DescribeCachesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_tier_pb2.DescribeCachesResponse, _abc.Awaitable[_tier_pb2.DescribeCachesResponse]]:
-        """Describes the caches of tiered data in the server's memory."""
+        """Describes the caches of tiered data in the server's memory and on its disk."""
 
     @_abc_1.abstractmethod
     def EmptyCaches(
@@ -191,5 +199,15 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tier_pb2.EmptyCachesResponse, _abc.Awaitable[_tier_pb2.EmptyCachesResponse]]:
         """Empties these caches. Readers fetch the data again."""
+
+    @_abc_1.abstractmethod
+    def FinalizeMetadata(
+        self,
+        request: _tier_pb2.FinalizeMetadataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tier_pb2.FinalizeMetadataResponse, _abc.Awaitable[_tier_pb2.FinalizeMetadataResponse]]:
+        """Lets this server use all actions of the metadata that it knows, in the shards that it owns, and in the catalog once all
+        shards are ready. Older software can neither read nor write the store from then on. There is no way back.
+        """
 
 def add_TierServiceServicer_to_server(servicer: TierServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -51,6 +51,7 @@ from stratalog.server.rpc.method_handlers import described_handlers, refusing_un
 from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
+from stratalog.server.rpc.read_only_gate import ReadOnlyGate
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
@@ -146,6 +147,8 @@ class Server:
         self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
         self._metrics.registry = engine.topics.registry
         self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
+        self._metrics.verifications = engine.tier.upkeep.verifications
+        self._metrics.reads = engine.tier.upkeep.reads
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()
@@ -163,7 +166,8 @@ class Server:
             ids=self._ids,
             stop=self._closing.stop,
         )
-        builder = StorageEngineBuilder(seams, self.settings, self.settings.endpoint(self.port))
+        endpoint = self.settings.endpoint(self.port)
+        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)
         hosts = PartitionHost(loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
@@ -248,12 +252,15 @@ class Server:
             | metadata_servicer.method_handlers()
             | producer_servicer.method_handlers()
         )
+        gate = ReadOnlyGate(engine.tier.shards, statuses)
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
             (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
             (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
             (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
+            if self.settings.read_only:
+                handlers = gate.guarding(handlers)  # noqa: PLW2901
             generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(handlers))
             self._grpc.add_generic_rpc_handlers((generic,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)

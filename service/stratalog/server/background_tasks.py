@@ -34,6 +34,11 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     """Schedule all tasks, until the scheduler closes. Each task first waits for one of its periods; tasks on
     local logs wait for `log.initial.task.delay.ms`.
     """
+    if settings.read_only:
+        # All other work is the owner's.
+        following = _Task("head-refresh", engine.tier.manager.refresh_pass, settings.head_refresh_ms)
+        _schedule(scheduler, engine, following, following.period_ms)
+        return
     for task in _tier_tasks(engine, settings):
         _schedule(scheduler, engine, task, task.period_ms)
     for task in _local_tasks(engine):

@@ -20,13 +20,17 @@ from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.remote.read.object_reads import ObjectReads
+from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.thread_scheduler import ThreadScheduler
+from stratalog.server.background.verification_log import EndedVerification, VerificationLog
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_registry import PartitionRegistry
+from stratalog.server.partitions.offline_partition import ForeignPartition
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 
 PREFIX = "stratalog_"
@@ -45,6 +49,8 @@ class ServerMetrics(Collector):
         self.schedulers: tuple[ThreadScheduler, ...] = ()
         self.passes: PassRegistry | None = None
         self.shards: ShardSet | None = None
+        self.verifications: VerificationLog | None = None
+        self.reads: ObjectReads | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -59,6 +65,16 @@ class ServerMetrics(Collector):
                 "server_offline_partition_count",
                 "Partitions that are not served, because their log could not be opened or their disk failed.",
                 sum(len(topic.unserved_partitions) for topic in self.registry.topics()),
+            )
+            yield _by_label(
+                "broker_topic_metrics_remote_log_size_bytes",
+                "Bytes in the object store that readers of the topic use.",
+                "topic",
+                {
+                    topic.name: _stored_bytes(topic)
+                    for topic in self.registry.topics()
+                    if topic.config is not None and topic.config.remote_storage_enable
+                },
             )
         if self.logs is not None:
             yield from _of_directories(self.logs)
@@ -79,6 +95,45 @@ class ServerMetrics(Collector):
             yield from _of_tiering(self.passes)
         if self.shards is not None:
             yield from _of_shards(self.shards)
+        if self.verifications is not None:
+            yield from _of_verification(self.verifications.last)
+        if self.reads is not None:
+            yield from _of_caches(self.reads)
+            yield from _of_remote_reads(self.reads)
+
+
+def _of_verification(last: EndedVerification | None) -> Iterator[Metric]:
+    """Yield those of the last finished verification; before the first the time is 0, and nothing is found."""
+    yield _gauge(
+        "tier_verification_last_end_timestamp_secs",
+        "End of the last finished verification since the start, in seconds since 1970; 0 for never.",
+        0 if last is None else last.end_ms / 1000,
+    )
+    findings = GaugeMetricFamily(
+        PREFIX + "tier_verification_findings",
+        "Findings of the last finished verification.",
+        labels=["kind"],
+    )
+    for kind in FindingKind:
+        findings.add_metric([kind.value], 0 if last is None else last.finding_counts[kind])
+    yield findings
+    yield _gauge(
+        "tier_verification_unreferenced_files",
+        "Files that no commit refers to, at the last finished verification.",
+        0 if last is None else last.unreferenced_count,
+    )
+    yield _gauge(
+        "tier_verification_unreferenced_bytes",
+        "Size of these files.",
+        0 if last is None else last.unreferenced_bytes,
+    )
+
+
+def _stored_bytes(topic: HostedTopic) -> int:
+    """Size of the topic's slices in the shards that this server owns."""
+    owned = (one for one in topic.all_partitions if not isinstance(one, ForeignPartition))
+    states = (one.tier_state() for one in owned)
+    return sum(state.tiered_bytes for state in states if state is not None)
 
 
 def _of_directories(logs: LogManager) -> Iterator[Metric]:
@@ -285,6 +340,55 @@ def _of_shards(shards: ShardSet) -> Iterator[Metric]:
         yield _by_label(
             "shard_" + name, text, "shard", {number: measure(shard) for number, shard in by_number.items()}
         )
+
+
+def _of_caches(reads: ObjectReads) -> Iterator[Metric]:
+    found = reads.cache_stats
+    caches = {"data": found.data, "index": found.indexes}
+    if found.disk is not None:
+        caches["disk"] = found.disk
+    for name, text, values in (
+        ("entries", "Values in the cache.", {key: one.entry_count for key, one in caches.items()}),
+        ("bytes", "Size of these values.", {key: one.size_bytes for key, one in caches.items()}),
+        ("capacity_bytes", "The largest size.", {key: one.capacity_bytes for key, one in caches.items()}),
+    ):
+        yield _by_label("remote_read_cache_" + name, text, "cache", values)
+    hits = CounterMetricFamily(
+        PREFIX + "remote_read_cache_hits", "Look-ups that found their value.", labels=["cache"]
+    )
+    misses = CounterMetricFamily(
+        PREFIX + "remote_read_cache_misses", "Look-ups that did not find it.", labels=["cache"]
+    )
+    for key, one in caches.items():
+        hits.add_metric([key], one.hit_count)
+        misses.add_metric([key], one.miss_count)
+    yield hits
+    yield misses
+
+
+def _of_remote_reads(reads: ObjectReads) -> Iterator[Metric]:
+    gets, ahead = reads.gets.stats, reads.read_ahead_stats
+    yield _gauge(
+        "remote_read_ahead_waiting_bytes",
+        "Bytes that were read ahead and wait for their reader.",
+        ahead.waiting_bytes,
+    )
+    for name, text, value in (
+        ("gets", "Ranges of objects that readers had fetched.", gets.get_count),
+        ("get_failures", "Fetches that failed.", gets.failed_count),
+        ("get_bytes", "Bytes that were fetched.", gets.size_bytes),
+        ("get_duration_secs", "Seconds that the fetches took together.", gets.duration_s),
+        ("hedges", "Second requests for slow ones.", gets.hedge_count),
+        ("hedges_won", "Second requests that answered first.", gets.hedge_won_count),
+        ("ahead_used_bytes", "Bytes that were read ahead and used.", ahead.used_bytes),
+        ("ahead_wasted_bytes", "Bytes that were read ahead for nothing.", ahead.wasted_bytes),
+        (
+            "damaged_files",
+            "Files of the cache on disk that were damaged or could not be read.",
+            0 if reads.disk is None else reads.disk.damaged_count,
+        ),
+    ):
+        yield _counter("remote_read_" + name, text, value)
 
 
 def _seconds(time_ms: int) -> float:

@@ -8,12 +8,15 @@ Opening, in this order, because each step protects the next:
    conditional writes. Read the catalog, with the server's configuration in it, and the shards' metadata:
    nothing is deleted or compacted by a configuration that was not read. Bind the data directory to this
    store.
-3. Claim every shard. A former owner is fenced from here on. Read the catalog again, because until here the
-   former owner could set the fencing tokens of partitions.
+3. Claim every shard, or those of `own_shards`. A former owner is fenced from here on. Read the catalog again,
+   because until here the former owner could set the fencing tokens of partitions.
 4. Open the local logs, several at a time, compare each with the bucket, set aside what cannot go on, leave
    offline what cannot be opened, and publish the topics.
 
 A failed step releases the lock and leaves the store as it is: a claim without a server is harmless.
+
+A read-only server takes the same steps on an empty directory, and writes nothing to the store: it creates no
+identity, probes nothing, and follows the shards instead of claiming them.
 
 Closing: the caller has stopped all requests and tasks. The log manager flushes, writes its checkpoints and,
 as its last step, the marker of a clean shutdown.
@@ -24,14 +27,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import open_file_limit
 from stratalog.base.randomness import IdGenerator, system_random
@@ -55,14 +58,16 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_directory import read_directory, read_slice_index
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.read.disk_cache import DiskCache
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
+from stratalog.remote.read.remote_reader import RemoteReader
+from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
-from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
@@ -76,11 +81,14 @@ from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
+from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
+from stratalog.server.partitions.followed_shard import FollowedShard
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -175,8 +183,15 @@ class StorageEngine:
 class StorageEngineBuilder:
     """Opens an engine. One use; belongs to one thread."""
 
-    def __init__(self, seams: EngineSeams, settings: ServerSettings, endpoint: str) -> None:
-        """`endpoint`: HOST:PORT where clients reach this server; its claims have it."""
+    def __init__(
+        self,
+        seams: EngineSeams,
+        settings: ServerSettings,
+        endpoint: str,
+        threads: ReadThreads | None = None,
+    ) -> None:
+        """`endpoint`: HOST:PORT where clients reach this server; its claims have it. `threads` are for the
+        readers of tiered data, which do everything by themselves without."""
         self._seams = seams
         self._endpoint = endpoint
         self._store = seams.store
@@ -187,6 +202,14 @@ class StorageEngineBuilder:
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._registry = PartitionRegistry()
+        threads = threads or ReadThreads.none()
+        config = BrokerConfig.from_overrides(settings.config)
+        self._disk_cache = DiskCache(
+            seams.filesystem, f"{self._data_dir}/cache", config.read_disk_cache_bytes, threads.ahead
+        )
+        self._reads = ObjectReads(
+            self._store, self._clock, threads, _reader_settings(config), self._disk_cache
+        )
 
     def open(
         self,
@@ -210,32 +233,9 @@ class StorageEngineBuilder:
             logs = self._open_logs(on_all_failed)
             undo.callback(logs.close)
             on_logs(logs)
+            self._disk_cache.open()
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
-                identity = self._open_identity(logs)
-                require_conditional_writes(self._store, self._ids)
-                threads = opening("metadata", self._settings.metadata_thread_count)
-                catalog, shards = self._open_metadata(logs, identity, threads)
-                static, limit = self._settings.config, self._settings.max_request_bytes
-                runtime = RuntimeConfig(catalog, logs, static, limit)
-                logs.directories.bind_store(str(identity.store_id))
-                tiers = self._claim_shards(
-                    logs=logs,
-                    identity=identity,
-                    catalog=catalog,
-                    shards=shards,
-                    runtime=runtime,
-                    on_fenced=on_fenced,
-                )
-                catalog.refresh()
-                engine = self._assemble(
-                    logs=logs,
-                    identity=identity,
-                    catalog=catalog,
-                    runtime=runtime,
-                    tiers=tiers,
-                    host=host,
-                    opening=opening,
-                )
+                engine = self._open_store(logs, host, opening, on_fenced)
             engine.topics.manager.open_all()
             logs.end_start(engine.topics.manager.claim_of)
             _require_a_disk(logs)
@@ -243,10 +243,46 @@ class StorageEngineBuilder:
         logger.info(
             "opened store %s, id %s, with %d topics",
             self._store.url,
-            identity.store_id,
+            engine.tier.identity.store_id,
             len(self._registry.topics()),
         )
         return engine
+
+    def _open_store(
+        self,
+        logs: LogManager,
+        host: PartitionHost,
+        opening: Callable[[str, int], Executor],
+        on_fenced: Callable[[], None],
+    ) -> StorageEngine:
+        """Open the store, claim the shards, and put the parts together. Raises as `open` does."""
+        identity = self._open_identity(logs)
+        if not self._settings.read_only:
+            require_conditional_writes(self._store, self._ids)
+        threads = opening("metadata", self._settings.metadata_thread_count)
+        catalog, shards = self._open_metadata(logs, identity, threads)
+        static, limit = self._settings.config, self._settings.max_request_bytes
+        runtime = RuntimeConfig(catalog, logs, static, limit)
+        logs.directories.bind_store(str(identity.store_id))
+        tiers = self._claim_shards(
+            logs=logs,
+            identity=identity,
+            catalog=catalog,
+            shards=self._owned(shards),
+            runtime=runtime,
+            on_fenced=on_fenced,
+        )
+        catalog.refresh()
+        return self._assemble(
+            logs=logs,
+            identity=identity,
+            catalog=catalog,
+            runtime=runtime,
+            tiers=tiers,
+            foreign=self._foreign(shards),
+            host=host,
+            opening=opening,
+        )
 
     def _open_logs(self, on_all_failed: Callable[[], None]) -> LogManager:
         """Open the log manager. Raises DataDirectoryError, DataDirectoryInUseError."""
@@ -277,9 +313,12 @@ class StorageEngineBuilder:
         Only a directory that belongs to no store yet may create one, so that a wrong URL leaves nothing
         behind.
         """
+        if self._settings.read_only:
+            _require_no_logs(logs)
+            return StoreIdentity.open(self._store)
         bound_id = logs.directories.bound_store_id
         if bound_id is None:
-            return StoreIdentity.open_or_create(self._store, self._ids)
+            return StoreIdentity.open_or_create(self._store, self._ids, self._settings.shard_count or None)
         identity = StoreIdentity.find(self._store)
         if identity is None:
             raise DataDirectoryError(
@@ -290,13 +329,35 @@ class StorageEngineBuilder:
                 wanted_store=self._store.url,
             )
         logs.directories.bind_store(str(identity.store_id))
+        identity.require_shard_count(self._settings.shard_count or None)
         return identity
+
+    def _require_own_shards(self, identity: StoreIdentity) -> None:
+        """Raise InvalidConfigError if the store does not have a shard that this server should own."""
+        last = max(self._settings.own_shards, default=0)
+        if last >= identity.shard_count:
+            raise InvalidConfigError(
+                "the store does not have this shard; own others, or use the store that has it",
+                name="own_shards",
+                value=last,
+                allowed=f"0 to {identity.shard_count - 1}",
+            )
+
+    def _owned(self, shards: Iterable[MetadataLog]) -> list[MetadataLog]:
+        own_shards = self._settings.own_shards
+        return [metadata for metadata in shards if not own_shards or metadata.shard in own_shards]
+
+    def _foreign(self, shards: Iterable[MetadataLog]) -> list[ForeignShard]:
+        own_shards = self._settings.own_shards
+        return [
+            ForeignShard(metadata) for metadata in shards if own_shards and metadata.shard not in own_shards
+        ]
 
     def _open_metadata(
         self, logs: LogManager, identity: StoreIdentity, threads: Executor
     ) -> tuple[Catalog, list[MetadataLog]]:
         """Open the catalog and the metadata logs of the shards, which use `threads` for requests. Raises
-        DataDirectoryError, StoreError."""
+        DataDirectoryError, StoreError, and InvalidConfigError if a shard to own is not there."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
         actor = StoreActor(
@@ -308,6 +369,7 @@ class StorageEngineBuilder:
             writer=writer,
             loader=PageLoader(self._settings.metadata_cache_bytes, partial(run_together, threads)),
         )
+        self._require_own_shards(identity)
         catalog = Catalog.open(actor, witness=witness.of_catalog)
         shards = [
             MetadataLog.open(
@@ -327,10 +389,11 @@ class StorageEngineBuilder:
         catalog: Catalog,
         runtime: RuntimeConfig,
         tiers: Sequence[ShardTier],
+        foreign: Sequence[ForeignShard],
         host: PartitionHost,
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
-        shards = ShardSet([tier.shard for tier in tiers])
+        shards = ShardSet([tier.shard for tier in tiers], foreign)
         space = FreeSpace(logs.filesystem, lambda: _online(logs), runtime.current)
         space.look()
         opener = PartitionOpener(
@@ -363,16 +426,16 @@ class StorageEngineBuilder:
         for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
-        manager = TierManager(self._clock, catalog, tiers, self._registry, topics)
+        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, foreign)
         return StorageEngine(
             local=LocalLogs(
                 logs=logs,
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                pressure=DiskPressure(self._registry, space, logs.removals),
+                pressure=DiskPressure(self._registry, space, logs.removals, self._yield_cache),
             ),
-            tier=self._object_tier(identity, shards, tiers, manager, local_retention),
+            tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
             passes=PassRegistry(self._clock),
@@ -383,6 +446,7 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         shards: ShardSet,
         tiers: Sequence[ShardTier],
+        catalog: Catalog,
         manager: TierManager,
         local_retention: LocalRetention,
     ) -> ObjectTier:
@@ -393,8 +457,29 @@ class StorageEngineBuilder:
             manager=manager,
             compaction=TierCompaction(tiers, self._registry),
             retention=TierRetention(self._registry, manager, local_retention),
-            upkeep=TierUpkeep.of(tiers, self._registry),
+            upkeep=TierUpkeep(
+                tiers=tuple(tiers),
+                foreign=shards.foreign,
+                catalog=catalog,
+                registry=self._registry,
+                verifications=VerificationLog(self._clock),
+                reads=self._reads,
+                store_remarks=tuple(self._look_at_store()),
+            ),
         )
+
+    def _look_at_store(self) -> Sequence[str]:
+        """Log the store's remarks, and return them."""
+        remarks = self._store.remarks()
+        for remark in remarks:
+            logger.warning("store `%s`: %s", self._store.url, remark)
+        return remarks
+
+    def _yield_cache(self, shortages: Mapping[str, int]) -> Mapping[str, int]:
+        """Let the cache on disk give back what its directory is short of; returns the bytes by directory."""
+        wanted_bytes = shortages.get(self._data_dir, 0)
+        freed_bytes = self._disk_cache.yield_space(max(wanted_bytes, int(self._data_dir in shortages)))
+        return {self._data_dir: freed_bytes} if freed_bytes else {}
 
     def _hosted_topics(
         self, catalog: Catalog, shards: ShardSet, runtime: RuntimeConfig, manager: TopicManager
@@ -429,9 +514,13 @@ class StorageEngineBuilder:
         runtime: RuntimeConfig,
         on_fenced: Callable[[], None],
     ) -> list[ShardTier]:
+        if self._settings.read_only:
+            followed = [FollowedShard(self._clock, metadata) for metadata in shards]
+            return [self._tier(logs, shard, identity, catalog, runtime) for shard in followed]
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
-        for number, metadata in enumerate(shards):
+        for metadata in shards:
+            number = metadata.shard
             claimed = claim_shard(
                 logs.filesystem,
                 self._ids,
@@ -454,6 +543,7 @@ class StorageEngineBuilder:
         catalog: Catalog,
         runtime: RuntimeConfig,
     ) -> ShardTier:
+        reader = RemoteReader(self._reads, shard.metadata)
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
@@ -484,7 +574,9 @@ class StorageEngineBuilder:
         return ShardTier(
             shard=shard,
             uploader=uploader,
-            retention=RemoteRetention(shard.metadata),
+            retention=RemoteRetention(
+                shard.metadata, partial(read_slice_index, store, shard.metadata.layout)
+            ),
             # The catalog's own files are one collector's work, whatever the number of shards.
             collector=Collector(
                 store,
@@ -493,8 +585,8 @@ class StorageEngineBuilder:
                 CollectorSettings(history_ms=self._settings.history_ms),
             ),
             compactor=compactor,
-            reader=RemoteReader(self._store, shard.metadata),
-            verification=TierVerification(store, shard.metadata),
+            reader=reader,
+            verification=TierVerification(store, shard.metadata, catalog),
         )
 
 
@@ -506,6 +598,15 @@ def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
         stall_ms=config.copy_stall_ms,
         max_bytes_per_s=config.max_copied_bytes_per_s,
         max_requests_per_s=config.max_copy_requests_per_s,
+    )
+
+
+def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
+    return RemoteReaderSettings(
+        chunk_bytes=config.read_chunk_bytes,
+        read_ahead_bytes=config.read_ahead_bytes,
+        hedge_percent=config.read_hedge_percent,
+        data_cache_bytes=config.read_cache_bytes,
     )
 
 
@@ -522,6 +623,18 @@ def _require_a_disk(logs: LogManager) -> None:
             "every log directory has failed, so there is nothing to serve; repair a disk and start again",
             log_dirs=", ".join(directory.path for directory in found),
             reason=found[0].reason,
+        )
+
+
+def _require_no_logs(logs: LogManager) -> None:
+    """Check that no local log is here, because a read-only server neither serves nor keeps them. Raises
+    DataDirectoryError."""
+    found = next(iter(logs.found.with_topics()), None)
+    if found is not None:
+        raise DataDirectoryError(
+            "a read-only server needs an empty data directory, and this one has local logs; name another",
+            path=logs.data_dirs[0],
+            topic_partition=found[0],
         )
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from stratalog.base.errors import OverloadedError
+from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
 
 _T = TypeVar("_T")
@@ -33,6 +34,13 @@ class WorkerPools:
         self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
+        self._ahead = ThreadPoolExecutor(
+            settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead"
+        )
+        # Twice as many as may wait for them, because a slow request gets a rival.
+        self._requests = ThreadPoolExecutor(
+            4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get"
+        )
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_count = 0
@@ -66,6 +74,11 @@ class WorkerPools:
         return await asyncio.shield(future)
 
     @property
+    def reading(self) -> ReadThreads:
+        """The threads beside the reads of tiered data. What is ahead of readers is bounded by their cache."""
+        return ReadThreads(self._ahead.submit, self._requests.submit)
+
+    @property
     def cold_share_count(self) -> int:
         """The cold reads that one call may start now: half of the room, to leave some for the next."""
         return (self._cold_limit - self._cold_count + 1) // 2
@@ -76,7 +89,9 @@ class WorkerPools:
 
     def close(self) -> None:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
-        for pool in (self.append, *self._opening.values(), self._read, self._cold, self._task):
+        # Reads wait for requests, so those go last.
+        reading = (self._read, self._cold, self._ahead, self._requests)
+        for pool in (self.append, *self._opening.values(), *reading, self._task):
             pool.shutdown(wait=True)
 
     def _cold_done(self, future: asyncio.Future[_T]) -> None:

@@ -37,8 +37,10 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- StoreError                        the object store
         +-- StoreUnavailableError         try again later (retriable)
         +-- StoreAccessDeniedError        correct credentials or permissions
+        |   +-- DeletionRefusedError      wait until the lock of the objects ends, or allow their deletion
         +-- StoreNotUsableError           wrong bucket, wrong store, newer format, or no conditional writes
         +-- ObjectNotFoundError           the object is missing
+        +-- ObjectArchivedError           restore the object, and end the rule that archived it
         +-- PreconditionFailedError       another writer was first (or an earlier try of ours landed)
         +-- StoreCorruptError             the store contradicts itself: stop, keep everything, investigate
 
@@ -47,6 +49,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 ERROR_DOMAIN = "stratalog"
@@ -303,6 +306,18 @@ class StoreAccessDeniedError(StoreError):
     code = "STORE_ACCESS_DENIED"
 
 
+class DeletionRefusedError(StoreAccessDeniedError):
+    """The store keeps objects that were to be deleted: they are locked, or these credentials may not delete
+    them. All others of the same call are gone. Fields: key (the first of them), refused_count, store_code."""
+
+    code = "DELETION_REFUSED"
+
+    def __init__(self, message: str, keys: Sequence[str] = (), **fields: object) -> None:
+        super().__init__(message, **fields)
+        self.keys = frozenset(keys)
+        """The keys that are still there; empty where the error came over the wire."""
+
+
 class StoreNotUsableError(StoreError):
     """The bucket is missing, holds another store or a newer format, or lacks conditional writes."""
 
@@ -313,6 +328,13 @@ class ObjectNotFoundError(StoreError):
     """No object has this key. Fields: key."""
 
     code = "OBJECT_NOT_FOUND"
+
+
+class ObjectArchivedError(StoreError):
+    """The object is in an archive of the store (Glacier, Deep Archive, an archive tier), which answers no
+    reads. It is not lost. Fields: key."""
+
+    code = "OBJECT_ARCHIVED"
 
 
 class PreconditionFailedError(StoreError):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+RunBeside = Callable[[Callable[[], None]], object]
+"""Runs a task on another thread, without waiting for it, or at once."""
+
 
 class ScheduledTask(Protocol):
     """A scheduled task. Thread-safe."""

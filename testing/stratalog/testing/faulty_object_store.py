@@ -216,6 +216,9 @@ class FaultyObjectStore:
         # Alone it is there or gone: the fault of a bulk deletion takes none of the keys.
         self._write("DELETE", upload.key, "", lambda: self._inner.abort_upload(upload))
 
+    def remarks(self) -> Sequence[str]:
+        return self._inner.remarks()
+
     def close(self) -> None:
         """Nothing: the shared store belongs to the test."""
 

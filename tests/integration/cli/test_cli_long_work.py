@@ -104,7 +104,9 @@ def test_retention_is_explained_then_run(run: Shell, topic: str) -> None:
 
 
 def test_tiered_data_is_verified_and_collected(run: Shell, topic: str) -> None:
-    assert run("tier", "verify", topic).endswith("6 records: 0 slices damaged\n")
+    assert run("tier", "verify", topic).endswith("6 records: 0 findings\n")
+    quick = run.json("tier", "verify", "--quick")
+    assert (quick["slice_count"], quick["finding_count"]) == (0, 0)
     run("compaction", "run", topic)
     assert run.json("tier", "verify", topic)["record_count"] == 2
     listed = run("tier", "collect", "--dry-run")
@@ -133,13 +135,15 @@ def test_the_status_has_a_row_for_each_shard_and_topic(run: Shell, topic: str) -
 
 def test_commands_refuse_what_does_not_exist(run: Shell) -> None:
     for command in (
-        ("tier", "verify", "nope"),
         ("retention", "run", "nope"),
         ("retention", "explain", "nope"),
         ("compaction", "plan", "nope"),
         ("compaction", "reset", "nope", "--partition", "0"),
     ):
         assert isinstance(run.result(*command).exception, UnknownTopicOrPartitionError), command
+    unfinished = run.result("tier", "verify", "nope")
+    assert (unfinished.exit_code, unfinished.stdout) == (2, "")
+    assert unfinished.stderr.startswith("error: ")
     run("topic", "create", "stays", "--if-not-exists")
     moved = run.result("log-dirs", "move", "stays", "--partition", "0", "--to", "/nowhere")
     assert isinstance(moved.exception, InvalidRequestError)

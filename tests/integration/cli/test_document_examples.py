@@ -28,6 +28,7 @@ NOT_RUN = {
     "pip": "it installs from the network",
     "aws": "it needs the AWS client and a bucket with versions",
     "AWS_ACCESS_KEY_ID=": "it starts another server; the fixture `seaweedfs_server` does so",
+    "stratalog dev s3 minio": "MinIO may not be there; test_dev_s3.py runs it where it is",
     "export": "it sets variables of the reader's shell",
     "grpcurl": "test_calls_by_hand.py runs them",
     "stratalog demo": "it takes a minute; test_demo.py runs it on fewer flights",

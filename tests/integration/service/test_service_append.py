@@ -130,28 +130,42 @@ async def test_an_unknown_topic_or_partition_is_named(
     assert caught.value.fields == {"topic": topic, "partition": partition, **known}
 
 
-async def test_a_negative_partition_is_an_invalid_request(bench: ServiceBench) -> None:
+@pytest.mark.parametrize("topic", ["t", "nope"])
+async def test_a_negative_partition_is_an_invalid_request(bench: ServiceBench, topic: str) -> None:
     await bench.client.admin.create_topic("t", 2)
     log = bench.client.log
-    fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t", partition=-1)])
-    query = log_pb2.OffsetQuery(topic="t", partition=-1, at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST))
+    fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic=topic, partition=-1)])
+    query = log_pb2.OffsetQuery(
+        topic=topic, partition=-1, at=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST)
+    )
     found = [
         error_of_status((await log.Fetch(fetch)).partitions[0].error),
         error_of_status(
             (await log.ListOffsets(log_pb2.ListOffsetsRequest(queries=[query]))).answers[0].error
         ),
     ]
+    read = log.Read(log_pb2.ReadRequest(topic=topic, partitions=[log_pb2.ReadPartition(partition=-1)]))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await anext(aiter(read))
+    found.append(error_of_call(refused.value, ""))
     for calling in (
-        bench.client.append_batches("t", -1, of_values(b"a")),
-        bench.client.admin.list_segments("t", -1),
-        bench.client.admin.roll("t", [-1]),
+        bench.client.append_batches(topic, -1, of_values(b"a")),
+        bench.client.fence(topic, -1, "token"),
+        bench.client.admin.describe_log(topic, [-1]),
+        bench.client.admin.list_segments(topic, -1),
+        bench.client.admin.list_slices(topic, -1),
+        bench.client.admin.list_producers(topic, -1),
+        bench.client.admin.delete_records(topic, -1, 0),
+        bench.client.admin.roll(topic, [-1]),
+        bench.client.admin.flush(topic, [-1]),
+        bench.client.admin.reset_excluded_partition(topic, -1),
     ):
         with pytest.raises(InvalidRequestError) as caught:
             await calling
         found.append(caught.value)
     for error in found:
         assert type(error) is InvalidRequestError
-        assert error.fields == {"topic": "t", "partition": -1}
+        assert error.fields == {"topic": topic, "partition": -1}
 
 
 async def test_an_append_without_payload_is_refused(bench: ServiceBench) -> None:

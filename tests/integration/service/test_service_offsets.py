@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import NamedTuple
 
+import grpc
 import pytest
 
 from stratalog.base.errors import InvalidRequestError, StoreUnavailableError, UnknownTopicOrPartitionError
@@ -13,7 +14,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.position import SPECS, NamedPosition, TimePosition
 from stratalog.record.record import Record
 from stratalog.server.worker_pools import WorkerPools
-from stratalog.v1 import log_pb2
+from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.error_details import error_info
 from tests.support.service.service_bench import ServiceBench
 
@@ -193,6 +194,25 @@ async def test_starts_and_ends_are_answered_while_no_read_of_the_store_gets_thro
         await by_time(bench, 0)
 
 
-async def test_too_many_queries_in_one_request_are_refused(bench: ServiceBench) -> None:
-    with pytest.raises(InvalidRequestError):
-        await bench.client.list_offsets([(T0, "latest")] * 10_001)
+async def test_a_request_has_a_limit_of_queries_and_the_client_has_none(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await append(bench, 10, 20)
+    latest = log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST)
+    many = [log_pb2.OffsetQuery(topic="t", at=latest)] * 4_001
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.client.log.ListOffsets(log_pb2.ListOffsetsRequest(queries=many))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    places = ["earliest", "latest"] * 2_001
+    answers = await bench.client.list_offsets([(T0, place) for place in places])
+    assert [answer.offset for answer in answers] == [0, 2] * 2_001
+
+
+async def test_failures_of_all_queries_fit_the_answer(bench: ServiceBench) -> None:
+    name = "t" * 249
+    await bench.client.admin.create_topic(name)
+    outside = log_pb2.OffsetQuery(topic=name, at=log_pb2.Position(offset=(1 << 63) - 1))
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        stub = log_pb2_grpc.LogServiceStub(channel)
+        response = await stub.ListOffsets(log_pb2.ListOffsetsRequest(queries=[outside] * 4_000))
+    assert len(response.answers) == 4_000
+    assert all(answer.HasField("error") for answer in response.answers)

@@ -112,6 +112,29 @@ async def test_everything_goes_on_at_the_successor(tmp_path: Path) -> None:
             assert await owner.values("single") == [[b"before", b"after"]]
 
 
+async def test_a_former_owner_says_so_once_and_does_nothing_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path / "a", store=store) as former:
+        await former.client.admin.create_topic("t")
+        await former.append("t", [b"only here"])
+        async with service_bench(tmp_path / "b", store=store) as owner:
+            for _ in range(3):
+                await former.refresh()
+            [line] = [one for one in caplog.records if "has owned the store" in one.getMessage()]
+            assert owner.client.address in line.getMessage()
+            with pytest.raises(NotOwnerError):
+                await former.append("t", [b"x"])
+            with pytest.raises(NotOwnerError):
+                former.partition().ensure_served()
+            before = {info.key: info.modified_ms for info in store.list("")}
+            for task in ("upload", "remote-retention", "collector", "fold", "deleted-topics"):
+                await former.run_task(task)
+            assert {info.key: info.modified_ms for info in store.list("")} == before
+            assert await owner.values("t") == [[]]
+
+
 CALLS: dict[str, Callable[[Client], Awaitable[object]]] = {
     "append": lambda client: client.append("t", 0, [record(b"x")]),
     "fetch": lambda client: client.fetch({T0: 0}),

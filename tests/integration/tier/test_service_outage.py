@@ -119,7 +119,7 @@ async def test_a_start_that_moved_in_an_outage_survives_a_restart_until_the_loss
         assert bench.partition().log_start_offset == 0
         assert [record.offset for record in (await bench.read_all("t"))[0]] == [*range(6), *range(start, 18)]
         bench.server.engine.tier.manager.remote_retention_pass()
-        assert bench.partition().log_start_offset == 6, "the gap is as old as its commit"
+        assert bench.partition().log_start_offset >= start, "what has expired before goes with the slice"
         assert [record.offset for record in (await bench.read_all("t"))[0]] == [*range(start, 18)]
 
 

@@ -13,6 +13,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.tier_outcomes import collection_backlog
+from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -292,13 +293,13 @@ async def test_caches_count_and_can_be_emptied(tmp_path: Path) -> None:
         await fill(bench, "t", 1)
         empty = await admin.describe_caches()
         assert [(one.shard, one.contents) for one in empty] == [
-            (0, values.CacheContents.DATA),
-            (0, values.CacheContents.INDEX),
+            (-1, values.CacheContents.DATA),
+            (-1, values.CacheContents.INDEX),
         ]
         assert all(one.entry_count == one.size_bytes == one.hit_count == one.miss_count == 0 for one in empty)
         await bench.read_all("t")
         [data, index] = await admin.describe_caches()
-        assert (data.entry_count, data.miss_count, index.entry_count) == (1, 1, 1)
+        assert (data.entry_count, data.miss_count, index.entry_count) == (1, 1, 0), "no seek, no index"
         await bench.read_all("t")
         [again, _] = await admin.describe_caches()
         assert again.hit_count > data.hit_count
@@ -308,3 +309,71 @@ async def test_caches_count_and_can_be_emptied(tmp_path: Path) -> None:
         await bench.read_all("t")
         [data, _] = await admin.describe_caches()
         assert data.miss_count == 2
+
+
+async def test_a_verification_of_the_metadata_finds_what_is_missing_without_reading(tmp_path: Path) -> None:
+    bucket = MemoryObjectStore(ManualClock())
+    async with service_bench(tmp_path, store=bucket) as bench:
+        admin = bench.client.admin
+        await admin.create_topic("a", 1)
+        await fill(bench, "a")
+        first = (await admin.list_slices("a", 0))[0]
+        bucket.delete_many([f"shards/0000/data/{first.object_name}"])
+        for metadata_only in (True, False):
+            result = await admin.verify(metadata_only=metadata_only)
+            assert (result.slice_count, result.finding_count) == (0 if metadata_only else 2, 1)
+            [finding] = result.findings
+            assert finding.kind is values.FindingKind.MISSING
+            assert (finding.topic, finding.partition, finding.object_name) == ("a", 0, first.object_name)
+            assert (finding.base_offset, finding.end_offset) == (first.base_offset, first.end_offset)
+            last = bench.server.engine.tier.upkeep.verifications.last
+            assert last is not None
+            assert last.read_data is not metadata_only
+            counts = {kind.value: count for kind, count in last.finding_counts.items() if count}
+            assert counts == {"missing": 1}
+
+
+async def test_data_on_the_disk_of_the_server_survive_a_restart(tmp_path: Path) -> None:
+    config = {"remote.read.disk.cache.bytes": str(1 << 20)}
+    async with service_bench(tmp_path, config=config) as bench:
+        await bench.client.admin.create_topic("t", 1)
+        await fill(bench, "t", 1)
+        records = await bench.read_all("t")
+        [_, _, disk] = await bench.client.admin.describe_caches()
+        assert (disk.contents, disk.hit_count) == (values.CacheContents.DISK, 0)
+    async with service_bench(tmp_path, config=config) as bench:
+        assert await bench.read_all("t") == records
+        [_, _, disk] = await bench.client.admin.describe_caches()
+        assert (disk.entry_count, disk.hit_count) == (1, 1)
+        assert bench.server.engine.tier.upkeep.reads.gets.stats.get_count == 0, "no request for data"
+    async with service_bench(tmp_path) as bench:
+        assert await bench.read_all("t") == records
+        assert len(await bench.client.admin.describe_caches()) == 2
+    assert not (tmp_path / "data" / "cache").exists()
+
+
+async def test_the_cache_gives_its_space_back_while_the_disk_is_short_of_it() -> None:
+    disk = FullFileSystem()
+    config = {"remote.read.disk.cache.bytes": str(1 << 20), "log.dir.min.free.bytes": "10000"}
+    store = MemoryObjectStore(ManualClock())
+    async with service_bench("", filesystem=disk, store=store, config=config) as bench:
+        await bench.client.admin.create_topic("t", 1)
+        await fill(bench, "t", 1)
+        await bench.read_all("t")
+        bench.server.engine.local.pressure.run()
+        [_, _, cache] = await bench.client.admin.describe_caches()
+        assert cache.entry_count == 1
+        disk.fill("/data")
+        outcome = bench.server.engine.local.pressure.run()
+        assert outcome is not None
+        assert outcome.done["freed-bytes"] >= cache.size_bytes
+        assert disk.inner.list_directory("/data/cache") == []
+        bench.server.engine.tier.upkeep.reads.ranges.clear()
+        await bench.read_all("t")
+        assert disk.inner.list_directory("/data/cache") == [], "nothing is written"
+        disk.fill(None)
+        bench.server.engine.local.pressure.run()
+        bench.server.engine.tier.upkeep.reads.ranges.clear()
+        await bench.read_all("t")
+        [_, _, cache] = await bench.client.admin.describe_caches()
+        assert cache.entry_count == 1

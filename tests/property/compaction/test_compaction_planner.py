@@ -1,8 +1,8 @@
 """The planner on random shards: what it may choose, and that it comes to an end.
 
 Jobs are carried out on the state alone, as a commit would, until nothing is planned. The model of a job is
-written from the rules, not from the planner: a run becomes one slice; what was compacted from the first slice
-has horizons.
+written from the rules, not from the planner: a run becomes one slice, or several where one would be too wide;
+what was compacted from the first slice has horizons.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
@@ -29,6 +29,7 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 from tests.support.tiered.sample_entry import sample_entry
 from tests.support.tiered.shard_states import row_of
 
@@ -40,7 +41,7 @@ DATA_POSITION = 96
 Topics = dict[UUID, TopicPolicy]
 
 
-def topic(number: int, *, is_compacted: bool, lag_ms: int = 0) -> TopicPolicy:
+def topic(number: int, *, is_compacted: bool, lag_ms: int = 0, span: SliceSpan = UNBOUNDED) -> TopicPolicy:
     return TopicPolicy(
         topic_id=UUID(int=number),
         name=f"topic-{number}",
@@ -49,6 +50,7 @@ def topic(number: int, *, is_compacted: bool, lag_ms: int = 0) -> TopicPolicy:
         delete_retention_ms=DELETE_RETENTION_MS,
         min_compaction_lag_ms=lag_ms,
         max_compaction_lag_ms=2**63 - 1,
+        span=span,
     )
 
 
@@ -62,6 +64,7 @@ def entry_of(
     position: int = 0,
     tombstone_count: int = 0,
     horizon_ms: int | None = None,
+    min_timestamp: int = 0,
     max_timestamp: int = 0,
     has_markers: bool = False,
 ) -> SliceEntry:
@@ -74,6 +77,7 @@ def entry_of(
         data_position=DATA_POSITION + position,
         data_bytes=data_bytes,
         record_count=0 if data_bytes == 0 else max(2, tombstone_count + 1),
+        min_timestamp=min(min_timestamp, max_timestamp),
         max_timestamp=max_timestamp,
         tombstone_count=tombstone_count,
         marker_count=int(has_markers),
@@ -131,12 +135,19 @@ class Shard:
             runs = [run for run in job.runs if run.topic.is_compacted is is_compacted]
             if not runs:
                 continue
-            sizes = [output_bytes(run) for run in runs]
-            name = self.new_object(sum(sizes))
-            for run, size_bytes in zip(runs, sizes, strict=True):
-                self._replace(run, name, size_bytes)
+            for place in range(max(len(run.parts) for run in runs)):
+                parts = [
+                    dataclasses.replace(run, slices=run.parts[place], part_counts=())
+                    for run in runs
+                    if place < len(run.parts)
+                ]
+                sizes = [output_bytes(part) for part in parts]
+                name = self.new_object(sum(sizes))
+                for part, size_bytes in zip(parts, sizes, strict=True):
+                    self._replace(part, name, size_bytes)
 
     def _replace(self, run: PartitionRun, name: str, size_bytes: int) -> None:
+        """Replace a part of a run by one slice. The parts of a run come in order."""
         tip = run.topic_id_partition
         before = self.partitions[tip]
         old = slices_of(before)
@@ -151,11 +162,12 @@ class Shard:
             size_bytes,
             tombstone_count=tombstone_count if size_bytes else 0,
             horizon_ms=horizon_ms if tombstone_count else None,
+            min_timestamp=min(live.entry.min_timestamp for live in run.slices),
             max_timestamp=max(live.entry.max_timestamp for live in run.slices),
         )
         output = LiveSlice(name, run.base_offset, run.end_offset, entry)
         slices = (*old[:first], output, *old[first + len(run.slices) :])
-        is_covering = run.mode is RunMode.COMPACT and all(live.gap is not None for live in old[:first])
+        is_covering = run.mode is RunMode.COMPACT and run.covers
         upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
         self.partitions[tip] = row_of(slices)._replace(
             log_start_offset=before.log_start_offset,
@@ -207,6 +219,7 @@ def random_shard(random: Random, topics: Topics) -> Shard:
             ends[tip] = end
             tombstone_count = random.choice((0, 0, 2)) if size_bytes else 0
             horizon_ms = random.choice((None, NOW_MS - 1, NOW_MS + 1)) if tombstone_count else None
+            newest_ms = random.choice((0, NOW_MS - LAG_MS // 2, shard.seq * 1_000))
             entry = entry_of(
                 topics[tip.topic_id],
                 tip.partition,
@@ -216,7 +229,8 @@ def random_shard(random: Random, topics: Topics) -> Shard:
                 position=position,
                 tombstone_count=tombstone_count,
                 horizon_ms=horizon_ms,
-                max_timestamp=random.choice((0, NOW_MS - LAG_MS // 2)),
+                min_timestamp=min(newest_ms, random.choice((0, newest_ms))),
+                max_timestamp=newest_ms,
                 has_markers=size_bytes > 0 and random.random() < 0.03,
             )
             position += size_bytes
@@ -237,7 +251,12 @@ def random_shard(random: Random, topics: Topics) -> Shard:
 
 def random_topics(random: Random) -> Topics:
     policies = [
-        topic(number, is_compacted=random.random() < 0.6, lag_ms=random.choice((0, LAG_MS)))
+        topic(
+            number,
+            is_compacted=random.random() < 0.6,
+            lag_ms=random.choice((0, LAG_MS)),
+            span=random.choice((UNBOUNDED, SliceSpan(max_ms=3_000), SliceSpan(max_bytes=60_000))),
+        )
         for number in range(1, random.randrange(2, 6))
     ]
     return {policy.topic_id: policy for policy in policies}
@@ -263,12 +282,32 @@ def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSet
         assert slices[first : first + len(run.slices)] == run.slices
         assert run.covers == all(live.gap is not None for live in slices[:first])
         assert all(live.gap is None for live in run.slices)
+        is_full = len(job.inputs) == settings.max_inputs_per_job
+        if run.mode is RunMode.CARRY or not is_full:
+            # The only exception: more slices than a job may read must become fewer.
+            require_within_span(run, partition)
         assert not any(live.entry.marker_count for live in run.slices), "transactions are left alone"
         if run.mode is RunMode.COMPACT:
             assert run.topic.is_compacted
             assert run.end_offset <= partition.stable_end_offset
             lag_ms = run.topic.min_compaction_lag_ms
             assert not lag_ms or all(live.entry.max_timestamp <= NOW_MS - lag_ms for live in run.slices)
+
+
+def require_within_span(run: PartitionRun, partition: TieredPartition) -> None:
+    """No output slice of several inputs keeps a record for longer, or more bytes, than the topic allows. A
+    record is as old as the newest one up to it."""
+    span = run.topic.span
+    newest_ms = max(
+        (live.entry.max_timestamp for live in partition.slices if live.end_offset <= run.base_offset),
+        default=-1,
+    )
+    for part in run.parts:
+        start_ms = max(newest_ms, part[0].entry.min_timestamp)
+        newest_ms = max(newest_ms, *(live.entry.max_timestamp for live in part))
+        if len(part) > 1:
+            assert newest_ms - start_ms <= span.max_ms
+            assert sum(live.entry.data_bytes for live in part) <= span.max_bytes
 
 
 @given(st.integers(0, 2**32))
@@ -309,7 +348,8 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             if not is_gap
         ]
         for number, eligible in enumerate(sections):
-            dirty = eligible[1:]
+            # Behind a gap each part that may become one slice is compacted by itself.
+            dirty = eligible[1:] if policy.span == UNBOUNDED else []
             if number == 0:
                 dirty = [live for live in eligible if live.end_offset > partition.compacted_upto]
             dirty_bytes = sum(live.entry.data_bytes for live in dirty)
@@ -431,3 +471,88 @@ def test_small_plain_objects_are_merged() -> None:
     (job,) = plan(uploads(policy, [1_000] * 4).state(), topics, NOW_MS, settings).jobs
     assert len(job.inputs) == 4
     assert job.runs[0].mode is RunMode.CARRY
+
+
+def dated(policy: TopicPolicy, times_ms: list[int]) -> Shard:
+    """A shard with an object of 1,000 bytes for each time."""
+    shard = uploads(policy, [1_000] * len(times_ms))
+    tip = TopicIdPartition(policy.topic_id, 0)
+    partition = shard.partitions[tip]
+    shard.partitions[tip] = row_of(
+        [
+            live._replace(entry=dataclasses.replace(live.entry, min_timestamp=time_ms, max_timestamp=time_ms))
+            for live, time_ms in zip(slices_of(partition), times_ms, strict=True)
+        ]
+    )
+    return shard
+
+
+def test_a_merge_ends_each_slice_at_the_bound_of_its_topic() -> None:
+    policy = topic(1, is_compacted=False, span=SliceSpan(max_ms=3))
+    settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
+    shard = dated(policy, list(range(8)))
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert (job.runs[0].part_counts, job.piece_count) == ((4, 4), 2)
+    # With fewer objects for each output a merge makes too little of them.
+    shard = dated(policy, [0, 2, 4, 6, 8, 10, 12, 14])
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+
+
+def test_records_out_of_order_do_not_keep_objects_from_being_merged() -> None:
+    policy = topic(1, is_compacted=False, span=SliceSpan(max_ms=3))
+    settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
+    shard = dated(policy, [100, 5, 101, 5, 102, 5, 103, 5])
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert (len(job.inputs), job.piece_count) == (8, 1)
+
+
+def test_a_compaction_is_divided_and_covers_its_partition_all_the_same() -> None:
+    policy = topic(1, is_compacted=True, span=SliceSpan(max_bytes=2_500))
+    shard = uploads(policy, [1_000] * 5)
+    topics = {policy.topic_id: policy}
+    (job,) = plan(shard.state(), topics, NOW_MS, CompactionSettings(spool_directory="/spool")).jobs
+    assert job.runs[0].covers
+    assert [len(part) for part in job.runs[0].parts] == [2, 2, 1]
+    shard.commit(job)
+    assert shard.partitions[TopicIdPartition(policy.topic_id, 0)].compacted_upto == 50
+    assert not plan(shard.state(), topics, NOW_MS, CompactionSettings(spool_directory="/spool")).jobs
+
+
+def test_a_slice_that_ages_by_its_upload_stays_in_its_object() -> None:
+    policy = topic(1, is_compacted=False, span=SliceSpan(max_ms=1_000))
+    settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
+    shard = dated(policy, [-1] * 4)
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    lasting = dataclasses.replace(policy, span=UNBOUNDED)
+    assert plan(shard.state(), {policy.topic_id: lasting}, NOW_MS, settings).jobs
+
+
+def test_a_partition_of_more_parts_than_a_job_may_read_is_compacted_all_the_same() -> None:
+    policy = topic(1, is_compacted=True, span=SliceSpan(max_bytes=1_000))
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard = uploads(policy, [1_000] * 6)
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=50)
+    settings = CompactionSettings(spool_directory="/spool", max_inputs_per_job=3, min_dirty_ratio=0)
+    for _ in range(3):
+        (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+        shard.commit(job)
+    assert shard.partitions[tip].compacted_upto == 60
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+
+
+def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:
+    """Retention has taken most of it, and one partition keeps the rest for long."""
+    policy = topic(1, is_compacted=False)
+    brief, lasting = (TopicIdPartition(policy.topic_id, number) for number in range(2))
+    shard = Shard()
+    name = shard.new_object(5_000)
+    for tip, size_bytes, position in ((brief, 4_000, 0), (lasting, 1_000, 4_000)):
+        entry = entry_of(policy, tip.partition, 0, 10, size_bytes, position=position)
+        shard.partitions[tip] = row_of([LiveSlice(name, 0, 10, entry)])
+    settings = CompactionSettings(spool_directory="/spool")
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    shard.partitions[brief] = TieredPartition(brief, shard.partitions[brief]).with_log_start(10).row
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert (job.reason, [run.topic_id_partition for run in job.runs]) == (JobReason.SPACE, [lasting])
+    shard.commit(job)
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs

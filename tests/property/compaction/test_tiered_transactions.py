@@ -14,13 +14,16 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.record.batch import batches, decode
 from stratalog.remote.objects.object_directory import read_slice_index
-from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.slice_source import RemoteReaderSettings
+from stratalog.remote.read.object_reads import RemoteReaderSettings
+from stratalog.remote.read.remote_reader import RemoteReader
 from tests.support.logs.sampling import examples_of
+from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.tiered_site import TieredSite
 from tests.support.tiered.transaction_history import PRODUCERS, STEPS, Step, TransactionHistory
 
-SMALL = RemoteReaderSettings(read_ahead_bytes=128, data_cache_bytes=512, index_cache_bytes=2048)
+SMALL = RemoteReaderSettings(
+    first_bytes=64, chunk_bytes=128, read_ahead_bytes=256, data_cache_bytes=512, index_cache_bytes=2048
+)
 
 
 def consumed(data: FetchData, offset: int) -> list[int]:
@@ -110,4 +113,4 @@ def test_committed_records_are_read_from_the_store_as_they_were_written(
     assert stable_end_offset == history.stable_end(end_offset)
     check_slices(history)
     log.retention.delete_local_segments(ignore_retention=True)
-    check_reads(RemoteReader(logs.store, logs.metadata, reader_settings), history, max_bytes)
+    check_reads(RemoteReader(inline_reads(logs.store, reader_settings), logs.metadata), history, max_bytes)

@@ -29,6 +29,7 @@ from stratalog.remote.objects.object_format import (
     ObjectKind,
     crc_of,
     decode_footer,
+    decode_header,
     encode_footer,
     encode_header,
 )
@@ -43,7 +44,6 @@ from stratalog.remote.objects.slice_entry import (
 )
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, encode_slice_index
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
-from tests.support.tiered.object_header import decode_header
 from tests.support.tiered.sample_entry import sample_entry
 
 DAMAGE = (StoreCorruptError, StoreNotUsableError)

@@ -34,6 +34,9 @@ ADDRESS = "127.0.0.1:9190"
 """The address of the server in all examples."""
 TIMEOUT_S = 120
 
+_S3_WITH_OPTIONS = (
+    "s3://bucket/prefix?sse=aws:kms&sse-key=alias/logs&storage-class=STANDARD_IA&versions=delete"
+)
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _MISSING_COUNT = 4
 """Missing log directories: each line that gives one up needs one."""
@@ -109,7 +112,7 @@ class ExampleWorld:
         (room / "orders.txt").write_text("7:paid\n8:open\n")
         self._renew_topic(is_tiered=" cleaner " not in line)
         line = self._with_stand_ins(line, room)
-        if "server start" in line:
+        if "server start" in line or "dev s3" in line:
             return self._serve(words_of(line))
         if "topic create orders" in line:
             self._run("topic", "delete", "orders", "--yes")
@@ -185,6 +188,7 @@ class ExampleWorld:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "STRATALOG_LISTEN": "127.0.0.1:0",
+            "STRATALOG_DEV_PORT": "0",
         }
         with subprocess.Popen(
             [sys.executable, "-m", "stratalog.cli", *words[1:]],
@@ -217,14 +221,18 @@ class ExampleWorld:
         """The line with what this world has instead of the places, addresses and ids of the examples."""
         if "import kafka" in line:
             _write_brokers(room)
+        if "tier rebuild-head" in line or "tier restore" in line:
+            self._copy_store(room / "store", is_headless="rebuild-head" in line)
         log_dirs, address = self._log_dirs, self.address
         if "server start" in line or "import kafka" in line:
             log_dirs, address = [room / "disk1", room / "disk2"], "127.0.0.1:0"
+        bucket = self._folder / "store" if "log dump" in line else room / "store"
         [log, *_] = [found for log_dir in self._log_dirs for found in log_dir.glob("orders-0")]
         stand_ins = {
             "/data/orders-0": log,
             "/var/lib/stratalog/orders-0": log,
             "/var/lib/stratalog": log_dirs[0],
+            "/var/lib/stratalog.store": bucket,
             "/tmp/stratalog": log_dirs[0],
             "/data": log_dirs[0],
             "/disk2": log_dirs[1],
@@ -232,17 +240,31 @@ class ExampleWorld:
             "/disk1/kafka": room / "broker1",
             "/disk2/kafka": room / "broker2",
             "/tmp/orders": room / "exported",
-            "s3://my-bucket/stratalog": f"file://{room}/store",
-            "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{room}/store",
-            "s3://bucket/prefix": f"file://{room}/store",
+            "s3://my-bucket/stratalog": f"file://{bucket}",
+            "s3://bucket/prefix?endpoint=http://127.0.0.1:9000": f"file://{bucket}",
+            _S3_WITH_OPTIONS: f"file://{bucket}",
+            "s3://bucket/prefix": f"file://{bucket}",
+            "s3://bucket/restored": f"file://{room}/restored",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
+            "--port 9000": "--port 0",
+            "--data DIR": f"--data {room}/objects",
         }
+        if "--read-only" in line:
+            # Only a store with an owner can be read.
+            stand_ins["s3://bucket/prefix"] = f"file://{self._folder}/store"
         longest_first = sorted(stand_ins, key=len, reverse=True)
         line = re.sub("|".join(map(re.escape, longest_first)), lambda found: str(stand_ins[found[0]]), line)
         outside = [word for word in words_of(line) if word[0] == "/" and str(self._folder) not in word]
         assert not outside, f"there are no stand-ins for {outside}"
         return _UUID.sub(lambda _: self._id_for(line), line)
+
+    def _copy_store(self, folder: Path, *, is_headless: bool) -> None:
+        """A store at rest with the topic `orders`; headless if its shard has lost the head."""
+        self._run("tier", "upload", "orders")
+        shutil.copytree(self._folder / "store", folder)
+        if is_headless:
+            (folder / "shards" / "0000" / "head").unlink()
 
     def _id_for(self, line: str) -> str:
         """The id of a log directory that is missing, or of an operation that was started."""

@@ -35,6 +35,11 @@ class ScriptedService:
         """The answer for the latest offset, where it is larger than the log start offset."""
         self.leader_epoch = 0
         """The epoch in answers for offsets."""
+        self.may_play = asyncio.Event()
+        """Sessions wait for it."""
+        self.may_play.set()
+        self.offsets_topic_id = ""
+        """The topic id in answers for offsets."""
         self.requests: list[log_pb2.FetchRequest] = []
         self.refusal: LogStoreError | None = None
         """The failure of all calls."""
@@ -57,6 +62,7 @@ class ScriptedService:
     ) -> AsyncIterator[log_pb2.FetchResponse]:
         self.requests.append(request)
         await self._refuse(context)
+        await self.may_play.wait()
         for answer in self._sessions.pop(0) if self._sessions else ():
             if isinstance(answer, LogStoreError):
                 await _abort(context, answer)
@@ -97,6 +103,7 @@ class ScriptedService:
                 log_pb2.OffsetAnswer(
                     topic=query.topic,
                     partition=query.partition,
+                    topic_id=self.offsets_topic_id,
                     leader_epoch=self.leader_epoch,
                     offset=self.log_start_offset
                     if query.at.spec == log_pb2.OFFSET_SPEC_EARLIEST

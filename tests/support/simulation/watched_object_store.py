@@ -65,5 +65,8 @@ class WatchedObjectStore:
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         self._inner.abort_upload(upload)
 
+    def remarks(self) -> Sequence[str]:
+        return self._inner.remarks()
+
     def close(self) -> None:
         self._inner.close()

@@ -139,6 +139,9 @@ class CountingObjectStore:
         self._count_requests("DELETE", upload.key)
         self._inner.abort_upload(upload)
 
+    def remarks(self) -> Sequence[str]:
+        return self._inner.remarks()
+
     def close(self) -> None:
         self._inner.close()
 

@@ -15,11 +15,10 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.fixed_layout import padding_bytes
 from stratalog.remote.objects.key_stream import key_blocks
 from stratalog.remote.objects.object_directory import read_directory, read_slice_index
-from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, decode_footer
+from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, decode_footer, decode_header
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
-from tests.support.tiered.object_header import decode_header
 
 
 class ObjectDescription(NamedTuple):

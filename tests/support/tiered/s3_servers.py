@@ -183,7 +183,7 @@ def minio_server() -> Generator[S3Server]:
     built = REPOSITORY / ".cache" / "bin" / "minio"
     binary = _find_binary("minio", "STRATALOG_MINIO") or (str(built) if built.is_file() else None)
     if binary is None:
-        raise ServerMissingError("no `minio`: scripts/minio.sh build")
+        raise ServerMissingError("no `minio`: scripts/minio.sh")
     port, console = _free_ports(2)
     server = S3Server(name="minio", endpoint_url=f"http://127.0.0.1:{port}", lists_uploads=False)
     environment = {

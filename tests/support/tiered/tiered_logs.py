@@ -34,16 +34,17 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.remote.tier.uploader import Uploader, UploaderSettings, UploadReport
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.decoded_records import decode_all
+from tests.support.tiered.inline_reads import inline_reads
 
 
 class UploadThreads(Clock, Protocol):
@@ -109,7 +110,7 @@ class TieredLogs:
             ),
             lambda: settings,
         )
-        self.reader = RemoteReader(store, self.metadata)
+        self.reader = RemoteReader(inline_reads(store), self.metadata)
         self.logs: dict[TopicPartition, UnifiedLog] = {}
 
     def create_topic(

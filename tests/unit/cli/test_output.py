@@ -36,6 +36,7 @@ def test_a_value_becomes_a_document_with_every_field() -> None:
         config_overrides={},
         config={"retention.ms": "-1"},
         offline_partitions=(offline,),
+        offline_partition_count=0,
     )
     assert value_document(topic) == {
         "name": "t",

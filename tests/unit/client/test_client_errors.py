@@ -98,6 +98,11 @@ def test_details_that_contradict_their_call_are_ignored(data: bytes) -> None:
     assert type(error) is ServerUnavailableError
 
 
+def test_names_and_tokens_of_digits_stay_text() -> None:
+    sent = LogStoreError("m", topic="2024", current_token="042", fencing_token="41", offset=7)
+    assert error_of_status(status_of_error(sent)).fields == sent.fields
+
+
 def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
     status = rich_status("INVALID_REQUEST")
     info = ErrorInfo(
@@ -123,6 +128,7 @@ def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
         (grpc.StatusCode.INVALID_ARGUMENT, "bad", InvalidRequestError),
         (grpc.StatusCode.INTERNAL, "boom", LogStoreError),
         (grpc.StatusCode.INTERNAL, "Internal error from Core", ServerUnavailableError),
+        (grpc.StatusCode.CANCELLED, "Received RST_STREAM with error code 8", ServerUnavailableError),
     ],
 )
 def test_a_failure_of_the_transport_differs_from_the_engines(

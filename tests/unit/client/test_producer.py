@@ -55,6 +55,7 @@ def topic_of(name: str, config: Mapping[str, str], partition_count: int = 1) -> 
         config_overrides=config,
         config=config,
         offline_partitions=(),
+        offline_partition_count=0,
     )
 
 

@@ -107,7 +107,8 @@ def test_ids_that_leave_no_room_are_refused(world: ImportWorld) -> None:
     with pytest.raises(DataDirectoryError) as refusal:
         world.run("payments")
     assert refusal.value.fields == {
-        "partition": "payments-0",
+        "topic": "payments",
+        "partition": 0,
         "producer_id": MAX_IMPORTED_PRODUCER_ID + 1,
         "max_producer_id": MAX_IMPORTED_PRODUCER_ID,
     }

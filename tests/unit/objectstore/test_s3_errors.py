@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import (
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreAccessDeniedError,
@@ -21,6 +22,7 @@ from stratalog.objectstore.s3_errors import error_of_answer
     [
         (404, "NoSuchKey", ObjectNotFoundError),
         (404, "NoSuchBucket", StoreNotUsableError),
+        (403, "InvalidObjectState", ObjectArchivedError),
         (403, "AccessDenied", StoreAccessDeniedError),
         (403, "InvalidAccessKeyId", StoreAccessDeniedError),
         (403, "SignatureDoesNotMatch", StoreAccessDeniedError),

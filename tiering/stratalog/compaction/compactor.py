@@ -26,6 +26,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     CorruptRecordError,
     LogStoreError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoppingError,
@@ -244,6 +245,7 @@ class Compactor:
             return self._missing_input(execution), True
         except (
             CorruptRecordError,
+            ObjectArchivedError,
             StoreCorruptError,
             StoreNotUsableError,
             UnsupportedOperationError,

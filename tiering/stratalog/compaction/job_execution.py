@@ -10,6 +10,7 @@ A failure leaves the inputs as they are. Outputs in the store are orphans then, 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import NamedTuple
 from uuid import UUID
 
@@ -83,9 +84,9 @@ class JobExecution:
         self._layout = shard.metadata.layout
         self._settings = settings
         self._clock = clock
-        # Half of the memory is for the outputs (two writers with two spools each), half for the inputs: the
-        # key streams, the data, and a slice that had to be hashed, of each.
-        self._spool_bytes = settings.job_memory_bytes // 8
+        # Half of the memory is for the outputs (two writers a piece, with two spools each), half for the
+        # inputs: the key streams, the data, and a slice that had to be hashed, of each.
+        self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
         self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
 
     def execute(self) -> JobResult:
@@ -108,7 +109,7 @@ class JobExecution:
                     chunk_bytes=settings.read_chunk_bytes,
                 )
             )
-            rewritten = [self._rewrite(run, output) for run in self.job.runs]
+            rewritten = [part for run in self.job.runs for part in self._rewrite(run, output)]
             self.current = None
             output.finish()
             return JobResult(
@@ -118,20 +119,30 @@ class JobExecution:
                 tombstones_removed=sum(one.tombstones_removed for one in rewritten),
             )
 
-    def _rewrite(self, run: PartitionRun, output: JobOutput) -> RewrittenPartition:
+    def _rewrite(self, run: PartitionRun, output: JobOutput) -> list[RewrittenPartition]:
+        """Rewrite a run, each part of it into an object of its own. The survivors are those of the whole
+        run."""
         self.current = run.topic_id_partition
         is_compacted = run.topic.is_compacted
         rule = TombstoneRule.of(run, self._clock.now_ms, may_drop=self._clock.may_drop_tombstones)
-        writer = output.writer(is_compacted=is_compacted)
+        rewritten: list[RewrittenPartition] = []
         with contextlib.ExitStack() as closing:
             plan = None
             if run.mode is RunMode.COMPACT:
                 plan = SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
                 closing.enter_context(plan)
-            rewriter = PartitionRewriter(run, plan, rule, writer)
-            rewritten = rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes)
-        planned = PlannedSlice(rewritten.kept, run.base_offset, run.end_offset, run.mode is RunMode.COMPACT)
-        output.expect(run.topic_id_partition, planned, is_compacted=is_compacted)
+            first = 0
+            for place, slices in enumerate(run.parts):
+                part = dataclasses.replace(run, slices=slices, part_counts=())
+                part_plan = None if plan is None else plan.part(first, first + len(slices))
+                writer = output.writer(place, is_compacted=is_compacted)
+                rewriter = PartitionRewriter(part, part_plan, rule, writer)
+                rewritten.append(rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes))
+                planned = PlannedSlice(
+                    rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
+                )
+                output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
+                first += len(slices)
         return rewritten
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> None:

@@ -1,12 +1,17 @@
-"""The output objects of a job: compacted topics are kept apart from plain ones.
+"""The output objects of a job: compacted topics are kept apart from plain ones, and so are the output slices
+of one partition.
 
 Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
 together lie together, and later jobs need not read past the other kind.
+
+A partition whose output is divided has each slice in an object of another place. A partition with one output
+slice has it in the first place.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -20,6 +25,9 @@ from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
+
+_Place = tuple[bool, int]
+"""Whether the topics are compacted, and the number of the output slice."""
 
 
 class JobOutput:
@@ -50,8 +58,8 @@ class JobOutput:
         self._settings = settings
         self._max_object_bytes = max_object_bytes
         self._chunk_bytes = chunk_bytes
-        self._writers: dict[bool, ObjectWriter] = {}
-        self._planned: dict[bool, dict[TopicIdPartition, PlannedSlice]] = {True: {}, False: {}}
+        self._writers: dict[_Place, ObjectWriter] = {}
+        self._planned: dict[_Place, dict[TopicIdPartition, PlannedSlice]] = defaultdict(dict)
 
     def __enter__(self) -> Self:
         return self
@@ -64,31 +72,34 @@ class JobOutput:
                 closing.callback(writer.close)
         self._writers = {}
 
-    def writer(self, *, is_compacted: bool) -> ObjectWriter:
-        writer = self._writers.get(is_compacted)
+    def writer(self, place: int = 0, *, is_compacted: bool) -> ObjectWriter:
+        """The object at that place, begun anew where the one before is full."""
+        at = (is_compacted, place)
+        writer = self._writers.get(at)
         if writer is not None and writer.data_bytes >= self._max_object_bytes:
-            self._store_object(is_compacted)
+            self._store_object(at)
             writer = None
         if writer is None:
             writer = ObjectWriter(self._filesystem, self._make_header(), self._settings)
-            self._writers[is_compacted] = writer
+            self._writers[at] = writer
         return writer
 
-    def expect(self, tip: TopicIdPartition, planned: PlannedSlice, *, is_compacted: bool) -> None:
-        """Note the plan of the slice that was just written, for the proof."""
-        self._planned[is_compacted][tip] = planned
+    def expect(
+        self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, is_compacted: bool
+    ) -> None:
+        """Note the plan of the slice that was just written at that place, for the proof."""
+        self._planned[is_compacted, place][tip] = planned
 
     def finish(self) -> None:
         """Verify and store the rest. Raises StoreCorruptError if a proof fails, StoreError."""
-        for is_compacted in sorted(self._writers):
-            self._store_object(is_compacted)
+        for place in sorted(self._writers):
+            self._store_object(place)
 
-    def _store_object(self, is_compacted: bool) -> None:
-        writer = self._writers[is_compacted]
+    def _store_object(self, place: _Place) -> None:
+        writer = self._writers[place]
         finished = writer.finish()
-        verify_object(finished, self._planned[is_compacted], self._chunk_bytes)
+        verify_object(finished, self._planned.pop(place), self._chunk_bytes)
         finished.store(self._store, self._layout)
         self.stored.append((finished.ref, finished.entries))
-        self._planned[is_compacted] = {}
-        del self._writers[is_compacted]
+        del self._writers[place]
         writer.close()

@@ -73,6 +73,13 @@ class SurvivorPlan:
             on_error.pop_all()
         return plan
 
+    def part(self, first: int, end: int) -> SurvivorPlan:
+        """The plan of the slices [first, end) alone. It lasts as long as the whole plan."""
+        part = SurvivorPlan()
+        part.survivors = self.survivors[first:end]
+        part.copies = {index - first: copy for index, copy in self.copies.items() if first <= index < end}
+        return part
+
     def _hashed_parts(
         self,
         index: int,

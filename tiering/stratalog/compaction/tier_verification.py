@@ -1,4 +1,4 @@
-"""Verifies stored data: reads every live slice of a shard and compares it with the metadata.
+"""Verifies a shard: its metadata (`metadata_scrub`), and every live slice against that.
 
 Of each object the directory is read first: it must have the slices as they were committed. Of each slice the
 batches are read once, forward, in chunks. The checksum of the slice and those of its batches must match, the
@@ -6,19 +6,23 @@ records must be as many as the directory says, and their offsets must ascend ins
 and the key stream are read, too. A slice that is damaged is read a second time, because a connection may have
 garbled it; damage that stays is a finding, and the verification goes on.
 
-An object that is missing is no finding if another commit has replaced it meanwhile.
+An object that is missing is no finding if another commit has replaced it meanwhile. An archived object is a
+finding: it is not lost, but nothing can be read from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import (
     CorruptRecordError,
     LogStoreError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     StoreCorruptError,
     StoreNotUsableError,
@@ -32,28 +36,41 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.batch import verify
 from stratalog.record.header import parse_header
 from stratalog.record.native.batch_kernels import scan_batches
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.head.head_log import StateMachine
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ShardMachine
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.key_stream import verify_key_stream
 from stratalog.remote.objects.object_directory import read_directory, read_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.restore.metadata_scrub import (
+    FindingKind,
+    VerificationFinding,
+    document_findings,
+    existence_findings,
+    list_objects,
+    newest_state,
+    partition_findings,
+    unreferenced,
+)
+from stratalog.remote.tier.collector import CollectorSettings
 
 MAX_FINDING_COUNT = 1000
 """Findings that a report has; it counts all."""
 _CHUNK_BYTES = 4 << 20
-_DAMAGE = (CorruptRecordError, StoreCorruptError, StoreNotUsableError, UnsupportedOperationError)
+_DAMAGE = (
+    CorruptRecordError,
+    ObjectArchivedError,
+    StoreCorruptError,
+    StoreNotUsableError,
+    UnsupportedOperationError,
+)
 
 
-class VerificationFinding(NamedTuple):
-    """A live slice that is not as its commit says."""
-
-    topic: str
-    partition: int
-    object_name: str
-    base_offset: int
-    end_offset: int
-    reason: str
+_NO_COUNTS: Mapping[FindingKind, int] = MappingProxyType({})
 
 
 class VerificationReport(NamedTuple):
@@ -69,6 +86,11 @@ class VerificationReport(NamedTuple):
     total_bytes: int = 0
     gaps: tuple[LiveSlice, ...] = ()
     """Recorded losses. They are no findings."""
+    unreferenced_count: int = 0
+    """Files that no commit refers to, those in their grace included. They are no findings either."""
+    unreferenced_bytes: int = 0
+    counts: Mapping[FindingKind, int] = _NO_COUNTS
+    """Findings by kind."""
 
     def plus(self, other: VerificationReport) -> VerificationReport:
         """Both together."""
@@ -82,28 +104,47 @@ class VerificationReport(NamedTuple):
             total_slice_count=self.total_slice_count + other.total_slice_count,
             total_bytes=self.total_bytes + other.total_bytes,
             gaps=self.gaps + other.gaps,
+            unreferenced_count=self.unreferenced_count + other.unreferenced_count,
+            unreferenced_bytes=self.unreferenced_bytes + other.unreferenced_bytes,
+            counts=Counter(self.counts) + Counter(other.counts),
+        )
+
+    def with_findings(self, found: Sequence[VerificationFinding]) -> VerificationReport:
+        """With more findings."""
+        return self.plus(
+            VerificationReport(
+                finding_count=len(found),
+                findings=tuple(found[:MAX_FINDING_COUNT]),
+                counts=Counter(one.kind for one in found),
+            )
         )
 
 
 class TierVerification:
-    """Verifies the live slices of one shard. Thread-safe: it keeps nothing between calls."""
+    """Verifies one shard, and with shard 0 the catalog. Thread-safe: it keeps nothing between calls."""
 
-    def __init__(self, store: ObjectStore, metadata: MetadataLog) -> None:
+    def __init__(self, store: ObjectStore, metadata: MetadataLog, catalog: Catalog) -> None:
         self._store = store
         self._metadata = metadata
+        self._catalog = catalog
 
     def run(
         self,
         topic_ids: Collection[UUID] | None,
         stop: StopSignal,
         on_object: Callable[[VerificationReport], None],
+        *,
+        reads_data: bool = True,
     ) -> VerificationReport:
-        """Verify the slices of these topics (None: of all), object by object; calls `on_object` after each.
+        """Verify the metadata, and the slices of these topics (None: of all), object by object; calls
+        `on_object` after each. Without `reads_data` objects are only listed.
 
-        Memory holds a chunk of one slice. Raises StoppingError between two requests, StoreUnavailableError,
-        StoreAccessDeniedError.
+        Memory holds a chunk of one slice, and the names of the objects. Raises StoppingError between two
+        requests, StoreUnavailableError, StoreAccessDeniedError.
         """
-        state = self._metadata.refresh()
+        store = StoppableObjectStore(self._store, stop)
+        report = self._scrub(store, topic_ids, stop)
+        state = self._metadata.state()
         slices: dict[str, list[LiveSlice]] = {}
         gaps: list[LiveSlice] = []
         for tip in state.partitions:
@@ -113,17 +154,54 @@ class TierVerification:
                         gaps.append(live)
                         continue
                     slices.setdefault(live.object_name, []).append(live)
-        report = VerificationReport(
+        report = report._replace(
             total_slice_count=sum(map(len, slices.values())),
             total_bytes=sum(live.entry.data_bytes for found in slices.values() for live in found),
             gaps=tuple(gaps),
         )
-        store = StoppableObjectStore(self._store, stop)
-        for name in sorted(slices):
-            found = sorted(slices[name], key=lambda live: live.entry.data_position)
-            report = self._verify_object(store, state.objects[name].ref, found, report)
+        listed = list_objects(store, self._metadata, stop)
+        report = report.with_findings(self._existence_findings(state, listed, topic_ids))
+        for name in sorted(slices) if reads_data else ():
+            # The others are findings already.
+            if name in listed and name in state.objects:
+                found = sorted(slices[name], key=lambda live: live.entry.data_position)
+                report = self._verify_object(store, state.objects[name].ref, found, report)
             on_object(report)
         return report
+
+    def _scrub(
+        self, store: ObjectStore, topic_ids: Collection[UUID] | None, stop: StopSignal
+    ) -> VerificationReport:
+        """The findings in the documents, and what nothing refers to."""
+        metadata, catalog = self._metadata, self._catalog
+        logs: list[tuple[MetadataLog | Catalog, StateMachine[Any]]] = [
+            (metadata, ShardMachine(_no_directory))
+        ]
+        if metadata.layout.shard == 0:
+            logs.append((catalog, CatalogMachine()))
+        report = VerificationReport()
+        for log, machine in logs:
+            faults = document_findings(store, log, machine)
+            report = report.with_findings(faults)
+            if not faults:
+                # Only a sound head tells what it refers to.
+                found = unreferenced(store, log, CollectorSettings().grace_ms, stop)
+                report = report._replace(
+                    unreferenced_count=report.unreferenced_count + found.file_count,
+                    unreferenced_bytes=report.unreferenced_bytes + found.size_bytes,
+                )
+        state = newest_state(metadata)
+        return report.with_findings([*partition_findings(state, newest_state(catalog), topic_ids)])
+
+    def _existence_findings(
+        self, state: ShardState, listed: Mapping[str, int], topic_ids: Collection[UUID] | None
+    ) -> list[VerificationFinding]:
+        """Slices without their objects, unless another commit has replaced these meanwhile."""
+        found = [*existence_findings(state, listed, topic_ids)]
+        if not found:
+            return []
+        live = newest_state(self._metadata).objects
+        return [one for one in found if one.object_name in live or one.kind is not FindingKind.MISSING]
 
     def _verify_object(
         self, store: ObjectStore, ref: ObjectRef, slices: Sequence[LiveSlice], report: VerificationReport
@@ -137,10 +215,7 @@ class TierVerification:
                 record_count=report.record_count + record_count,
             )
             if damage is not None:
-                report = report._replace(
-                    finding_count=report.finding_count + 1,
-                    findings=(*report.findings, _finding(live, damage))[:MAX_FINDING_COUNT],
-                )
+                report = report.with_findings([_finding(live, damage)])
         return report
 
     def _verify_twice(
@@ -160,7 +235,7 @@ class TierVerification:
         return 0, damage
 
     def _is_live(self, live: LiveSlice) -> bool:
-        state = self._metadata.refresh()
+        state = newest_state(self._metadata)
         return live.object_name in state.objects
 
     def _verify_slice(self, store: ObjectStore, ref: ObjectRef, live: LiveSlice) -> int:
@@ -170,7 +245,7 @@ class TierVerification:
             raise StoreCorruptError(
                 "the directory of an object does not have the slice that was committed; restore the object",
                 name=ref.name,
-                partition=entry.topic_id_partition,
+                **entry.topic_id_partition.error_fields,
             )
         key = layout.data_key(ref.name)
         record_count = 0
@@ -184,6 +259,11 @@ class TierVerification:
             with contextlib.closing(store.open_range(key, keys.position, keys.size_bytes)) as stream:
                 verify_key_stream(stream.read, keys, entry.record_count)
         return record_count
+
+
+def _no_directory(_: ObjectRef) -> Sequence[SliceEntry]:
+    """The documents are read, and their commits are not applied."""
+    return ()
 
 
 def _verify_row(row: Buffer, entry: SliceEntry) -> int:
@@ -225,4 +305,5 @@ def _finding(live: LiveSlice, damage: LogStoreError) -> VerificationFinding:
         base_offset=live.base_offset,
         end_offset=live.end_offset,
         reason=str(damage),
+        kind=FindingKind.MISSING if isinstance(damage, ObjectNotFoundError) else FindingKind.DAMAGED,
     )

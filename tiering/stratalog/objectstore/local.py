@@ -163,6 +163,10 @@ class LocalObjectStore:
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Does nothing: there are no unfinished uploads here."""
 
+    def remarks(self) -> Sequence[str]:
+        """None: a deleted object is gone."""
+        return ()
+
     def close(self) -> None:
         """Does nothing: nothing is held between calls."""
 

@@ -128,6 +128,10 @@ class MemoryObjectStore:
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Does nothing: there are no unfinished uploads here."""
 
+    def remarks(self) -> Sequence[str]:
+        """None: a deleted object is gone."""
+        return ()
+
     def close(self) -> None:
         """Does nothing: the objects stay readable, for a test to read them afterwards."""
 

@@ -1,6 +1,6 @@
 """The protocol of object stores.
 
-Ten methods, chosen so that S3, a local directory and memory can keep the same promises
+Eleven methods, chosen so that S3, a local directory and memory can keep the same promises
 (``stratalog.testing.object_store_contract`` checks them):
 
 * An object appears whole or not at all. A read that follows a finished write returns it.
@@ -86,7 +86,8 @@ class ObjectStore(Protocol):
         ...
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        """Store an object from consecutive parts, without joining them; multipart above `part_bytes`.
+        """Store a data object from consecutive parts, without joining them; multipart above `part_bytes`.
+        Only these objects get the storage class that a store is configured for.
 
         Each part is taken once, in order. Memory holds at most `part_bytes` and one part.
         """
@@ -122,7 +123,10 @@ class ObjectStore(Protocol):
         ...
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Delete objects, in bulk requests of at most 1,000. A missing object is no error."""
+        """Delete objects, in bulk requests of at most 1,000. A missing object is no error.
+
+        Raises DeletionRefusedError with the keys that the store keeps, once all others are deleted.
+        """
         ...
 
     def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
@@ -135,6 +139,11 @@ class ObjectStore(Protocol):
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         """Discard an unfinished multipart upload and its parts. One that is over is no error."""
+        ...
+
+    def remarks(self) -> Sequence[str]:
+        """Sentences for the operator about a store that keeps deleted data; empty if it is not known to.
+        Raises no StoreError."""
         ...
 
     def close(self) -> None:

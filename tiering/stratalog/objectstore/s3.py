@@ -12,29 +12,28 @@ Every wait is bounded: connecting, each silence of the server, and the whole cal
 no piece is awaited. A stream lives as long as its reader, with the same bound on each silence.
 
 Differences from boto3's defaults: Request and response checksums only `when_required`, because botocore would
-choose one for us and some servers fail on it in ranges and errors. Instead every write carries its CRC-32C,
-which S3, MinIO and SeaweedFS verify and others ignore. No `Expect: 100-continue`, which costs a round trip.
-The body is not hashed into the signature where TLS or the loopback interface protects it already. Large
-objects are sent in windows, one for each part of a multipart upload; each is read once from its source and
-held until the server has it. Bodies are read in pieces of 1 MiB. Bytes are counted here, so that an early end
-is always detected.
+choose one for us and some servers fail on it in ranges and errors. Instead every write carries its CRC-32C
+(or what `S3Settings.checksum` says), which S3, MinIO and SeaweedFS verify and others ignore. No `Expect:
+100-continue`, which costs a round trip. The body is not hashed into the signature where TLS or the loopback
+interface protects it already. Large objects are sent in windows, one for each part of a multipart upload;
+each is read once from its source and held until the server has it. Bodies are read in pieces of 1 MiB. Bytes
+are counted here, so that an early end is always detected.
 """
 
 from __future__ import annotations
 
-import base64
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 import boto3
 import botocore.session
-import crc32c
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.config import Config
 from botocore.exceptions import (
@@ -59,6 +58,7 @@ from urllib3.exceptions import HTTPError
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
+    DeletionRefusedError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreError,
@@ -77,17 +77,28 @@ from stratalog.objectstore.protocol import (
     StoredObject,
     UnfinishedUpload,
 )
+from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
 from stratalog.objectstore.s3_errors import error_of_answer
+from stratalog.objectstore.s3_request_options import S3RequestOptions
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
-    from types_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef, ObjectTypeDef
+    from types_boto3_s3.type_defs import (
+        CompletedPartTypeDef,
+        GetObjectOutputTypeDef,
+        ObjectIdentifierTypeDef,
+        ObjectTypeDef,
+    )
 
 _READ_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 5 << 20
 _MAX_PARTS: Final = 10_000
 _KEYS_PER_DELETE: Final = 1000
+# Codes of servers for an object of a bulk deletion that they keep: AWS, and MinIO for a locked one.
+_REFUSED_DELETIONS: Final = frozenset({"AccessDenied", "InvalidRequest", "ObjectLocked"})
+
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
 
 # No usable credentials were found, as opposed to credentials that the server refuses.
 _CREDENTIAL_ERRORS: Final = (
@@ -150,6 +161,7 @@ class S3ObjectStore:
         """
         self._clock = clock
         self._settings = settings
+        self._options = S3RequestOptions(settings)
         self._bucket = settings.bucket
         self._root = settings.root
         self._on_request = on_request
@@ -183,7 +195,7 @@ class S3ObjectStore:
 
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
         assert if_match is None or not if_absent, "a write has one precondition"
-        conditions: dict[str, Any] = {}
+        conditions: dict[str, str] = {}
         if if_match is not None:
             conditions["IfMatch"] = if_match
         if if_absent:
@@ -196,7 +208,7 @@ class S3ObjectStore:
         windows = part_windows(parts, part_bytes)
         first, is_last = next(windows)
         if is_last:
-            return self._put_whole(key, first, {})
+            return self._put_whole(key, first, {}, self._options.of_data_object)
         return self._put_multipart(key, chain([first], (window for window, _ in windows)))
 
     def get(self, key: str) -> StoredObject:
@@ -250,22 +262,49 @@ class S3ObjectStore:
         return list_in_key_order(self._list_page, check_prefix(prefix), start_after)
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        names = [self._name(key) for key in keys]
-        for first in range(0, len(names), _KEYS_PER_DELETE):
-            with self._call():
-                answer = self._client.delete_objects(
-                    Bucket=self._bucket,
-                    Delete={
-                        "Objects": [{"Key": name} for name in names[first : first + _KEYS_PER_DELETE]],
-                        "Quiet": True,
-                    },
-                )
-            for refused in answer.get("Errors", []):
-                code = refused.get("Code", "")
-                if code not in ("NoSuchKey", "NotFound"):
-                    key = refused.get("Key", "").removeprefix(self._root)
-                    status = 403 if code == "AccessDenied" else 500
-                    raise error_of_answer(status, code, key=key, store=self.url)
+        refused: dict[str, str] = {}
+        batch: list[ObjectIdentifierTypeDef] = []
+        for key in keys:
+            batch += self._deletions(key)
+            while len(batch) >= _KEYS_PER_DELETE:
+                refused |= self._delete_batch(batch[:_KEYS_PER_DELETE])
+                del batch[:_KEYS_PER_DELETE]
+        if batch:
+            refused |= self._delete_batch(batch)
+        if refused:
+            key, code = next(iter(refused.items()))
+            raise DeletionRefusedError(
+                "the store refuses to delete objects; if they are not locked, allow the server to delete",
+                keys=tuple(refused),
+                key=key,
+                refused_count=len(refused),
+                store=self.url,
+                store_code=code,
+            )
+
+    def _deletions(self, key: str) -> Sequence[ObjectIdentifierTypeDef]:
+        """The identifiers to delete, so that the object is gone: its name, or all of its versions."""
+        name = self._name(key)
+        if not self._settings.deletes_versions:
+            return ({"Key": name},)
+        with self._call(key):
+            return tuple(versions_of(self._client, self._bucket, name))
+
+    def _delete_batch(self, batch: Sequence[ObjectIdentifierTypeDef]) -> dict[str, str]:
+        """Delete; returns the server's code for each key that it keeps. Raises StoreError for any other
+        failure."""
+        with self._call():
+            answer = self._client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": list(batch), "Quiet": True}
+            )
+        refused: dict[str, str] = {}
+        for failed in answer.get("Errors", []):
+            code, key = failed.get("Code", ""), failed.get("Key", "").removeprefix(self._root)
+            if code in _REFUSED_DELETIONS:
+                refused[key] = code[:64]
+            elif code not in ("NoSuchKey", "NoSuchVersion", "NotFound"):
+                raise error_of_answer(500, code, key=key, store=self.url)
+        return refused
 
     def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
         check_prefix(prefix)
@@ -303,11 +342,42 @@ class S3ObjectStore:
             if error.fields.get("store_code") not in ("NoSuchUpload", "NoSuchKey"):
                 raise
 
+    def make_bucket(self) -> None:
+        """Make the bucket, unless it is there: for servers on this machine. Nothing else makes one. Raises
+        StoreError."""
+        try:
+            with self._call():
+                self._client.create_bucket(Bucket=self._bucket)
+        except StoreError as error:
+            if error.fields.get("store_code") not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                raise
+
+    def remarks(self) -> Sequence[str]:
+        # Many servers and policies do not let a store look at its bucket, and nothing depends on it.
+        versioning, has_object_lock = "", False
+        with suppress(StoreError), self._call():
+            versioning = self._client.get_bucket_versioning(Bucket=self._bucket).get("Status", "")
+        if versioning:
+            with suppress(StoreError), self._call():
+                lock = self._client.get_object_lock_configuration(Bucket=self._bucket)
+                has_object_lock = lock["ObjectLockConfiguration"].get("ObjectLockEnabled") == "Enabled"
+        return bucket_remarks(
+            versioning,
+            has_object_lock=has_object_lock,
+            deletes_versions=self._settings.deletes_versions,
+        )
+
     def close(self) -> None:
         for client in (self._first_client, self._patient_client, self._client_once):
             client.close()
 
-    def _put_whole(self, key: str, window: Sequence[memoryview], conditions: dict[str, Any]) -> str:
+    def _put_whole(
+        self,
+        key: str,
+        window: Sequence[memoryview],
+        conditions: Mapping[str, str],
+        options: Mapping[str, str] = _NO_OPTIONS,
+    ) -> str:
         client = self._client_once if conditions else self._client
         size = sum(view.nbytes for view in window)
         with self._call(key, self._deadline(size), is_conditional_write=bool(conditions)):
@@ -316,8 +386,7 @@ class S3ObjectStore:
                 Key=self._name(key),
                 Body=self._body(window),
                 ContentLength=size,
-                ChecksumCRC32C=_crc32c(window),
-                **conditions,
+                **cast("Any", {**self._options.checksum(window), **conditions, **options}),
             )
             return answer["ETag"]
 
@@ -326,7 +395,9 @@ class S3ObjectStore:
         deadline = self._deadline()
         with self._call(key, deadline):
             upload_id = self._client.create_multipart_upload(
-                Bucket=bucket, Key=name, ChecksumAlgorithm="CRC32C"
+                Bucket=bucket,
+                Key=name,
+                **cast("Any", {**self._options.of_multipart_upload, **self._options.of_data_object}),
             )["UploadId"]
         try:
             completed = [
@@ -348,7 +419,7 @@ class S3ObjectStore:
         self, key: str, upload_id: str, number: int, window: Sequence[memoryview], deadline: CallDeadline
     ) -> CompletedPartTypeDef:
         assert number <= _MAX_PARTS, "S3 takes no more parts: an object of this size needs larger ones"
-        checksum, size = _crc32c(window), sum(view.nbytes for view in window)
+        checksum, size = self._options.checksum(window), sum(view.nbytes for view in window)
         deadline.extend(size / self._settings.least_bytes_per_s)
         with self._call(key, deadline):
             answer = self._client.upload_part(
@@ -358,9 +429,12 @@ class S3ObjectStore:
                 PartNumber=number,
                 Body=self._body(window),
                 ContentLength=size,
-                ChecksumCRC32C=checksum,
+                **cast("Any", checksum),
             )
-            return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32C": checksum}
+            part: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
+            if "ChecksumCRC32C" in checksum:
+                part["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
+            return part
 
     def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
         size = answer["ContentLength"]
@@ -443,6 +517,7 @@ class S3ObjectStore:
         effective_config: Any = client.meta.config
         effective_config.s3["payload_signing_enabled"] = not is_protected(client.meta.endpoint_url)
         client.meta.events.unregister("before-call.s3", add_expect_header)
+        self._options.register(client.meta.events)
         client.meta.events.register("before-send.s3", self._before_request)
         client.meta.events.register("response-received.s3", self._after_attempt)
         return client
@@ -534,14 +609,6 @@ def _profile_files() -> list[str]:
 
 def _status(error: ClientError) -> int:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-
-
-def _crc32c(window: Sequence[memoryview]) -> str:
-    """The checksum of a window in the form of S3's header: big-endian, in base64."""
-    value = 0
-    for view in window:
-        value = crc32c.crc32c(view, value)
-    return base64.b64encode(value.to_bytes(4, "big")).decode("ascii")
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from stratalog.base.errors import (
+    ObjectArchivedError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreAccessDeniedError,
@@ -76,6 +77,18 @@ def error_of_answer(
     if code in _REGION_CODES or status in (301, 307, 308):
         return StoreNotUsableError(
             "the bucket is in another region or at another endpoint; correct them", **answer
+        )
+    if code == "InvalidObjectState" and key:
+        return ObjectArchivedError(
+            "the object is archived, so that it cannot be read; restore it (`aws s3api restore-object`) and"
+            " end the bucket's lifecycle rule or archive tier that took it there",
+            **answer,
+        )
+    if code.startswith("KMS."):
+        return StoreAccessDeniedError(
+            "the store cannot use the key that encrypts its objects; enable the key in KMS, or correct"
+            " sse-key in the store's url",
+            **answer,
         )
     if code in _ACCESS_CODES or status in (401, 403):
         return StoreAccessDeniedError(

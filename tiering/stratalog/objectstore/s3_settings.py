@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -17,8 +18,25 @@ from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.objectstore.object_key import check_key
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
-_QUERY_NAMES: Final = ("endpoint", "region", "addressing", "profile")
-_ADDRESSINGS: Final = ("auto", "path", "virtual")
+_DIRECTORY_BUCKET: Final = "--x-s3"
+_ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "addressing": ("auto", "path", "virtual"),
+    "sse": ("AES256", "aws:kms", "aws:kms:dsse"),
+    "sse-bucket-key": ("true", "false"),
+    "checksum": ("crc32c", "md5", "none"),
+    "request-payer": ("requester",),
+    "versions": ("keep", "delete"),
+}
+_PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "sse-key": (re.compile(r"[A-Za-z0-9:/_-]{1,2048}"), "the id, alias or ARN of a key"),
+    "storage-class": (
+        re.compile(r"[A-Z][A-Z0-9_]{1,63}"),
+        "STANDARD_IA, INTELLIGENT_TIERING, GLACIER_IR or another class without an archive",
+    ),
+    "bucket-owner": (re.compile(r"[0-9]{12}"), "the 12 digits of an account"),
+}
+_QUERY_NAMES: Final = ("endpoint", "region", "profile", *_CHOICES, *_PATTERNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +54,24 @@ class S3Settings:
     """`path` (endpoint/bucket/key), `virtual` (bucket.endpoint/key); `auto`: `path` with an endpoint."""
     profile: str | None = None
     """A section of `~/.aws/config`; None for `AWS_PROFILE` or the default."""
+    encryption: str | None = None
+    """`AES256`, `aws:kms` or `aws:kms:dsse`, for all objects; None for the bucket's own default."""
+    encryption_key_id: str | None = None
+    """Id, alias or ARN of a KMS key; None for the account's default key."""
+    uses_bucket_key: bool = False
+    """One data key of KMS for many objects, which saves most requests to KMS."""
+    storage_class: str | None = None
+    """Storage class of data objects; metadata is always `STANDARD`. Never an archive, which answers no
+    reads."""
+    checksum: str = "crc32c"
+    """`crc32c`; `md5` or `none` for servers that refuse the newer headers. Object Lock needs one."""
+    bucket_owner: str | None = None
+    """Account that must own the bucket, else all requests are refused: a name alone could be taken by
+    others."""
+    requester_pays: bool = False
+    """The bucket's requests are paid by the account of the credentials."""
+    deletes_versions: bool = False
+    """Delete every version of an object, for good. Otherwise a bucket with versioning keeps them."""
     access_key_id: str | None = field(default=None, repr=False)
     """With `secret_access_key`, replaces boto3's chain, for embedding and tests. Never taken from a URL."""
     secret_access_key: str | None = field(default=None, repr=False)
@@ -58,7 +94,7 @@ class S3Settings:
 
     @classmethod
     def from_url(cls, url: str) -> S3Settings:
-        """Parse `s3://bucket/prefix?endpoint=URL&region=NAME&addressing=path|virtual&profile=NAME`.
+        """Parse `s3://bucket/prefix?NAME=VALUE&...`; docs/stores.md lists the names.
 
         Raises InvalidConfigError without the query, which may contain a secret.
         """
@@ -72,6 +108,13 @@ class S3Settings:
                 allowed="s3://bucket/prefix?endpoint=URL, with a bucket name of 2 to 63 letters, "
                 "digits, dots, dashes and underscores",
             )
+        if parts.netloc.endswith(_DIRECTORY_BUCKET):
+            raise InvalidConfigError(
+                "a directory bucket (S3 Express) cannot hold a store: it keeps objects in one zone only, and"
+                " cannot list names behind a given one; use a general purpose bucket",
+                name="store",
+                value=shown,
+            )
         query = _query_of(parts, shown)
         return cls(
             bucket=parts.netloc,
@@ -80,6 +123,14 @@ class S3Settings:
             region=query.get("region"),
             addressing=query.get("addressing", "auto"),
             profile=query.get("profile"),
+            encryption=query.get("sse"),
+            encryption_key_id=query.get("sse-key"),
+            uses_bucket_key=query.get("sse-bucket-key") == "true",
+            storage_class=query.get("storage-class"),
+            checksum=query.get("checksum", "crc32c"),
+            bucket_owner=query.get("bucket-owner"),
+            requester_pays="request-payer" in query,
+            deletes_versions=query.get("versions") == "delete",
         )
 
     @property
@@ -126,14 +177,29 @@ def _query_of(parts: SplitResult, shown: str) -> dict[str, str]:
         values[name] = value
     if "endpoint" in values:
         check_endpoint(values["endpoint"])
-    if values.get("addressing", "auto") not in _ADDRESSINGS:
+    for name, value in values.items():
+        _check_value(name, value)
+    if {"sse-key", "sse-bucket-key"} & values.keys() and not values.get("sse", "").startswith("aws:kms"):
         raise InvalidConfigError(
-            "there is no such addressing style; choose an allowed one",
-            name="addressing",
-            value=values["addressing"],
-            allowed=", ".join(_ADDRESSINGS),
+            "a key of KMS needs sse=aws:kms in the store's url; add it", name="sse", allowed="aws:kms"
         )
     return values
+
+
+def _check_value(name: str, value: str) -> None:
+    """Raise InvalidConfigError if the option of this name does not take the value."""
+    choices = _CHOICES.get(name)
+    pattern, allowed = _PATTERNS.get(name, (None, ""))
+    if choices is not None and value not in choices:
+        allowed = ", ".join(choices)
+    elif pattern is None or (pattern.fullmatch(value) is not None and value not in _ARCHIVES):
+        return
+    raise InvalidConfigError(
+        "an option of the store's url does not take this value; choose an allowed one",
+        name=name,
+        value=value[:64],
+        allowed=allowed,
+    )
 
 
 def check_endpoint(endpoint: str) -> None:

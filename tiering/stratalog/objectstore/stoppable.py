@@ -92,6 +92,10 @@ class StoppableObjectStore:
         self._stop.check()
         self._inner.abort_upload(upload)
 
+    def remarks(self) -> Sequence[str]:
+        self._stop.check()
+        return self._inner.remarks()
+
     def close(self) -> None:
         self._inner.close()
 

@@ -6,8 +6,8 @@ number of zstd, so a reader can tell them apart.
 
 Each object names its format and carries two versions: the lowest version whose software may read it, and the
 lowest whose software may change it (fold it, or put a commit on top). A new field raises neither version,
-because unknown fields are kept on a rewrite (`JsonFields.unknown`). A new action that changes what is live
-raises both.
+because unknown fields are kept on a rewrite (`JsonFields.unknown`). The versions of a head are the metadata
+version that is finalized, see `metadata_version`; those of all other objects are `FORMAT_VERSION`.
 
 `decode_document` limits how much it decompresses. `JsonFields` returns values of the promised type or raises
 StoreCorruptError, whatever the bytes are.
@@ -57,38 +57,44 @@ def encode_text(text: str) -> bytes:
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(data)
 
 
-def decode_document(data: bytes, what: str, *, format_name: str) -> JsonFields:
+def decode_document(
+    data: bytes, what: str, *, format_name: str, supported_version: int = FORMAT_VERSION
+) -> JsonFields:
     """Parse a stored object of this format. `what` names the object in messages.
 
     Raises StoreCorruptError, or StoreNotUsableError if only newer software may read it.
     """
-    return decode_fields(stored_text(data, what), what, format_name=format_name)
+    return decode_fields(
+        stored_text(data, what), what, format_name=format_name, supported_version=supported_version
+    )
 
 
-def decode_fields(text: str, what: str, *, format_name: str) -> JsonFields:
+def decode_fields(
+    text: str, what: str, *, format_name: str, supported_version: int = FORMAT_VERSION
+) -> JsonFields:
     """Parse the text of a JSON object that names its format and versions. Raises as `decode_document`."""
     fields = _parse_text(text, what)
     if fields.text("format") != format_name:
         raise fields.fault("format", format_name)
     version = fields.integer("read_version", minimum=1)
-    if version > FORMAT_VERSION:
+    if version > supported_version:
         raise StoreNotUsableError(
             "this was written for newer software; upgrade before reading it",
             what=what,
             read_version=version,
-            supported_version=FORMAT_VERSION,
+            supported_version=supported_version,
         )
     return fields
 
 
-def require_writable(write_version: int, what: str) -> None:
+def require_writable(write_version: int, what: str, supported_version: int = FORMAT_VERSION) -> None:
     """Raise StoreNotUsableError if only newer software may put a commit on top."""
-    if write_version > FORMAT_VERSION:
+    if write_version > supported_version:
         raise StoreNotUsableError(
             "only newer software may write here; upgrade, or go on reading",
             what=what,
             write_version=write_version,
-            supported_version=FORMAT_VERSION,
+            supported_version=supported_version,
         )
 
 

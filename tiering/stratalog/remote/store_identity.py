@@ -70,13 +70,17 @@ class StoreIdentity:
         """
         assert shard_count is None or 1 <= shard_count <= MAX_SHARD_COUNT, "settings are checked at the edge"
         identity = StoreIdentity.find(store) or _create(store, StoreIdentity(ids.uuid(), shard_count or 1))
-        if shard_count is not None and identity.shard_count != shard_count:
+        identity.require_shard_count(shard_count)
+        return identity
+
+    def require_shard_count(self, shard_count: int | None) -> None:
+        """Raise StoreNotUsableError if the store has another number of shards than this one, if any."""
+        if shard_count is not None and self.shard_count != shard_count:
             raise StoreNotUsableError(
                 "the number of shards is fixed when a store is created; use the store's number",
                 shard_count=shard_count,
-                store_shard_count=identity.shard_count,
+                store_shard_count=self.shard_count,
             )
-        return identity
 
     def encode(self) -> bytes:
         return encode_document(

@@ -34,7 +34,7 @@ _COLUMNS = (
 _COMMANDS = {
     "dump": (
         "log_dump.dump_command:dump",
-        "Print the files of a log; needs no server.",
+        "Print the files of a log or of a store; needs no server.",
     ),
     "offsets": (
         "commands.log_offsets_command:offsets",

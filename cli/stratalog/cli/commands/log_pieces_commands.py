@@ -81,7 +81,8 @@ def segments(topic: str, partitions: tuple[int, ...], as_json: bool, server: str
 def slices(topic: str, partitions: tuple[int, ...], as_json: bool, server: str) -> None:
     """List the slices of the partitions of TOPIC in the store.
 
-    A slice is the part of an object that has the records of one partition.
+    A slice is the part of an object that has the records of one partition. One without an object stands for
+    records that never reached the store and are lost, with the reason.
 
     \b
     Example: stratalog log slices orders --partition 0
@@ -100,7 +101,7 @@ def slices(topic: str, partitions: tuple[int, ...], as_json: bool, server: str) 
                 ByteSize(one.size_bytes),
                 one.record_count,
                 utc_time(one.max_timestamp_ms),
-                one.object_name,
+                f"none: {one.gap_reason}" if one.gap_reason else one.object_name,
             )
             for number, many in found.items()
             for one in many

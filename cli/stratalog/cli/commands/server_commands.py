@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -17,13 +21,14 @@ from stratalog.cli.int_ranges import (
     MEMORY_MIB,
     SECONDS,
     SECONDS_OR_NEVER,
+    shard_numbers,
     silence_seconds,
 )
 from stratalog.cli.options import (
     config_option,
-    data_dir_option,
     environment_option,
     json_option,
+    require_unicode,
     require_unicode_each,
     server_option,
     store_option,
@@ -41,8 +46,37 @@ def server() -> None:
     """Run a server, and describe one."""
 
 
+def _require_data_dir(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not value and not context.params.get("read_only"):
+        raise click.MissingParameter(ctx=context, param=parameter)
+    return require_unicode(context, parameter, value)
+
+
 @server.command()
-@data_dir_option
+@environment_option(
+    "--data-dir",
+    callback=_require_data_dir,
+    default="",
+    metavar="DIR",
+    help="The directory of local logs; created if it is missing. One process at a time uses it. Required"
+    " without --read-only.",
+)
+@environment_option(
+    "--read-only",
+    is_flag=True,
+    is_eager=True,
+    default=False,
+    help="Serve the tiered records of the store beside its owner, and change nothing. Needs --store; keeps no"
+    " local logs.",
+)
+@environment_option(
+    "--follow-interval",
+    "follow_s",
+    type=SECONDS,
+    default=2,
+    metavar="SECONDS",
+    help="Seconds between looks at the store for news, with --read-only.",
+)
 @environment_option(
     "--log-dir",
     "log_dirs",
@@ -72,6 +106,23 @@ def server() -> None:
     help="Serve metrics for Prometheus at this address, over HTTP; off by default.",
 )
 @store_option
+@environment_option(
+    "--shards",
+    "shard_count",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    metavar="COUNT",
+    help="Number of shards of a new store, fixed for good: one for each server that is to share it. An"
+    " existing store must have it. 0 is the store's own, and 1 for a new one.",
+)
+@environment_option(
+    "--own-shards",
+    callback=shard_numbers,
+    default="",
+    metavar="NUMBERS",
+    help="Numbers of the shards to claim and serve, for example 0,2. Other servers of the store serve the"
+    " others. Default: all.",
+)
 @environment_option(
     "--compaction-interval",
     "compaction_s",
@@ -143,11 +194,15 @@ def server() -> None:
 )
 def start(  # noqa: PLR0913 - click passes each option by name
     data_dir: str,
+    read_only: bool,
+    follow_s: int,
     log_dirs: tuple[str, ...],
     listen: str,
     advertise: str,
     metrics_listen: str,
     store_url: str,
+    shard_count: int,
+    own_shards: tuple[int, ...],
     compaction_s: int,
     upload_s: int,
     history_days: int,
@@ -165,32 +220,39 @@ def start(  # noqa: PLR0913 - click passes each option by name
     Examples:
       stratalog server start --data-dir /data --store s3://bucket/prefix
       stratalog server start --data-dir /data --log-dir /disk2 --log-level warning
+      stratalog server start --read-only --store s3://bucket/prefix
     """
     from stratalog.server.app import serve
     from stratalog.server.configuration.properties_file import read_properties
     from stratalog.server.configuration.settings import ServerSettings
 
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    if log_level == "info":
-        # It logs the source of its credentials again and again, which is only of interest with `debug`.
-        logging.getLogger("botocore").setLevel(logging.WARNING)
-    settings = ServerSettings(
-        data_dir=data_dir,
-        log_dirs=log_dirs,
-        listen=listen,
-        advertise=advertise,
-        metrics_listen=metrics_listen,
-        store_url=store_url,
-        compaction_ms=compaction_s * 1000,
-        upload_ms=upload_s * 1000,
-        history_ms=history_days * 24 * 60 * 60 * 1000,
-        max_silence_ms=max_silence_s * 1000,
-        max_request_memory_bytes=max_request_memory_mib << 20,
-        metadata_cache_bytes=metadata_cache_mib << 20,
-        config={**read_properties(config_file), **config} if config_file else config,
-    )
-    logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
-    serve(settings, _announce)
+    if read_only and not store_url:
+        raise click.UsageError("--read-only needs --store: the URL of the owner's store")
+    _log_to_stderr(log_level)
+    with _directory(data_dir, read_only=read_only) as directory:
+        settings = ServerSettings(
+            data_dir=directory,
+            log_dirs=log_dirs,
+            listen=listen,
+            advertise=advertise,
+            metrics_listen=metrics_listen,
+            store_url=store_url,
+            shard_count=shard_count,
+            own_shards=own_shards,
+            compaction_ms=compaction_s * 1000,
+            upload_ms=upload_s * 1000,
+            history_ms=history_days * 24 * 60 * 60 * 1000,
+            max_silence_ms=max_silence_s * 1000,
+            max_request_memory_bytes=max_request_memory_mib << 20,
+            metadata_cache_bytes=metadata_cache_mib << 20,
+            config={**read_properties(config_file), **config} if config_file else config,
+        )
+        if read_only:
+            settings = dataclasses.replace(
+                settings, log_dirs=(), read_only=True, head_refresh_ms=follow_s * 1000, max_silence_ms=0
+            )
+        logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
+        serve(settings, _announce)
 
 
 @server.command()
@@ -218,7 +280,7 @@ def info(as_json: bool, server: str) -> None:
         ("uptime", str(timedelta(seconds=response.uptime_ms // 1000))),
         ("store", response.store_url),
         ("store id", response.store_id),
-        ("shards", ", ".join(shards) or "none: another server has taken over"),
+        ("shards", ", ".join(shards) or "none: another server owns them"),
         ("largest append request", ByteSize(limits.max_request_bytes)),
         ("largest answer to a fetch", ByteSize(limits.max_fetch_bytes)),
         ("longest wait of a fetch, ms", limits.max_fetch_wait_ms),
@@ -227,6 +289,26 @@ def info(as_json: bool, server: str) -> None:
         ("memory of requests", ByteSize(limits.max_request_memory_bytes)),
     ]
     print_table(("WHAT", "VALUE"), [(name, None if cell is None else str(cell)) for name, cell in rows])
+
+
+def _log_to_stderr(log_level: str) -> None:
+    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    if log_level == "info":
+        # It logs the source of its credentials again and again, which is only of interest with `debug`.
+        logging.getLogger("botocore").setLevel(logging.WARNING)
+
+
+@contextmanager
+def _directory(data_dir: str, *, read_only: bool) -> Generator[str]:
+    """The data directory; for a read-only server an empty one in it, or else among the temporary files,
+    which goes with the server."""
+    if not read_only:
+        yield data_dir
+        return
+    if data_dir:
+        Path(data_dir).mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="stratalog-read-only-", dir=data_dir or None) as directory:
+        yield directory
 
 
 def _announce(server: Server) -> None:

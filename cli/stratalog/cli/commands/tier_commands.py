@@ -1,4 +1,4 @@
-"""`stratalog tier`: state of the object store; uploads, verification, collection at once; pauses."""
+"""`stratalog tier`: state of the object store; uploads, verification, collection now; pauses; versions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stratalog.base.errors import DataDirectoryError, StoreCorruptError
+from stratalog.base.errors import DataDirectoryError, LogStoreError, StoreCorruptError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
+from stratalog.cli.error_line import print_error
+from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import (
@@ -29,7 +31,20 @@ if TYPE_CHECKING:
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
-@click.group()
+_EXIT_UNFINISHED = 2
+_OFFLINE = {
+    "rebuild-head": (
+        "store_repair.rebuild_command:rebuild_head",
+        "Rebuild the lost heads of STORE; needs no server.",
+    ),
+    "restore": (
+        "store_repair.restore_command:restore",
+        "Restore an earlier state of SOURCE as a new store, TARGET.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=_OFFLINE)
 def tier() -> None:
     """Show the object store; upload, verify, collect, pause."""
 
@@ -43,6 +58,7 @@ def status(as_json: bool, server: str) -> None:
     The lines before the first table say what is wrong now, and what to do; there are none if all is well.
 
     \b
+    OWNER     the server that takes calls about the shard
     EPOCH     how many times a server has claimed the shard
     SLICES    parts of partitions; one object has slices of many
     DROPPED   objects that are to be deleted; readers may still use them
@@ -57,6 +73,9 @@ def status(as_json: bool, server: str) -> None:
     WAITS     closed segments that are not yet in the store
     LAG       all local records that are not yet in the store, and the age of
               the oldest of them
+    OLDEST    the partition that has these
+    UPLOADED  how long ago something of it, or else of the topic, was last
+              committed since the start of the server; or paused, disabled
 
     A dash stands for never, and for nothing. --json has all fields: times in milliseconds since 1970, -1 for
     never.
@@ -71,16 +90,17 @@ def status(as_json: bool, server: str) -> None:
     for line in _complaints(answer):
         click.echo(line)
     print_offline(answer.offline_partitions)
-    print_table(("WHAT", "VALUE"), [("store", answer.store_url), ("id of the store", answer.store_id)])
+    rows = [("store", answer.store_url), ("id of the store", answer.store_id)]
+    print_table(("WHAT", "VALUE"), rows + [("about the store", remark) for remark in answer.store_remarks])
     _print_shards(answer.shards)
     _print_passes(answer.passes, answer.time_ms)
-    _print_topics(answer.topics)
+    _print_topics(answer.topics, answer.time_ms)
 
 
 def _complaints(answer: values.TierStatus) -> Iterator[str]:
     """Lines about faults, the worst first."""
     for shard in answer.shards:
-        if shard.takeover is not None:
+        if shard.takeover is not None and not shard.foreign:
             yield _takeover_line(shard.shard, shard.takeover)
     for shard in answer.shards:
         if shard.disk_appends_refused:
@@ -101,12 +121,24 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
 
 
 def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
-    header = ("SHARD", "EPOCH", "COMMITS", "OBJECTS", "SIZE", "SLICES", "DROPPED", "SIZE OF THESE", "SKEW")
+    header = (
+        "SHARD",
+        "OWNER",
+        "EPOCH",
+        "COMMITS",
+        "OBJECTS",
+        "SIZE",
+        "SLICES",
+        "DROPPED",
+        "SIZE OF THESE",
+        "SKEW",
+    )
     print_table(
         (*header, "ANSWERED"),
         [
             (
                 shard.shard,
+                _owner(shard),
                 shard.epoch,
                 shard.commit_count,
                 shard.live_object_count,
@@ -120,6 +152,11 @@ def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
             for shard in shards
         ],
     )
+
+
+def _owner(shard: values.ShardStatus) -> str:
+    """The address of the shard's owner."""
+    return "this server" if shard.takeover is None else shard.takeover.endpoint or "none"
 
 
 def _print_passes(passes: Sequence[values.PassStatus], now_ms: int) -> None:
@@ -153,11 +190,22 @@ def _refusals(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or None
 
 
-def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
+def _print_topics(topics: Sequence[values.TieredTopicStatus], now_ms: int) -> None:
     if not topics:
         return
     print_table(
-        ("TOPIC", "TIERED PARTITIONS", "SLICES", "SIZE", "WAITS", "LAG", "LAG RECORDS", "LAG AGE"),
+        (
+            "TOPIC",
+            "TIERED PARTITIONS",
+            "SLICES",
+            "SIZE",
+            "WAITS",
+            "LAG",
+            "LAG RECORDS",
+            "LAG AGE",
+            "OLDEST",
+            "UPLOADED",
+        ),
         [
             (
                 one.topic,
@@ -168,10 +216,22 @@ def _print_topics(topics: Sequence[values.TieredTopicStatus]) -> None:
                 str(ByteSize(one.lag_bytes)),
                 one.lag_record_count,
                 _age(one.lag_ms),
+                None if one.oldest_partition < 0 else one.oldest_partition,
+                _uploaded(one, now_ms),
             )
             for one in topics
         ],
     )
+
+
+def _uploaded(topic: values.TieredTopicStatus, now_ms: int) -> str | None:
+    """How long ago the partition that waits longest, or else the topic, was uploaded, or why it is not."""
+    if topic.copy_disabled:
+        return "disabled"
+    if topic.paused:
+        return "paused"
+    waits = topic.oldest_partition >= 0
+    return _ago(topic.oldest_partition_upload_ms if waits else topic.last_upload_ms, now_ms)
 
 
 def _takeover_line(shard: int, takeover: values.Takeover) -> str:
@@ -300,28 +360,46 @@ def _alter_pause(server: str, topics: Sequence[str], *, value: bool | None) -> N
 
 @tier.command()
 @click.argument("topics", nargs=-1)
+@click.option("--quick", is_flag=True, help="Read no data: check the metadata, and list the objects.")
 @long_work_options
-def verify(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> None:
-    """Compare tiered data of TOPICS, or all, with the metadata.
-
-    Every checksum and every offset is compared. Damage is shown, and the exit code is 1 then. Ctrl-C leaves
-    the operation running.
+def verify(topics: tuple[str, ...], quick: bool, no_wait: bool, as_json: bool, server: str) -> None:
+    """Check metadata, objects, and the data of TOPICS or all.
 
     \b
-    Example: stratalog tier verify orders
+    damaged  a slice or a document of the metadata is not what was written
+    missing  an object or a document is not in the store
+    hole     offsets that no slice has
+    overlap  offsets that two slices have
+    catalog  a partition that the catalog does not know
+
+    Every checksum and every offset of the data is compared. With --quick the data stays unread; objects are
+    listed, and their sizes compared. Recorded losses and files that no commit refers to are counted; they are
+    no findings. Ctrl-C leaves the operation running.
+
+    Exit code: 0 all is well, 1 there are findings, 2 the verification could not finish.
+
+    \b
+    Examples:
+      stratalog tier verify orders
+      stratalog tier verify --quick
     """
-    result = run_long_work(
-        server,
-        lambda client: client.admin.start_verification(topics),
-        values.VerificationResult,
-        _print_verification,
-        no_wait=no_wait,
-        as_json=as_json,
-    )
+    try:
+        result = run_long_work(
+            server,
+            lambda client: client.admin.start_verification(topics, metadata_only=quick),
+            values.VerificationResult,
+            _print_verification,
+            no_wait=no_wait,
+            as_json=as_json,
+        )
+    except LogStoreError as error:
+        print_error(str(error))
+        raise click.exceptions.Exit(_EXIT_UNFINISHED) from None
     if result is not None and result.finding_count:
         raise StoreCorruptError(
-            "tiered data is damaged; restore the objects from a copy, and delete nothing",
-            slices=result.finding_count,
+            "the store is not as its commits say; restore what is damaged or missing from a copy, and delete"
+            " nothing",
+            findings=result.finding_count,
         )
 
 
@@ -329,14 +407,29 @@ def _print_verification(result: values.VerificationResult) -> None:
     click.echo(
         f"read {counted(result.slice_count, 'slice')} in {counted(result.object_count, 'object')}, "
         f"{ByteSize(result.size_bytes)}, {counted(result.record_count, 'record')}: "
-        f"{counted(result.finding_count, 'slice')} damaged"
+        f"{counted(result.finding_count, 'finding')}"
     )
     for one in result.findings:
+        click.echo(f"{one.kind.value}: {_place_of(one)}: {one.reason}")
+    print_rest(len(result.findings), result.finding_count, "finding")
+    for loss in result.losses:
         click.echo(
-            f"{one.topic}-{one.partition}, offsets {one.base_offset}-{one.end_offset}, object"
-            f" {one.object_name}: {one.reason}"
+            f"recorded gap: partition {loss.partition} of topic {loss.topic_id}, offsets {loss.base_offset}-"
+            f"{loss.end_offset}, {loss.reason}, {utc_time(loss.time_ms) or 'no time'}"
         )
-    print_rest(len(result.findings), result.finding_count, "slice")
+    print_rest(len(result.losses), result.loss_count, "recorded gap")
+    if result.unreferenced_count:
+        click.echo(
+            f"no commit refers to {counted(result.unreferenced_count, 'file')},"
+            f" {ByteSize(result.unreferenced_bytes)}; `stratalog tier collect --dry-run` lists them"
+        )
+
+
+def _place_of(finding: values.VerificationFinding) -> str:
+    if not finding.topic:
+        return f"document {finding.object_name}"
+    offsets = f"{finding.topic}-{finding.partition}, offsets {finding.base_offset}-{finding.end_offset}"
+    return f"{offsets}, object {finding.object_name}" if finding.object_name else offsets
 
 
 @tier.command()
@@ -419,11 +512,46 @@ def _print_collection(result: values.CollectionResult) -> None:
 
 
 @tier.command()
+@click.option("--dry-run", is_flag=True, help="Only show the versions.")
+@json_option
+@server_option
+def finalize(dry_run: bool, as_json: bool, server: str) -> None:
+    """Finalize the metadata version: there is no way back.
+
+    After an upgrade the server does without the new actions of the metadata, so that the former version of
+    Stratalog may come back. This ends that: the server uses all that it knows, and older software, Spark jobs
+    and compactors among it, can neither read nor write the store any more.
+
+    \b
+    Examples:
+      stratalog tier finalize --dry-run
+      stratalog tier finalize
+    """
+    answer = with_client(server, lambda client: client.admin.finalize_metadata(dry_run=dry_run))
+    if as_json:
+        print_json(value_document(answer))
+        return
+    click.echo(f"the server supports metadata version {answer.supported_metadata_version}")
+    print_table(
+        ("HEAD", "WAS", "WOULD BE" if dry_run else "IS", "WAITS BECAUSE"),
+        [
+            (
+                "catalog" if one.shard < 0 else f"shard {one.shard}",
+                one.old_metadata_version,
+                one.new_metadata_version,
+                one.reason or None,
+            )
+            for one in answer.heads
+        ],
+    )
+
+
+@tier.command()
 @click.option("--empty", is_flag=True, help="Empty the caches first.")
 @json_option
 @server_option
 def caches(empty: bool, as_json: bool, server: str) -> None:
-    """Show the caches of tiered data in the server's memory.
+    """Show the caches of tiered data in the server's memory and on its disk.
 
     \b
     Examples:
@@ -441,7 +569,7 @@ def caches(empty: bool, as_json: bool, server: str) -> None:
         ("SHARD", "CACHE", "ENTRIES", "SIZE", "CAPACITY", "HITS", "MISSES"),
         [
             (
-                one.shard,
+                "all" if one.shard < 0 else one.shard,
                 one.contents,
                 one.entry_count,
                 str(ByteSize(one.size_bytes)),

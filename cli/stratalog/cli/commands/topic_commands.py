@@ -106,6 +106,8 @@ def describe(names: tuple[str, ...], shows_defaults: bool, as_json: bool, server
         entry, sources = described.topic, described.sources
         click.echo(f"{entry.name}  id {entry.topic_id}  {counted(entry.partition_count, 'partition')}")
         print_offline(entry.offline_partitions)
+        if left_count := entry.offline_partition_count - len(entry.offline_partitions):
+            click.echo(f"  {left_count} more are offline; `stratalog log describe {entry.name}` has all")
         if text := skew_text(described.logs):
             click.echo(f"  {text}")
         rows = [

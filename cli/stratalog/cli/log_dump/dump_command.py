@@ -1,25 +1,43 @@
-"""`stratalog log dump`: prints the files of a log from the disk, without a server."""
+"""`stratalog log dump`: prints the files of a log or of a store, without a server."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 import click
 
-from stratalog.base.errors import CorruptRecordError, DataDirectoryError
+from stratalog.base.errors import CorruptRecordError, DataDirectoryError, InvalidRequestError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.int_ranges import COUNT, OFFSET
 from stratalog.cli.log_dump.dump_printers import JsonDump, TextDump
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpOptions
 from stratalog.cli.log_dump.file_kinds import KnownFile, known_file, known_files_in
+from stratalog.cli.log_dump.store_files import StoreFile, split_path, store_file, store_files
 from stratalog.cli.options import json_option
 from stratalog.cli.output import counted
+from stratalog.objectstore.object_key import is_key
+from stratalog.objectstore.open_store import open_store
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.store_layout import IDENTITY_KEY
+
+
+class _PlaceType(click.Path):
+    """A path that exists, or the URL of a store."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        return value if "://" in str(value) else super().convert(value, param, ctx)
 
 
 @click.command()
-@click.argument("file", type=click.Path(exists=True))
+@click.argument("file", type=_PlaceType(exists=True))
+@click.option(
+    "--key", default="", metavar="KEY", help="The key of a file in the store, or of a folder there."
+)
 @click.option("--records", "with_records", is_flag=True, help="Also print the records of each batch.")
 @click.option(
     "--index-sanity-check",
@@ -40,18 +58,24 @@ from stratalog.cli.output import counted
 @json_option
 def dump(
     file: str,
+    key: str,
     with_records: bool,
     compares_indexes: bool,
     from_offset: int,
     max_count: int | None,
     as_json: bool,
 ) -> None:
-    """Print the files of a log; needs no server.
+    """Print the files of a log or of a store; needs no server.
 
     FILE is one file of a log, or a directory of such files. The command knows a file by its name: a segment
     (.log), an index (.index, .timeindex, .txnindex), the seal of these indexes (.seal), a producer snapshot
     (.snapshot), leader-epoch-checkpoint, partition.metadata, a checkpoint of a log directory, its manifest,
     its meta.properties, or its claims of a shard (claims-0000). It changes nothing.
+
+    FILE may also be the URL of an object store (s3://…, file://…), with the --key of a file in it, or a
+    path in the directory of a store: its identity, a head, a checkpoint or a page of one, history, or an
+    object, of which it prints header, footer and directory. Without a key it prints the identity and all
+    heads. Hash keys of topics are secret, and never printed.
 
     If a server is writing, the last batch may be incomplete, and the index files of the active segment are
     not reliable.
@@ -63,18 +87,19 @@ def dump(
     Examples:
       stratalog log dump /data/orders-0
       stratalog log dump --records --offset 5 --max 1 /data/orders-0
+      stratalog log dump s3://bucket/prefix --key shards/0000/head
     """
     options = DumpOptions(
         with_records=with_records, from_offset=from_offset, compares_indexes=compares_indexes
     )
     first_corrupt, corrupt_count = "", 0
     try:
-        for ordinal, known in enumerate(_files_of(PosixFileSystem(), file)):
+        for ordinal, known in enumerate(_files_of(PosixFileSystem(), file, key)):
             if ordinal and not as_json:
                 click.echo()
             for place in _print_file(known, options, max_count, as_json=as_json):
                 corrupt_count += 1
-                first_corrupt = first_corrupt or _place_text(known.file.name, place)
+                first_corrupt = first_corrupt or _place_text(known.name, place)
     except OSError as failure:
         if isinstance(failure, BrokenPipeError):
             raise
@@ -90,10 +115,21 @@ def dump(
         )
 
 
-def _files_of(filesystem: FileSystem, path: str) -> list[KnownFile]:
-    """The file at `path`, or the known files in that directory. Raises DataDirectoryError without one."""
+def _files_of(filesystem: FileSystem, path: str, key: str) -> Sequence[KnownFile | StoreFile]:
+    """The file at `path`, or the known files in that directory; with a URL, those of the store at the key.
+    Raises DataDirectoryError without one, StoreError."""
+    if "://" in path:
+        return store_files(open_store(path), key)
+    if key:
+        raise InvalidRequestError("a key belongs to the URL of a store, such as file:///data.store", key=key)
     path = os.path.abspath(path)
+    root, key = split_path(path)
+    is_in_store = filesystem.exists(f"{root}/{IDENTITY_KEY}")
+    if is_in_store and key not in filesystem.list_directory(root):
+        return store_files(_local_store(root), key)
     if filesystem.is_directory(path):
+        if filesystem.exists(f"{path}/{IDENTITY_KEY}"):
+            return store_files(_local_store(path), "")
         files = known_files_in(filesystem, path)
         if not files:
             raise DataDirectoryError(
@@ -102,6 +138,10 @@ def _files_of(filesystem: FileSystem, path: str) -> list[KnownFile]:
             )
         return files
     known = known_file(filesystem, path)
+    if known is None and is_key(key):
+        stored = store_file(_local_store(root), key)
+        if stored is not None:
+            return [stored]
     if known is None:
         raise DataDirectoryError(
             "the name of this file is not one of a log; give it the name that it had in its log's directory,"
@@ -112,13 +152,11 @@ def _files_of(filesystem: FileSystem, path: str) -> list[KnownFile]:
 
 
 def _print_file(
-    known: KnownFile, options: DumpOptions, max_count: int | None, *, as_json: bool
+    known: KnownFile | StoreFile, options: DumpOptions, max_count: int | None, *, as_json: bool
 ) -> Iterator[CorruptPlace]:
-    file = known.file
     if not as_json:
-        size = counted(file.filesystem.file_size(file.path), "byte")
-        click.echo(f"{file.name}: {known.kind.title}, {size}")
-    printer = JsonDump(file.name) if as_json else TextDump()
+        click.echo(f"{known.name}: {known.title}, {counted(known.size_bytes, 'byte')}")
+    printer = JsonDump(known.name) if as_json else TextDump()
     count = 0
     for item in known.items(options):
         if not isinstance(item, CorruptPlace) and item.type != "record":
@@ -133,3 +171,7 @@ def _print_file(
 
 def _place_text(name: str, place: CorruptPlace) -> str:
     return name if place.position is None else f"{name}@{place.position}"
+
+
+def _local_store(root: str) -> ObjectStore:
+    return open_store(f"file://{quote(root)}")

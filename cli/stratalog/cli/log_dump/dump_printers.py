@@ -6,6 +6,7 @@ Cells hold no blanks: a row survives `awk`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,17 @@ _PAGE_ROW_COUNT = 200
 _PAGE_CHARS = 1 << 20
 """Records of this size end the first page earlier."""
 _NONE = -1
-_TIMES = frozenset({"timestamp", "max_timestamp", "last_timestamp", "delete_horizon_ms", "clean_due_ms"})
+_TIMES = frozenset(
+    {
+        "timestamp",
+        "min_timestamp",
+        "max_timestamp",
+        "last_timestamp",
+        "delete_horizon_ms",
+        "clean_due_ms",
+        "time_ms",
+    }
+)
 
 _Fields = dict[str, JsonValue]
 
@@ -51,6 +62,8 @@ class TextDump:
     thread-safe."""
 
     def __init__(self) -> None:
+        self._type = ""
+        """The type of the rows of the table that is being printed."""
         self._columns: Sequence[_Column] = ()
         self._widths: list[int] = []
         self._held: list[str | list[str]] | None = []
@@ -66,6 +79,10 @@ class TextDump:
             self._add_line(
                 "{size_bytes} bytes of zeros from position {position} on: preallocated".format(**item.fields)
             )
+        elif item.type in _SINGLE:
+            self._begin_part(item.type)
+            for name, value in item.fields.items():
+                self._add_line(f"{name}: {_compact(value)}")
         else:
             self._add_row(item)
 
@@ -77,7 +94,8 @@ class TextDump:
             self._print(line)
 
     def _add_row(self, row: Row) -> None:
-        if not self._columns:
+        if row.type != self._type:
+            self._begin_part(row.type)
             self._columns = _COLUMNS.get(row.type) or [
                 _column(name, is_number=isinstance(value, int)) for name, value in row.fields.items()
             ]
@@ -85,6 +103,13 @@ class TextDump:
         cells = [_text(column.cell(row.fields)) for column in self._columns]
         self._widths = [max(width, len(cell)) for width, cell in zip(self._widths, cells, strict=True)]
         self._add_line(cells)
+
+    def _begin_part(self, row_type: str) -> None:
+        """Print the rows of the former type, if there were any."""
+        if self._type:
+            self.finish()
+            self._held, self._held_chars, self._columns = [], 0, ()
+        self._type = row_type
 
     def _add_record(self, fields: _Fields) -> None:
         """Keys and values are printed as JSON, so that a record is one line."""
@@ -139,13 +164,21 @@ def _value(name: str) -> Callable[[_Fields], Cell]:
     """The value of a field; a time in UTC, if a calendar has it; None for null and for Kafka's -1."""
 
     def cell(fields: _Fields) -> Cell:
-        value = fields[name]
-        assert value is None or isinstance(value, int | str)
+        value = fields.get(name)
+        if isinstance(value, list | dict | float):
+            return _compact(value)
         if value is None or value == _NONE:
             return None
         return (utc_time(value) or value) if name in _TIMES and isinstance(value, int) else value
 
     return cell
+
+
+def _compact(value: JsonValue) -> str:
+    """A value as text: JSON without blanks between its parts, unless it is a text or a number."""
+    if isinstance(value, str):
+        return value
+    return "-" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _column(name: str, title: str = "", *, is_number: bool = True) -> _Column:
@@ -179,6 +212,10 @@ def _check(fields: _Fields) -> Cell:
     return "ok" if fields["crc_matches"] else "WRONG"
 
 
+_SINGLE = frozenset(
+    {"identity", "head", "checkpoint", "page_file", "history", "object_header", "object_footer"}
+)
+"""Rows of which a file has one: each of their fields is a line."""
 _COLUMNS = {
     "batch": (
         _column("position"),
@@ -195,6 +232,27 @@ _COLUMNS = {
         _column("crc"),
         _Column("CHECK", _check, is_number=False),
         _Column("ATTRIBUTES", _attributes, is_number=False),
+    ),
+    "commit": (
+        _column("seq"),
+        _column("time_ms"),
+        _column("writer", is_number=False),
+        _column("uuid", is_number=False),
+        _column("actions", is_number=False),
+    ),
+    "slice": (
+        _column("topic", is_number=False),
+        _column("topic_id", is_number=False),
+        _column("partition"),
+        _column("base_offset", "BASE"),
+        _column("end_offset", "END"),
+        _column("stable_end_offset", "STABLE END"),
+        _column("data_position", "POSITION"),
+        _column("data_bytes", "BYTES"),
+        _column("record_count", "RECORDS"),
+        _column("min_timestamp"),
+        _column("max_timestamp"),
+        _column("data_crc", "CRC"),
     ),
     "producer": (
         _pair("PRODUCER", "producer_id", "producer_epoch", ":"),

@@ -73,6 +73,19 @@ class KnownFile(NamedTuple):
     kind: FileKind
     has_offset: bool
 
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def title(self) -> str:
+        return self.kind.title
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file now. Raises OSError."""
+        return self.file.filesystem.file_size(self.file.path)
+
     def items(self, options: DumpOptions) -> Iterator[DumpItem]:
         """The rows and corrupt places of the file. Raises OSError."""
         return self.kind.codec(self.file, options)

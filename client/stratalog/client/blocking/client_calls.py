@@ -18,6 +18,7 @@ from stratalog.client.consuming.position_finder import OffsetQuery
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike
 from stratalog.client.messages import AppendAck, DurabilityLike, FetchedPartition, OffsetAnswer, StoreMetadata
 from stratalog.client.position import Place, Places, Position
+from stratalog.client.retry import RetryPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -196,8 +197,11 @@ class ClientCalls:
         batch_bytes: int | None = None,
         linger_ms: int | None = None,
         max_buffered_bytes: int | None = None,
+        retry: RetryPolicy | None = None,
     ) -> SyncProducer:
         """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+        `retry` is how long records wait for a server that is away; None: the client's policy, or `LONG_WORK`
+        without one.
 
         Raises InvalidRequestError for an unknown compression.
         """
@@ -211,6 +215,7 @@ class ClientCalls:
                 batch_bytes=batch_bytes,
                 linger_ms=linger_ms,
                 max_buffered_bytes=max_buffered_bytes,
+                retry=retry,
             )
         )
         return SyncProducer(self._thread, producer)
@@ -259,6 +264,7 @@ class ClientCalls:
         topic: str,
         *,
         partitions: Iterable[int] | None = None,
+        topic_id: str = "",
         decode: Decoder = None,
         **settings: Unpack[ConsumerOptions],
     ) -> SyncTable:
@@ -267,7 +273,9 @@ class ClientCalls:
         from stratalog.client.blocking.sync_table import SyncTable
 
         table = self._thread.call(
-            lambda: self._client.table(topic, partitions=partitions, decode=decode, **settings)
+            lambda: self._client.table(
+                topic, partitions=partitions, topic_id=topic_id, decode=decode, **settings
+            )
         )
         return SyncTable(self._thread, table)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import CancelledError, Future
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.client.errors import ClientClosedError
+from stratalog.client.sending.home_process import HomeProcess
 
 _T = TypeVar("_T")
 
@@ -70,8 +70,7 @@ class LoopThread:
         self._leave = leave
         self._lock = threading.RLock()
         self._is_closed = False
-        self._process_id = os.getpid()
-        """The process that has the thread. A fork of it has none."""
+        self._home = HomeProcess()
         self._releases: set[asyncio.Future[object]] = set()
         """Those that have not ended: a loop keeps no task alive. The loop's thread uses it."""
         self._thread = threading.Thread(  # noqa: TID251 - an application has no Scheduler
@@ -164,8 +163,7 @@ class LoopThread:
 
     def require_process(self) -> None:
         """Raise ClientClosedError in a forked process, which does not have the thread."""
-        if os.getpid() != self._process_id:
-            raise ClientClosedError("the client belongs to the parent process; make a client in this one")
+        self._home.require()
 
     def _serve(self) -> None:
         try:

@@ -182,13 +182,16 @@ class SyncAdmin:
         """Explain what retention would delete now, and what goes next and when. Changes nothing."""
         return self._thread.run(self._admin.explain_retention(topics))
 
-    def start_verification(self, topics: Sequence[str] = ()) -> values.Operation:
-        """Read all tiered data of the named topics, or of all topics, and compare it with the metadata."""
-        return self._thread.run(self._admin.start_verification(topics))
+    def start_verification(
+        self, topics: Sequence[str] = (), *, metadata_only: bool = False
+    ) -> values.Operation:
+        """Check the metadata of the store, read all tiered data of the named topics, or of all topics, and
+        compare it with the metadata. `metadata_only`: read no data, and only list the objects."""
+        return self._thread.run(self._admin.start_verification(topics, metadata_only=metadata_only))
 
-    def verify(self, topics: Sequence[str] = ()) -> values.VerificationResult:
+    def verify(self, topics: Sequence[str] = (), *, metadata_only: bool = False) -> values.VerificationResult:
         """`start_verification`, and wait. Damage is in the findings of the result."""
-        return self._thread.run(self._admin.verify(topics))
+        return self._thread.run(self._admin.verify(topics, metadata_only=metadata_only))
 
     def start_collection(self, *, dry_run: bool = False) -> values.Operation:
         """Delete files of the store that commits have dropped and whose grace is over. `dry_run`: only list
@@ -200,12 +203,17 @@ class SyncAdmin:
         return self._thread.run(self._admin.collect(dry_run=dry_run))
 
     def describe_caches(self) -> list[values.CacheStatus]:
-        """The caches of tiered data in the server's memory."""
+        """The caches of tiered data in the server's memory and on its disk."""
         return self._thread.run(self._admin.describe_caches())
 
     def empty_caches(self) -> int:
         """Empty these caches; returns the size of what was in them."""
         return self._thread.run(self._admin.empty_caches())
+
+    def finalize_metadata(self, *, dry_run: bool = False) -> values.FinalizedMetadata:
+        """Let the server use all actions of the metadata that it knows, which older software cannot read.
+        There is no way back. `dry_run`: only read the versions."""
+        return self._thread.run(self._admin.finalize_metadata(dry_run=dry_run))
 
     def server_info(self) -> values.ServerInfo:
         """Version, shards and limits of the server."""

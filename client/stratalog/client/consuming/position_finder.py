@@ -42,6 +42,8 @@ class PositionFinder(NamedTuple):
     source: OffsetSource
     isolation: IsolationLike
     on_offline: OnOffline | None = None
+    require_topic_id: Callable[[str], None] | None = None
+    """Called with the id of the topic of each answer; raises for another topic than the caller's."""
 
     async def offsets(
         self, partitions: Sequence[TopicPartition], position: Position
@@ -90,6 +92,8 @@ class PositionFinder(NamedTuple):
         for answer in await self.source.offset_answers(queries, isolation=self.isolation) if queries else ():
             error = answer.error
             if error is None:
+                if self.require_topic_id is not None:
+                    self.require_topic_id(answer.topic_id)
                 found.append(answer)
                 continue
             if self.on_offline is None or not isinstance(error, DataDirectoryError):

@@ -8,7 +8,8 @@ put them there; records without a key are left out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, ItemsView, Iterator, KeysView, ValuesView
+import weakref
+from collections.abc import AsyncGenerator, Callable, ItemsView, Iterator, KeysView, ValuesView
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,20 +30,21 @@ class Table:
         self._follower = follower
         self._has_bytes_keys = has_bytes_keys
         self._values: dict[Any, Any] = {}
+        self._is_open = False
+        """The positions are known."""
         self._progress = asyncio.Event()
-        """Set, and replaced, when records were applied, and at the end."""
-        self._listeners: list[_Changes] = []
+        """Set, and replaced, when the positions are known, when records were applied, and at the end."""
+        self._listeners: weakref.WeakSet[_Changes] = weakref.WeakSet()
+        """Those of iterations, each of which holds its own, also before its first step."""
         self._work: asyncio.Task[None] | None = None
 
     async def caught_up(self) -> None:
         """Wait until the table has all records that were there when the call began. Raises LogStoreError, and
         InvalidRequestError once the table is closed."""
         self._require_reading()
-        await self._follower.open()
+        await self._until(lambda: self._is_open)
         ends = await self._follower.ends()
-        while not self._has_reached(ends):
-            self._require_reading()
-            await self._progress.wait()
+        await self._until(lambda: self._has_reached(ends))
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The latest value of the key, or the default."""
@@ -76,7 +78,7 @@ class Table:
         """Yield the record of each change from now on; a tombstone has no value. A reader that is slower than
         the topic gets the latest change of each key, so that no queue grows beyond the table."""
         changes = _Changes()
-        self._listeners.append(changes)
+        self._listeners.add(changes)
         return self._changes(changes)
 
     def __aiter__(self) -> AsyncGenerator[ConsumerRecord]:
@@ -111,6 +113,9 @@ class Table:
 
     async def _apply_all(self) -> None:
         try:
+            await self._follower.open()
+            self._is_open = True
+            self._notify()
             while (part := await self._follower.next_part()) is not None:
                 self._apply(part.records)
                 self._notify()
@@ -130,6 +135,7 @@ class Table:
         self._progress = asyncio.Event()
 
     def _apply(self, records: list[ConsumerRecord]) -> None:
+        listeners = list(self._listeners)
         for record in records:
             if record.key is None:
                 continue
@@ -137,7 +143,7 @@ class Table:
                 self._values.pop(record.key, None)
             else:
                 self._values[record.key] = record.value
-            for changes in self._listeners:
+            for changes in listeners:
                 changes.add(record)
 
     async def _changes(self, changes: _Changes) -> AsyncGenerator[ConsumerRecord]:
@@ -148,7 +154,13 @@ class Table:
                     yield record
             self._require_work()
         finally:
-            self._listeners.remove(changes)
+            self._listeners.discard(changes)
+
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait for the progress that makes it true. Raises as `_require_reading`."""
+        while not is_reached():
+            self._require_reading()
+            await self._progress.wait()
 
     def _has_reached(self, ends: dict[int, int]) -> bool:
         positions = self._follower.readable_positions

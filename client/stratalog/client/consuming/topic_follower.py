@@ -87,7 +87,9 @@ class TopicFollower:
         self._client = client
         self._wanted = wanted
         self._settings = settings
-        self._finder = PositionFinder(client, settings.isolation, self._leave_out_or_raise)
+        self._finder = PositionFinder(
+            client, settings.isolation, self._leave_out_or_raise, self._require_topic_id
+        )
         self._partitions: dict[int, FollowedPartition] = {}
         self._offline: set[int] = set()
         self._topic_id = wanted.topic_id
@@ -122,24 +124,38 @@ class TopicFollower:
         return {number: offset for number, offset in self.positions.items() if number not in self._offline}
 
     async def open(self) -> None:
-        """Look up the topic and the positions, unless that is done. Raises LogStoreError."""
+        """Look up the topic and the positions, unless that is done. Waits for a server that is away as a
+        session does. Raises LogStoreError."""
         async with self._opening:
-            if self._is_open:
-                return
-            wanted = self._wanted
-            numbers = await self._wanted_numbers()
-            # The ends come before the starts: a log that grows meanwhile does not end before it begins.
-            latest = [] if wanted.follows else await self._latest(numbers)
-            ends = {} if wanted.until is None else await self._offsets(numbers, wanted.until)
-            starts = await self._start_offsets(numbers, wanted.start)
-            # A partition that is left out keeps a position that was given, for a later consumer.
-            self._partitions = {
-                number: FollowedPartition(offset, ends.get(number)) for number, offset in starts.items()
-            }
-            for answer in latest:
-                if answer.partition in self._partitions:
-                    self._partitions[answer.partition].end_with(answer)
-            self._is_open = True
+            if not self._is_open:
+                await self._patiently(partial(self._of_meant_topic, self._look_up))
+                self._is_open = True
+
+    async def _look_up(self) -> None:
+        wanted = self._wanted
+        numbers = await self._wanted_numbers()
+        # The ends come before the starts: a log that grows meanwhile does not end before it begins.
+        latest = [] if wanted.follows else await self._latest(numbers)
+        ends = {} if wanted.until is None else await self._offsets(numbers, wanted.until)
+        starts = await self._start_offsets(numbers, wanted.start)
+        # A partition that is left out keeps a position that was given, for a later consumer.
+        self._partitions = {
+            number: FollowedPartition(offset, ends.get(number)) for number, offset in starts.items()
+        }
+        for answer in latest:
+            if answer.partition in self._partitions:
+                self._partitions[answer.partition].end_with(answer)
+
+    async def _patiently(self, look_up: Callable[[], Awaitable[_T]]) -> _T:
+        """The result of the look-up, which is repeated after retriable errors until the deadline of the retry
+        policy. Raises LogStoreError."""
+        patience = Patience(self._settings.retry)
+        while True:
+            attempt_s = asyncio.get_running_loop().time()
+            try:
+                return await look_up()
+            except LogStoreError as error:
+                await patience.bear(error, attempt_s, self._settings.on_broken)
 
     async def _wanted_numbers(self) -> list[int]:
         """The partitions to read. Raises UnknownTopicOrPartitionError for others than those of the topic."""
@@ -189,7 +205,8 @@ class TopicFollower:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        offsets = await self._of_meant_topic(lambda: self._start_offsets([partition], position))
+        found = partial(self._start_offsets, [partition], position)
+        offsets = await self._patiently(partial(self._of_meant_topic, found))
         self._move(followed, offsets.get(partition, followed.next_offset))
 
     def step_back(self, upcoming: ConsumerRecord) -> None:
@@ -199,7 +216,8 @@ class TopicFollower:
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
         places = [self._place(number) for number in self.readable_positions]
-        found = await self._of_meant_topic(lambda: self._finder.ends(places))
+        ends = partial(self._finder.ends, places)
+        found = await self._patiently(partial(self._of_meant_topic, ends))
         return {place.partition: offset for place, offset in found.items()}
 
     async def next_part(self) -> FetchedRecords | None:
@@ -263,7 +281,7 @@ class TopicFollower:
                     with self._client.channel.open():
                         return None
                 self._arriving = None
-                answered = self._arrived(arriving)
+                answered = await self._of_meant_topic(partial(self._arrived, arriving))
                 # An answer from before a change belongs to another position.
                 if answered is None or not self._changed.is_set():
                     return answered
@@ -279,8 +297,9 @@ class TopicFollower:
         self._arriving.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self._arriving
 
-    def _arrived(self, arriving: asyncio.Task[_Answered | None]) -> _Answered | None:
-        """The result of the task. Raises its error. Either the error or the end is that of all answers."""
+    async def _arrived(self, arriving: asyncio.Task[_Answered | None]) -> _Answered | None:
+        """The result of the task, which is done. Raises its error. Either the error or the end is that of all
+        answers."""
         answers, self._answers = self._answers, None
         answered = arriving.result()
         if answered is not None:
@@ -307,38 +326,33 @@ class TopicFollower:
         """Yields answers of one session after the other. Ends at the ends of all partitions."""
         await self.open()
         self._failure = None
-        loop = asyncio.get_running_loop()
         patience = Patience(self._settings.retry)
         refreshing = asyncio.ensure_future(self._refresh()) if self._wanted.is_endless else None
         try:
             while self._pending():
                 session = self._session(patience)
-                upcoming = partial(anext, session, None)
                 try:
-                    while (answered := await self._of_meant_topic(upcoming)) is not None:
+                    while (answered := await self._next_of(session)) is not None:
                         patience.succeed()
                         yield answered
                 except LogStoreError as error:
-                    pause_s = (
-                        patience.next_pause_s(loop.time(), error.retry_delay_s) if error.retriable else None
-                    )
-                    if pause_s is None:
-                        raise
-                    if self._settings.on_broken is not None and patience.failure_count == 1:
-                        self._settings.on_broken(error)
-                    await asyncio.sleep(pause_s)
+                    await patience.bear(error, on_first=self._settings.on_broken)
                 finally:
                     await session.aclose()
         finally:
             if refreshing is not None:
                 refreshing.cancel()
 
+    async def _next_of(self, session: AsyncGenerator[_Answered, None]) -> _Answered | None:
+        """The next answer of the session; None at its end. Raises ClientClosedError."""
+        with self._client.channel.open():
+            return await anext(session, None)
+
     async def _of_meant_topic(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """The result of a call about the topic. Raises ClientClosedError, and InconsistentTopicIdError if the
-        topic is unknown because it was deleted and another one has its name by now."""
+        """The result of a call about the topic. Raises InconsistentTopicIdError if the topic is unknown
+        because it was deleted and another one has its name by now."""
         try:
-            with self._client.channel.open():
-                return await call()
+            return await call()
         except UnknownTopicOrPartitionError as error:
             try:
                 await self._partition_count()
@@ -434,7 +448,7 @@ class TopicFollower:
         self, answer: log_pb2.FetchedPartition, followed: FollowedPartition, server: str
     ) -> bool:
         """Whether the answer of that server has records. Raises LogStoreError for one that has an error,
-        unless the settings say how to go on."""
+        unless the settings say how to go on. FencedLeaderEpochError is retriable then."""
         self._require_topic_id(answer.topic_id)
         if not answer.HasField("error"):
             followed.end_before_newer(answer)
@@ -443,8 +457,10 @@ class TopicFollower:
         error.fields = {"topic": self._wanted.topic, "partition": answer.partition, **error.fields}
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0
-            self._changed.set()
-        elif isinstance(error, DataDirectoryError):
+            # The next session begins after a pause: servers that disagree about the owner refuse it, too.
+            vars(error)["retriable"] = True
+            raise error
+        if isinstance(error, DataDirectoryError):
             # The server's session has dropped the partition as well.
             self._leave_out_or_raise(self._place(answer.partition), error)
         elif isinstance(error, OffsetOutOfRangeError) and self._settings.auto_offset_reset != "error":

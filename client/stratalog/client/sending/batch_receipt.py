@@ -14,6 +14,7 @@ from typing import NamedTuple
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import Durability
+from stratalog.client.sending.home_process import HomeProcess
 from stratalog.record.ack import Ack
 from stratalog.record.native.record_accumulator import Delivery
 
@@ -45,6 +46,7 @@ class BatchReceipt:
     __slots__ = (
         "_claimed",
         "_claimed_ranges",
+        "_home",
         "_lock",
         "_outcomes",
         "_waiting",
@@ -52,9 +54,11 @@ class BatchReceipt:
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, home: HomeProcess | None = None) -> None:
+        """`home` is the process of the producer; None: this one."""
         self.topic = topic
         self.partition = partition
+        self._home = home or HomeProcess()
         self._lock = threading.RLock()
         self._outcomes: list[_Outcome] = []
         self._waiting: dict[_Waiter, int] = {}
@@ -74,7 +78,9 @@ class BatchReceipt:
         return self._outcome(index) is not None
 
     async def wait(self, delivery: Delivery) -> Ack:
-        """Wait for a record. Raises the LogStoreError by which it failed."""
+        """Wait for a record. Raises the LogStoreError by which it failed, and ClientClosedError in a forked
+        process, which hears of no outcome.
+        """
         while True:
             receipt, index = _place_of(delivery)
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -88,8 +94,9 @@ class BatchReceipt:
                 receipt._leave(future)
 
     def result(self, delivery: Delivery, timeout_s: float | None) -> Ack:
-        """Block until a record is stored. Raises the LogStoreError by which it failed, and TimeoutError. The
-        thread must not be that of the producer's event loop.
+        """Block until a record is stored. Raises the LogStoreError by which it failed, TimeoutError, and
+        ClientClosedError in a forked process, which hears of no outcome. The thread must not be that of the
+        producer's event loop.
         """
         end_s = None if timeout_s is None else _CLOCK.monotonic_s() + timeout_s
         while True:
@@ -162,9 +169,15 @@ class BatchReceipt:
         self._claimed.add(index)
 
     def _claim(self, index: int, waiter: _Waiter) -> bool:
-        """Ask for the outcome of a record. Returns False if it has none, and wakes the caller later."""
+        """Ask for the outcome of a record. Returns False if it has none, and wakes the caller later. Raises
+        ClientClosedError if nothing can wake it.
+        """
+        self._claimed.add(index)
+        if self._outcome(index) is not None:
+            return True
+        # Before the lock, which a thread of the parent process may have held for ever.
+        self._home.require(outcome="unknown")
         with self._lock:
-            self._claimed.add(index)
             self._waiting[waiter] = index
             if self._outcome(index) is None:
                 return False

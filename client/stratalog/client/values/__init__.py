@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.operation_values import CompactionResult as CompactionResult
     from stratalog.client.values.operation_values import DroppedFile as DroppedFile
     from stratalog.client.values.operation_values import FailedPartition as FailedPartition
+    from stratalog.client.values.operation_values import FindingKind as FindingKind
     from stratalog.client.values.operation_values import MoveResult as MoveResult
     from stratalog.client.values.operation_values import Operation as Operation
     from stratalog.client.values.operation_values import OperationKind as OperationKind
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.operation_values import OrphanFile as OrphanFile
     from stratalog.client.values.operation_values import OrphanKind as OrphanKind
     from stratalog.client.values.operation_values import OrphanTotal as OrphanTotal
+    from stratalog.client.values.operation_values import RecordedLoss as RecordedLoss
     from stratalog.client.values.operation_values import RefusedPartition as RefusedPartition
     from stratalog.client.values.operation_values import RetainedPartition as RetainedPartition
     from stratalog.client.values.operation_values import RetentionResult as RetentionResult
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from stratalog.client.values.tier_values import ExcludedPartition as ExcludedPartition
     from stratalog.client.values.tier_values import ExpiredRange as ExpiredRange
     from stratalog.client.values.tier_values import ExplainedPartition as ExplainedPartition
+    from stratalog.client.values.tier_values import FinalizedHead as FinalizedHead
+    from stratalog.client.values.tier_values import FinalizedMetadata as FinalizedMetadata
     from stratalog.client.values.tier_values import IdleTopic as IdleTopic
     from stratalog.client.values.tier_values import NextExpiry as NextExpiry
     from stratalog.client.values.tier_values import PassBacklog as PassBacklog
@@ -96,6 +100,9 @@ _MODULES = {
     "ExpiredRange": "tier_values",
     "ExplainedPartition": "tier_values",
     "FailedPartition": "operation_values",
+    "FinalizedHead": "tier_values",
+    "FinalizedMetadata": "tier_values",
+    "FindingKind": "operation_values",
     "FlushedPartition": "partition_values",
     "IdleTopic": "tier_values",
     "LogDir": "admin_values",
@@ -121,6 +128,7 @@ _MODULES = {
     "PlannedJob": "tier_values",
     "PlannedRun": "tier_values",
     "ProducerState": "partition_values",
+    "RecordedLoss": "operation_values",
     "RefusedPartition": "operation_values",
     "RetainedPartition": "operation_values",
     "RetentionResult": "operation_values",

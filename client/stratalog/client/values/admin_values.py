@@ -120,7 +120,9 @@ class Topic(NamedTuple):
     config: Mapping[str, str]
     """All keys with the values in force. Empty if this version refuses the topic's configuration."""
     offline_partitions: tuple[OfflinePartition, ...]
-    """Partitions of the topic that this server cannot serve."""
+    """Partitions of the topic that this server cannot serve, at most 1,000. DescribeLog has all of them."""
+    offline_partition_count: int
+    """All partitions that this server cannot serve."""
 
 
 class TopicListing(NamedTuple):

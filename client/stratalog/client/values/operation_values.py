@@ -55,6 +55,23 @@ class CompactionOutcome(enum.StrEnum):
     """A value that only newer servers know."""
 
 
+class FindingKind(enum.StrEnum):
+    """Kinds of findings of a verification."""
+
+    DAMAGED = "damaged"
+    """A slice, or a document of the metadata, is not what was written."""
+    MISSING = "missing"
+    """An object or a document that the metadata refers to is not in the store."""
+    HOLE = "hole"
+    """Offsets that no slice has, between two slices or at an end of a partition."""
+    OVERLAP = "overlap"
+    """Offsets that two slices have."""
+    CATALOG = "catalog"
+    """A partition that the catalog does not know."""
+    UNKNOWN = "unknown"
+    """A value that only newer servers know."""
+
+
 class OrphanKind(enum.StrEnum):
     """Kinds of garbage that no commit has dropped."""
 
@@ -211,24 +228,43 @@ class RetentionResult(NamedTuple):
 
 
 class VerificationFinding(NamedTuple):
-    """A slice that is not as its commit says."""
+    """Something in the store that is not as its commits say."""
 
     topic: str
-    """The topic's name."""
+    """The topic's name; empty for a document of the metadata."""
+    partition: int
+    """The number of the partition; -1 for a document."""
+    object_name: str
+    """The object's name, or the key of a document; empty for offsets without an object."""
+    base_offset: int
+    """First offset."""
+    end_offset: int
+    """The end (exclusive) of the offsets."""
+    reason: str
+    """The fault, and what to do."""
+    kind: FindingKind
+    """The kind of fault."""
+
+
+class RecordedLoss(NamedTuple):
+    """Offsets whose loss is on record. Readers pass them."""
+
+    topic_id: str
+    """The topic whose records are lost, a UUID."""
     partition: int
     """The number of the partition."""
-    object_name: str
-    """The object's name, below the store's URL."""
     base_offset: int
-    """First offset of the slice."""
+    """First lost offset."""
     end_offset: int
-    """The end (exclusive) of the slice."""
+    """The end (exclusive) of the lost offsets."""
     reason: str
-    """The damage, and what to do."""
+    """Why they are lost, such as dropped_by_policy or object_lost."""
+    time_ms: int
+    """When the loss was recorded, in milliseconds since 1970 UTC."""
 
 
 class VerificationResult(NamedTuple):
-    """Slices that were read back, and the damage in them."""
+    """Slices that were read, and the findings of a verification."""
 
     object_count: int
     """Objects that were looked at."""
@@ -239,9 +275,17 @@ class VerificationResult(NamedTuple):
     record_count: int
     """Records in them."""
     finding_count: int
-    """Slices that are damaged."""
+    """All findings."""
     findings: tuple[VerificationFinding, ...]
     """The first 1,000 of them."""
+    losses: tuple[RecordedLoss, ...]
+    """The first 1,000 recorded losses. They are no findings."""
+    loss_count: int
+    """All recorded losses."""
+    unreferenced_count: int
+    """Files that no commit refers to; the collector deletes them after their grace. They are no findings."""
+    unreferenced_bytes: int
+    """Size of these files."""
 
 
 class DroppedFile(NamedTuple):

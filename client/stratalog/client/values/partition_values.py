@@ -41,6 +41,11 @@ class Slice(NamedTuple):
     """Records in the whole slice."""
     max_timestamp_ms: int
     """The largest time of its records, in milliseconds since 1970 UTC; -1 if no record has one."""
+    gap_reason: str
+    """Why these records never reached the object store and are lost: `expired`, `dropped_by_policy`,
+    `missing_on_local_disk` or another word. Empty: there is an object. With a reason there is none, and no
+    record.
+    """
 
 
 class ProducerState(NamedTuple):

@@ -61,6 +61,8 @@ class CacheContents(enum.StrEnum):
     """Chunks of objects."""
     INDEX = "index"
     """Indexes of slices."""
+    DISK = "disk"
+    """Data on the server's disk, if it has such a cache."""
     UNKNOWN = "unknown"
     """A value that only newer servers know."""
 
@@ -120,6 +122,10 @@ class ShardStatus(NamedTuple):
     """True: `silence_ms` is above --max-silence, so that appends at `disk` to tiered topics are refused until
     the store answers.
     """
+    foreign: bool
+    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover`
+    is that one. Its `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """
 
 
 class TieredTopicStatus(NamedTuple):
@@ -143,6 +149,20 @@ class TieredTopicStatus(NamedTuple):
     lag_ms: int
     """The age of the oldest batch that is not yet committed in the object store, by the largest time of its
     records, in milliseconds; -1 if there is none or it has no time.
+    """
+    paused: bool
+    """True: uploads of the topic are paused (`remote.copy.pause`, of the topic or of all)."""
+    copy_disabled: bool
+    """True: nothing of the topic is uploaded any more (`remote.log.copy.disable`)."""
+    last_upload_ms: int
+    """The last commit with records of the topic since the start of the server, in milliseconds since 1970
+    UTC; -1: there was none.
+    """
+    oldest_partition: int
+    """The partition whose records have waited longest, by `lag_ms`; -1: no record with a time waits."""
+    oldest_partition_upload_ms: int
+    """The last commit with records of that partition since the start of the server, in milliseconds since
+    1970 UTC; -1: none.
     """
 
 
@@ -222,7 +242,7 @@ class TierStatus(NamedTuple):
     topics: tuple[TieredTopicStatus, ...]
     """The tiered topics, by name."""
     offline_partitions: tuple[OfflinePartition, ...]
-    """Partitions of all topics; nothing of them is uploaded, retained or compacted."""
+    """Partitions of all topics, by topic and number; nothing of them is uploaded, retained or compacted."""
     passes: tuple[PassStatus, ...]
     """The passes that the server does in the background, in no special order. Operations that do the same
     count with them.
@@ -230,6 +250,10 @@ class TierStatus(NamedTuple):
     time_ms: int
     """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are
     compared with.
+    """
+    store_remarks: tuple[str, ...]
+    """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start;
+    with the first page.
     """
 
 
@@ -245,7 +269,7 @@ class PlannedRun(NamedTuple):
     end_offset: int
     """Exclusive."""
     slice_count: int
-    """Slices that become one."""
+    """Slices that become one, or a few where one would be wider than the topic allows."""
     size_bytes: int
     """Size of the batches in them."""
     compacted: bool
@@ -318,7 +342,9 @@ class ExpiredRange(NamedTuple):
     end_offset: int
     """Exclusive."""
     unit_count: int
-    """Segments or slices; each goes as a whole."""
+    """Segments or slices. Each goes as a whole, but a slice that is wider than its topic allows may go in
+    part.
+    """
     size_bytes: int
     """Size of these."""
 
@@ -366,10 +392,10 @@ class ExplainedPartition(NamedTuple):
 
 
 class CacheStatus(NamedTuple):
-    """One cache of a shard. Counts are since the start of the server."""
+    """One cache. Counts are since the start of the server."""
 
     shard: int
-    """The number of the shard."""
+    """The number of the shard; -1: all shards share the cache."""
     contents: CacheContents
     """Says what it holds."""
     entry_count: int
@@ -382,3 +408,25 @@ class CacheStatus(NamedTuple):
     """Look-ups that found their value, or waited for another one that was fetching it."""
     miss_count: int
     """Look-ups that fetched their value from the object store."""
+
+
+class FinalizedHead(NamedTuple):
+    """The metadata version of one head of the store."""
+
+    shard: int
+    """The number of the shard; -1: the catalog."""
+    old_metadata_version: int
+    """The finalized version before the call, at least 1."""
+    new_metadata_version: int
+    """The finalized version after it; with `dry_run`, the one that a call would finalize."""
+    reason: str
+    """Why the head keeps an older version than the server supports. Empty: it does not."""
+
+
+class FinalizedMetadata(NamedTuple):
+    """The metadata versions of the store."""
+
+    supported_metadata_version: int
+    """The newest version that this server supports."""
+    heads: tuple[FinalizedHead, ...]
+    """The shards by number, then the catalog."""

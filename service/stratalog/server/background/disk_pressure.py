@@ -1,6 +1,8 @@
 """Measures the log directories, and frees those that are short of space.
 
-What costs nothing goes first. Files that wait to be removed, so that readers can finish, are removed at once.
+What costs nothing goes first. The cache of tiered data gives back what is missing, and writes nothing while
+its directory is short of space. Files that wait to be removed, so that readers can finish, are removed at
+once.
 Then local segments go that the object store has, of all tiered topics: a read of them takes longer.
 
 Only if that is not enough, and only of topics with `remote.copy.backlog.policy=drop`, their oldest segments
@@ -16,7 +18,7 @@ at any moment leaves either the segments or the loss.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.log.log_config import BacklogPolicy
@@ -33,8 +35,16 @@ logger = logging.getLogger(__name__)
 class DiskPressure:
     """Frees space while a log directory is short of it. Thread-safe: its parts are."""
 
-    def __init__(self, registry: PartitionRegistry, space: FreeSpace, removals: LateRemovals) -> None:
-        """`removals`: of the logs, and of the partitions that were deleted."""
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        space: FreeSpace,
+        removals: LateRemovals,
+        yield_cache: Callable[[Mapping[str, int]], Mapping[str, int]] = lambda _: {},
+    ) -> None:
+        """`removals`: of the logs, and of the partitions that were deleted. `yield_cache` lets the cache of
+        tiered data give back what its directory is short of; returns the bytes freed in each directory."""
+        self._yield_cache = yield_cache
         self._registry = registry
         self._space = space
         self._removals = removals
@@ -44,11 +54,13 @@ class DiskPressure:
         that fails does not stop the others."""
         self._space.look()
         shortages = self._space.shortages
+        cached = self._yield_cache(shortages)
         if not shortages:
             return PassOutcome({"freed-bytes": 0, "lost-bytes": 0})
         failures: list[str] = []
-        removed = self._remove_waiting(shortages)
-        left = self._left(shortages, removed)
+        left = self._left(shortages, cached) if cached else shortages
+        removed = self._remove_waiting(left)
+        left = self._left(left, removed)
         tiered = self._drop(left, failures, is_loss=False)
         if any(tiered.values()):
             self._remove_waiting(tiered)
@@ -57,7 +69,7 @@ class DiskPressure:
         if any(lost.values()):
             self._remove_waiting(lost)
             self._space.look()
-        freed_bytes = sum(sum(freed.values()) for freed in (removed, tiered, lost))
+        freed_bytes = sum(sum(freed.values()) for freed in (cached, removed, tiered, lost))
         done = {"freed-bytes": freed_bytes, "lost-bytes": sum(lost.values())}
         return PassOutcome(done, failures=tuple(failures))
 

@@ -6,9 +6,9 @@ import dataclasses
 
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.tier_verification import TierVerification
+from stratalog.remote.read.remote_reader import RemoteReader
+from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.tier.collector import Collector
-from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.remote_retention import RemoteRetention
 from stratalog.remote.tier.uploader import Uploader
 from stratalog.server.partitions.hosted_shard import HostedShard
 

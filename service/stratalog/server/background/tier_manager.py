@@ -23,11 +23,11 @@ from stratalog.base.errors import (
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.shard.shard_judge import CLOCK
+from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
 from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
 from stratalog.remote.tier.uploader import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
@@ -41,7 +41,9 @@ from stratalog.server.background.tier_outcomes import (
 from stratalog.server.background.upload_tracker import UploadTracker
 from stratalog.server.operations.operation import Operation
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.topics.topic_manager import TopicManager
 
@@ -76,12 +78,15 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
+        foreign: Sequence[ForeignShard] = (),
     ) -> None:
+        """`foreign`: the shards of other servers, whose owners it follows."""
         self._clock = clock
         self._catalog = catalog
         self._tiers = tuple(tiers)
         self._registry = registry
         self._topics = topics
+        self._foreign = tuple(foreign)
 
     def upload(self, topics: Collection[str], operation: Operation, *, delete_local: bool) -> PassOutcome:
         """`upload_now` as an operation."""
@@ -240,15 +245,26 @@ class TierManager:
         for every head.
         """
         failures: list[LogStoreError] = []
-        for tier in self._tiers:
+        seen = [tier.shard.metadata.state().seq for tier in self._tiers]
+        shards: list[HostedShard | ForeignShard] = [tier.shard for tier in self._tiers]
+        for shard in [*shards, *self._foreign]:
             try:
-                tier.shard.refresh()
+                shard.refresh()
             except LogStoreError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
         self._topics.follow_catalog()
+        for tier, seq in zip(self._tiers, seen, strict=True):
+            if tier.shard.is_followed and tier.shard.metadata.state().seq != seq:
+                self._notify_readers(tier)
         return PassOutcome()
+
+    def _notify_readers(self, tier: ShardTier) -> None:
+        """Wake the readers of a followed shard, whose head has news."""
+        for partition in self._registry.partitions():
+            if partition.shard is tier.shard:
+                partition.signal.notify()
 
     def _partitions(self, topics: Collection[str]) -> list[HostedPartition]:
         if not topics:
@@ -346,6 +362,12 @@ def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
         return PreconditionFailedError(
             "records are lost that never reached the object store, and a loss is recorded only while the"
             " clocks of this server and of the store agree; set the clock",
+            **refused.topic_partition.error_fields,
+        )
+    if refused.reason == NOT_FINALIZED:
+        return PreconditionFailedError(
+            "records are lost that never reached the object store, and the finalized metadata version cannot"
+            " say so: nothing of the partition is uploaded before `stratalog tier finalize`",
             **refused.topic_partition.error_fields,
         )
     return PreconditionFailedError(

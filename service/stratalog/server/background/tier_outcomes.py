@@ -12,10 +12,10 @@ from stratalog.base.errors import DataDirectoryError
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
 from stratalog.remote.metadata.head.document_ref import DroppedObject
-from stratalog.remote.metadata.shard.shard_judge import CLOCK
+from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
+from stratalog.remote.retention.remote_retention import RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.orphan_sweep import OrphanKind
-from stratalog.remote.tier.remote_retention import RetentionReport
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.operations.operation_results import Uploaded
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -30,6 +30,7 @@ class DroppingLog(Protocol):
     def dropped(self) -> Sequence[DroppedObject]: ...
 
 
+FUTURE = "future-timestamps"
 _JOB_REASONS = {CONFIG_CHANGED: "stale-configuration", INPUTS_GONE: "inputs-gone"}
 
 
@@ -55,7 +56,10 @@ def retention_outcome(reports: Sequence[RetentionReport]) -> PassOutcome:
     """The outcome of retention over tiers, from a report for each shard."""
     return PassOutcome(
         {"partitions": sum(len(report.advanced) for report in reports)},
-        {CLOCK: sum(report.clock_refused_count for report in reports)},
+        {
+            CLOCK: sum(report.clock_refused_count for report in reports),
+            FUTURE: sum(report.future_count for report in reports),
+        },
         tuple(f"{one.topic_partition}: {one.error}" for report in reports for one in report.failed),
     )
 
@@ -73,7 +77,12 @@ def collection_outcome(report: CollectReport) -> PassOutcome:
             "bytes": report.all_deleted_bytes,
         },
         # A wrong clock refuses even if no file waits: orphans are not looked for.
-        {CLOCK: max(report.waiting_count, 1) if report.is_refused else 0, "pinned": report.pinned_count},
+        {
+            CLOCK: max(report.waiting_count, 1) if report.is_refused else 0,
+            "pinned": report.pinned_count,
+            _word(NOT_FINALIZED): report.unfinalized_count,
+            "kept-by-store": report.kept_count,
+        },
         report.failures,
     )
 

@@ -16,7 +16,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.tier.remote_retention import ExplainedPartition
+from stratalog.remote.retention.remote_retention import ExplainedPartition
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_manager import TierManager

@@ -1,21 +1,40 @@
-"""Upkeep of the stored objects of a server, over all shards: verification, collection, and the caches of
-readers.
+"""Upkeep of the store of a server, over all shards: verification, collection, the caches of readers, and the
+metadata version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.compaction.tier_verification import VerificationReport
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.read.object_reads import ObjectReads, ReaderCaches
 from stratalog.remote.tier.collector import CollectReport
-from stratalog.remote.tier.slice_source import ReaderCaches
+from stratalog.remote.tier.upload_history import NEVER_MS
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome
+from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
+from stratalog.server.partitions.foreign_shard import ForeignShard
+from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+
+
+class FinalizedHead(NamedTuple):
+    """The metadata version of a head, before and after it was finalized."""
+
+    shard: int | None
+    """None: the catalog."""
+    old_version: int
+    new_version: int
+    reason: str = ""
+    """Why the head stays behind the newest version; empty if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +43,17 @@ class TierUpkeep:
     network for long."""
 
     tiers: tuple[ShardTier, ...]
+    foreign: tuple[ForeignShard, ...]
+    catalog: Catalog
     registry: PartitionRegistry
+    verifications: VerificationLog
+    reads: ObjectReads
+    store_remarks: tuple[str, ...] = ()
+    """Texts for people about a store that keeps deleted data, as of the start of the server."""
 
-    @staticmethod
-    def of(tiers: Iterable[ShardTier], registry: PartitionRegistry) -> TierUpkeep:
-        return TierUpkeep(tuple(tiers), registry)
-
-    def verify(self, topics: Collection[str], operation: Operation) -> None:
-        """Read all tiered data of the named topics (all if none is named) and compare it with the metadata.
-        Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, StoppingError."""
+    def verify(self, topics: Collection[str], operation: Operation, *, reads_data: bool) -> None:
+        """Check the metadata, and read all tiered data of the named topics (all if none is named) unless not
+        `reads_data`. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, StoppingError."""
         topic_ids = {self.registry.topic(name).topic_id for name in topics} if topics else None
         done = VerificationReport()
 
@@ -51,19 +72,21 @@ class TierUpkeep:
 
         for tier in self.tiers:
             tier.shard.leader_epoch()
-            done = done.plus(tier.verification.run(topic_ids, operation.stop, report))
+            found = tier.verification.run(topic_ids, operation.stop, report, reads_data=reads_data)
+            done = done.plus(found)
         operation.set_result(VerificationResult(done))
+        self.verifications.ended(done, reads_data=reads_data)
 
     def collect(self, operation: Operation, *, is_dry_run: bool) -> PassOutcome:
         """Delete the files of the store that commits have dropped or that no commit refers to, and whose
         grace is over; a dry run only lists them. Raises NotOwnerError, StoreError, StoppingError."""
         done = CollectReport()
-        for number, tier in enumerate(self.tiers):
+        for tier in self.tiers:
             operation.stop.check()
             tier.shard.leader_epoch()
             operation.report(
                 OperationProgress(
-                    phase=f"shard {number}",
+                    phase=f"shard {tier.shard.metadata.shard}",
                     done_count=done.all_deleted_count,
                     done_bytes=done.all_deleted_bytes,
                 )
@@ -80,10 +103,51 @@ class TierUpkeep:
         )
         return collection_outcome(done)
 
-    def caches(self) -> Mapping[int, ReaderCaches]:
-        """The caches of tiered data, by the number of the shard."""
-        return {number: tier.reader.cache_stats for number, tier in enumerate(self.tiers)}
+    def finalize(self, *, is_dry_run: bool) -> list[FinalizedHead]:
+        """Finalize the newest metadata version: in each shard that this server owns, and in the catalog once
+        all shards have it, because their owners read the catalog, too. A dry run only reads the versions.
+        Raises NotOwnerError, StoreError; a later call goes on where this one stopped.
+        """
+        heads: list[FinalizedHead] = []
+        for tier in self.tiers:
+            tier.shard.leader_epoch()
+            heads.append(_finalize(tier.shard.metadata, is_dry_run=is_dry_run))
+        heads += map(_left_alone, self.foreign)
+        heads.sort(key=lambda head: head.shard or 0)
+        behind = [str(head.shard) for head in heads if head.reason]
+        if not behind:
+            return [*heads, _finalize(self.catalog, is_dry_run=is_dry_run)]
+        self.catalog.refresh()
+        version = self.catalog.finalized_version
+        return [*heads, FinalizedHead(None, version, version, f"of shard {', '.join(behind)}")]
+
+    def last_upload_ms(self, partition: HostedPartition) -> int:
+        """Wall time of the last commit with records of the partition since the start; -1 if there is none."""
+        tip = partition.topic_id_partition
+        found = (tier.uploader.last_success_ms(tip) for tier in self.tiers if tier.shard is partition.shard)
+        return next(found, NEVER_MS)
+
+    def caches(self) -> ReaderCaches:
+        """The caches of tiered data, which all shards share."""
+        return self.reads.cache_stats
 
     def empty_caches(self) -> int:
         """Empty the caches; returns the size of their values."""
-        return sum(tier.reader.empty_caches() for tier in self.tiers)
+        return self.reads.empty_caches()
+
+
+def _finalize(log: MetadataLog | Catalog, *, is_dry_run: bool) -> FinalizedHead:
+    log.refresh()
+    old_version = log.finalized_version
+    new_version = max(old_version, METADATA_VERSION) if is_dry_run else log.finalize()
+    return FinalizedHead(log.layout.shard, old_version, new_version)
+
+
+def _left_alone(shard: ForeignShard) -> FinalizedHead:
+    """The version of a shard that another server finalizes."""
+    shard.refresh()
+    version = shard.metadata.finalized_version
+    reason = (
+        "" if version >= METADATA_VERSION else f"{shard.owner.endpoint or 'no server'} owns it; run it there"
+    )
+    return FinalizedHead(shard.metadata.shard, version, version, reason)

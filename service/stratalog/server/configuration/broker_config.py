@@ -80,6 +80,17 @@ class BrokerConfig:
     max_copy_requests_per_s: int = LONG_MAX
     """Bound for the requests of these uploads."""
 
+    read_ahead_bytes: int = 32 * MIB
+    """How far the server reads ahead of a sequential reader of tiered data at most; 0: not at all."""
+    read_cache_bytes: int = 256 * MIB
+    """Tiered data in memory, of all shards."""
+    read_chunk_bytes: int = 4 * MIB
+    """Largest request for tiered data."""
+    read_disk_cache_bytes: int = 0
+    """Tiered data in the directory `cache` of the data directory; 0: none."""
+    read_hedge_percent: int = 5
+    """Most second requests for slow ones, in percent of all requests for tiered data; 0: none."""
+
     @staticmethod
     def from_overrides(overrides: Mapping[str, str]) -> BrokerConfig:
         """The configuration of a server that sets these keys.
@@ -295,6 +306,11 @@ def _table() -> Mapping[str, BrokerKey]:
         _own(number_key("remote.copy.max.requests.per.second", 1), "max_copy_requests_per_s", any_time),
         _own(number_key("remote.copy.object.bytes", MIB, 1 << 30), "copied_object_bytes", any_time),
         _own(number_key("remote.copy.stall.ms", 1), "copy_stall_ms", any_time),
+        _own(number_key("remote.read.ahead.bytes", 0), "read_ahead_bytes"),
+        _own(number_key("remote.read.cache.bytes", 0), "read_cache_bytes"),
+        _own(number_key("remote.read.chunk.bytes", 64 << 10, 1 << 30), "read_chunk_bytes"),
+        _own(number_key("remote.read.disk.cache.bytes", 0), "read_disk_cache_bytes"),
+        _own(number_key("remote.read.hedge.percent", 0, 100), "read_hedge_percent"),
         _own(number_key("remote.log.manager.copier.thread.pool.size", 1, 64), "copy_thread_count", any_time),
         _own(
             number_key("remote.log.manager.copy.max.bytes.per.second", 1),

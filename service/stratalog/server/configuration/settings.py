@@ -16,13 +16,14 @@ from urllib.parse import quote
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.objectstore.open_store import store_directory
+from stratalog.remote.store_layout import MAX_SHARD_COUNT
 from stratalog.server.configuration.broker_config import BrokerConfig
 
 KIB = 1 << 10
 MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
-MAY_BE_ZERO = ("compaction_ms", "max_silence_ms")
+MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "shard_count", "read_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,17 @@ class ServerSettings:
     store_url: str = ""
     """`file:///dir`, `s3://bucket/prefix` or `memory://`. Empty: the directory `DATA_DIR.store` beside the
     data directory, so that the store survives the loss of the data directory. Neither lies in the other."""
+
+    shard_count: int = 0
+    """Number of shards of the store, which is fixed when its first server creates it. 0: the store's own, and
+    1 for a new one. Several servers of one store need one each."""
+
+    own_shards: tuple[int, ...] = ()
+    """Numbers of the shards that this server claims and serves; other servers have the others. Empty: all. No
+    two servers that run may own the same shard: the later one would take it over."""
+    read_only: bool = False
+    """Serve reads of tiered topics from the store alone, without a claim, beside the owner. The data
+    directory must be empty or missing, and is of no use afterwards."""
 
     max_request_bytes: int = 32 * MIB
     """Largest request message. No topic may set `max.message.bytes` above it."""
@@ -154,6 +166,7 @@ class ServerSettings:
             if isinstance(value, int):
                 _require(one.name, value, 0 if one.name in MAY_BE_ZERO else 1)
         BrokerConfig.from_overrides(self.config)
+        _require_shards(self.shard_count, self.own_shards)
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
@@ -257,4 +270,22 @@ def _require(name: str, value: int, least: int) -> None:
             name=name,
             value=value,
             allowed=f">= {least}",
+        )
+
+
+def _require_shards(shard_count: int, own_shards: tuple[int, ...]) -> None:
+    end = shard_count or MAX_SHARD_COUNT
+    if shard_count > MAX_SHARD_COUNT:
+        raise InvalidConfigError(
+            "a store cannot have so many shards",
+            name="shard_count",
+            value=shard_count,
+            allowed=f"1 to {MAX_SHARD_COUNT}",
+        )
+    if len(set(own_shards)) < len(own_shards) or not all(0 <= number < end for number in own_shards):
+        raise InvalidConfigError(
+            "a server owns shards of its store, each once",
+            name="own_shards",
+            value=",".join(map(str, own_shards)),
+            allowed=f"numbers from 0 to {end - 1}",
         )

@@ -175,8 +175,14 @@ class FetchSession:
     def _is_satisfied(self, min_bytes: int) -> bool:
         if self.size_bytes >= min(min_bytes, self._max_bytes):
             return True
-        # A full cursor without data makes no answer; collecting again at once would never end.
-        return self.has_news and any(cursor.error is not None or cursor.is_full for cursor in self.cursors)
+        # A full cursor without data makes no answer; collecting again at once would never end. The next
+        # request to the store may take long, so what the last one brought goes out first.
+        return self.has_news and any(
+            cursor.error is not None
+            or cursor.is_full
+            or (cursor.has_news and cursor.locate() is NextRead.TIERED)
+            for cursor in self.cursors
+        )
 
     async def _fill(self) -> None:
         """Read what is there, within the budget. Failures of partitions end up in their cursors."""

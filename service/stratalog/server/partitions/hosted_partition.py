@@ -23,7 +23,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks
@@ -64,12 +64,20 @@ class HostedPartition:
         self._intact_from_offset = 0
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
-        self.identity = LogIdentity(
+        self._identity = LogIdentity(
             topic=log.topic_partition.topic,
             topic_id=str(log.topic_id),
             partition=log.topic_partition.partition,
             leader_epoch=shard.claimed.epoch,
         )
+
+    @property
+    def identity(self) -> LogIdentity:
+        return self._identity
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return self.log.offsets.local_log_start_offset
 
     @property
     def is_tiered(self) -> bool:

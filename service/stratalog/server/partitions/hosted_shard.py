@@ -36,10 +36,20 @@ class HostedShard:
         """Created right after the claim. With `max_silence_ms` 0 no silence of the store is too long."""
         self._clock = clock
         self.metadata = metadata
-        self.claimed = claimed
+        self._claimed = claimed
         self._on_fenced = on_fenced
         self.contact = StoreContact(clock, metadata, max_silence_ms)
         self._is_fenced = False
+
+    @property
+    def claimed(self) -> ClaimedShard:
+        """The claim by which this server serves the shard."""
+        return self._claimed
+
+    @property
+    def is_followed(self) -> bool:
+        """Another server owns the shard, and this one only reads it."""
+        return False
 
     @property
     def is_fenced(self) -> bool:

@@ -15,6 +15,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_shard import HostedShard
 
 
@@ -25,7 +26,7 @@ class OfflinePartition:
         self,
         topic_partition: TopicPartition,
         topic_id_partition: TopicIdPartition,
-        shard: HostedShard,
+        shard: HostedShard | ForeignShard,
         path: str,
         failure: LogStoreError,
     ) -> None:
@@ -61,3 +62,16 @@ class OfflinePartition:
             partition=self.topic_partition.partition,
             reason=self.reason,
         )
+
+
+class ForeignPartition(OfflinePartition):
+    """A partition of a shard that another server owns by configuration. Immutable, hence thread-safe."""
+
+    def __init__(
+        self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, shard: ForeignShard
+    ) -> None:
+        super().__init__(topic_partition, topic_id_partition, shard, "", shard.owner.not_owner())
+
+    def error(self) -> LogStoreError:
+        """The refusal of a request, which names the owner as of now."""
+        return self.shard.owner.not_owner()

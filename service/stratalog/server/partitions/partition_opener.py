@@ -34,10 +34,11 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_opener import SoughtPartition
 from stratalog.remote.metadata.ownership.ownership import reconcile_log
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.tier.log_restore import restore_log
-from stratalog.remote.tier.remote_reader import RemoteReader
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
@@ -70,7 +71,8 @@ class PartitionHost:
         tiered data below. `fencing_token` returns the partition's. `ensure_room`: see `HostedPartition`.
         Touches disk and network. Raises StoreError, DataDirectoryError.
         """
-        restore_log(log, reader)
+        if not shard.is_followed:
+            restore_log(log, reader)
         signal = PartitionSignal(self._loop)
 
         def ensure_heard() -> None:
@@ -87,7 +89,8 @@ class PartitionHost:
             on_advance=signal.notify,
             fencing_token=fencing_token,
         )
-        return HostedPartition(log, shard, reader, writer, signal, ensure_room)
+        make = FollowedPartition if shard.is_followed else HostedPartition
+        return make(log, shard, reader, writer, signal, ensure_room)
 
 
 class WantedPartition(NamedTuple):
@@ -258,7 +261,7 @@ class PartitionOpener:
         return offline
 
     def _open(self, wanted: WantedPartition, progress: OpeningProgress) -> HostedPartition:
-        shard = self._shards.of(wanted.topic_id_partition)
+        shard = self._shards.owned(wanted.topic_id_partition)
         log = self._open_log(wanted, shard, progress)
         reconciled = reconcile_log(self._logs, log, shard.metadata, shard.claimed)
         if reconciled.set_aside_path is not None:

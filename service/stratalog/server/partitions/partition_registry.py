@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
-from stratalog.base.errors import InconsistentTopicIdError, InvalidRequestError
+from stratalog.base.errors import InconsistentTopicIdError
 from stratalog.log.log_config import LogConfig
 from stratalog.server.log_identity import require_topic_id
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.offline_partition import ForeignPartition, OfflinePartition
 from stratalog.server.partitions.unknown_topic import (
+    require_partition_number,
     unknown_partition,
     unknown_topic,
 )
@@ -38,10 +39,7 @@ class HostedTopic:
     def find_partition(self, number: int) -> HostedPartition | OfflinePartition:
         """Return the partition with this number. Raises UnknownTopicOrPartitionError, and InvalidRequestError
         for a negative number."""
-        if number < 0:
-            raise InvalidRequestError(
-                "a partition is not negative; the first is 0", topic=self.name, partition=number
-            )
+        require_partition_number(self.name, number)
         if number >= len(self.all_partitions):
             raise unknown_partition(self.name, number, len(self.all_partitions))
         return self.all_partitions[number]
@@ -52,7 +50,12 @@ class HostedTopic:
 
     @property
     def offline_partitions(self) -> tuple[OfflinePartition, ...]:
-        return tuple(one for one in self.all_partitions if isinstance(one, OfflinePartition))
+        """Those that this server should serve, and cannot."""
+        return tuple(
+            one
+            for one in self.all_partitions
+            if isinstance(one, OfflinePartition) and not isinstance(one, ForeignPartition)
+        )
 
     @property
     def failed_partitions(self) -> tuple[OfflinePartition, ...]:
@@ -114,15 +117,18 @@ class PartitionRegistry:
         except InconsistentTopicIdError:
             # The server that has taken over may know a newer topic of the name.
             for partition in topic.all_partitions:
-                partition.shard.leader_epoch()
+                if not isinstance(partition, ForeignPartition):
+                    partition.shard.leader_epoch()
             raise
         return topic
 
     def find_partition(
         self, topic: str, partition: int, topic_id: str = ""
     ) -> HostedPartition | OfflinePartition:
-        """Return a partition, which may be offline. Raises as `topic`, whose id is checked first, because
-        another topic of the name may have fewer partitions, and as `HostedTopic.find_partition`."""
+        """Return a partition, which may be offline. Raises InvalidRequestError for a negative number, as
+        `topic`, whose id is checked next, because another topic of the name may have fewer partitions, and as
+        `HostedTopic.find_partition`."""
+        require_partition_number(topic, partition)
         return self.topic(topic, topic_id).find_partition(partition)
 
     def partition(self, topic: str, partition: int, topic_id: str = "") -> HostedPartition:

@@ -1,4 +1,4 @@
-"""All shards of the store. Today one process owns them all."""
+"""All shards of the store: those that this server owns, and those that it leaves to others."""
 
 from __future__ import annotations
 
@@ -6,21 +6,40 @@ from collections.abc import Iterator, Sequence
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.store_layout import shard_of
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_shard import HostedShard
 
 
 class ShardSet:
-    """All shards of the store. Immutable; the shards themselves are thread-safe."""
+    """All shards of the store; an iteration has those that this server owns. Immutable; the shards themselves
+    are thread-safe."""
 
-    def __init__(self, shards: Sequence[HostedShard]) -> None:
+    def __init__(self, shards: Sequence[HostedShard], foreign: Sequence[ForeignShard] = ()) -> None:
         assert shards
         self._shards = tuple(shards)
+        self.foreign = tuple(foreign)
+        """The shards of other servers."""
+        everything: list[HostedShard | ForeignShard] = [*shards, *foreign]
+        self._by_number = {shard.metadata.shard: shard for shard in everything}
+        assert set(self._by_number) == set(range(len(self._by_number))), "every shard is here once"
 
-    def of(self, tip: TopicIdPartition) -> HostedShard:
-        return self._shards[shard_of(tip, len(self._shards))]
+    def of(self, tip: TopicIdPartition) -> HostedShard | ForeignShard:
+        return self._by_number[shard_of(tip, len(self._by_number))]
+
+    def foreign_of(self, tip: TopicIdPartition) -> ForeignShard | None:
+        """The shard of the partition if another server owns it."""
+        shard = self.of(tip)
+        return shard if isinstance(shard, ForeignShard) else None
+
+    def owned(self, tip: TopicIdPartition) -> HostedShard:
+        """The shard of the partition. Raises NotOwnerError if another server owns it."""
+        shard = self.of(tip)
+        if isinstance(shard, ForeignShard):
+            raise shard.owner.not_owner()
+        return shard
 
     def ensure_owned(self) -> None:
-        """Raise NotOwnerError if a look at a head has found another owner."""
+        """Check the claims of this server. Raises NotOwnerError if a look at a head found another owner."""
         for shard in self._shards:
             shard.leader_epoch()
 
@@ -33,9 +52,6 @@ class ShardSet:
 
     def __iter__(self) -> Iterator[HostedShard]:
         return iter(self._shards)
-
-    def __len__(self) -> int:
-        return len(self._shards)
 
     @property
     def is_fenced(self) -> bool:

@@ -106,7 +106,7 @@ class AppendIntake:
                 )
         topic = self._partitions.topic(request.topic)
         records = request.records.records
-        choose = partial(partition_of_keys, records, len(topic.all_partitions))
+        choose = partial(partition_of_keys, request.topic, len(topic.all_partitions), records)
         chosen = choose() if len(records) <= MAX_LOOP_RECORD_COUNT else await self._pools.read(choose)
         request.partition = self._any_partition(topic) if chosen is None else chosen
 
@@ -123,9 +123,9 @@ def _is_online(partition: object) -> bool:
     return isinstance(partition, HostedPartition) and partition.offline() is None
 
 
-def partition_of_keys(records: Iterable[log_pb2.Record], partition_count: int) -> int | None:
-    """The partition of all keys; None if no record has one. Raises InvalidRequestError if the keys belong to
-    several partitions."""
+def partition_of_keys(topic: str, partition_count: int, records: Iterable[log_pb2.Record]) -> int | None:
+    """The partition of all keys in the topic; None if no record has one. Raises InvalidRequestError if the
+    keys belong to several partitions."""
     chosen: int | None = None
     for index, record in enumerate(records):
         if not record.HasField("key"):
@@ -137,6 +137,7 @@ def partition_of_keys(records: Iterable[log_pb2.Record], partition_count: int) -
             raise InvalidRequestError(
                 "the keys of the records belong to several partitions; send an append for each partition",
                 record_index=index,
+                topic=topic,
                 partition=partition,
                 other_partition=chosen,
             )

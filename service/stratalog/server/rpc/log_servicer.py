@@ -48,7 +48,7 @@ MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
 """Initial metadata of an AppendStream: the size of the largest request that the server accepts."""
 
 MAX_FETCH_PARTITION_COUNT = 10_000
-MAX_OFFSET_QUERY_COUNT = 10_000
+MAX_OFFSET_QUERY_COUNT = 4_000
 
 
 class LogServicer:

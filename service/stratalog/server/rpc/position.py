@@ -140,9 +140,9 @@ def _in_both_tiers(partition: HostedPartition, look: Callable[[int], Found]) -> 
     segments are deleted, so a second look is rare.
     """
     while True:
-        local_log_start_offset = partition.log.offsets.local_log_start_offset
+        local_log_start_offset = partition.local_log_start_offset
         found = look(local_log_start_offset)
-        if partition.log.offsets.local_log_start_offset == local_log_start_offset:
+        if partition.local_log_start_offset == local_log_start_offset:
             return found
 
 

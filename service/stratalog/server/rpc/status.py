@@ -29,6 +29,7 @@ from stratalog.base.errors import (
     CorruptRecordError,
     DataDirectoryError,
     DataDirectoryInUseError,
+    DeletionRefusedError,
     FencedLeaderEpochError,
     FencingTokenMismatchError,
     InconsistentTopicIdError,
@@ -41,6 +42,7 @@ from stratalog.base.errors import (
     LogTruncatedError,
     LowDiskSpaceError,
     NotOwnerError,
+    ObjectArchivedError,
     ObjectNotFoundError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
@@ -129,8 +131,11 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     # Not PERMISSION_DENIED: the store refuses the server, and the caller cannot mend that with other
     # credentials.
     StoreAccessDeniedError: grpc.StatusCode.FAILED_PRECONDITION,
+    DeletionRefusedError: grpc.StatusCode.FAILED_PRECONDITION,
     StoreNotUsableError: grpc.StatusCode.FAILED_PRECONDITION,
     ObjectNotFoundError: grpc.StatusCode.INTERNAL,
+    # Nothing is lost, and no retry helps before an operator has restored the object.
+    ObjectArchivedError: grpc.StatusCode.FAILED_PRECONDITION,
     PreconditionFailedError: grpc.StatusCode.ABORTED,
     StoreCorruptError: grpc.StatusCode.DATA_LOSS,
 }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from uuid import UUID
 
 from stratalog.base.errors import (
@@ -26,7 +26,7 @@ from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.hosted_partition import HostedPartition
-from stratalog.server.partitions.offline_partition import OfflinePartition
+from stratalog.server.partitions.offline_partition import ForeignPartition, OfflinePartition
 from stratalog.server.partitions.partition_opener import PartitionOpener, WantedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
@@ -64,18 +64,18 @@ class TopicHost:
                 understood.append((entry, self._config_of(entry)))
             except InvalidConfigError as refusal:
                 self._publish_offline(entry, refusal)
-        wanted = chain.from_iterable(_wanted(entry, config) for entry, config in understood)
+        wanted = chain.from_iterable(self._wanted(entry, config) for entry, config in understood)
         opened = iter(self._opener.open_what_can_be([*wanted]))
         for entry, config in understood:
-            self.registry.publish(_hosted(entry, config, tuple(islice(opened, entry.partition_count))))
+            self.registry.publish(_hosted(entry, config, tuple(self._with_foreign(entry, opened))))
 
     def publish(self, entry: TopicEntry, *, is_new: bool = False) -> HostedTopic:
         """Open the topic whole and publish it. `is_new`: its partitions have never had a log. Raises
         InvalidConfigError, DataDirectoryError.
         """
         config = self._config_of(entry)
-        opened = self._opener.open(_wanted(entry, config, is_new=is_new))
-        topic = _hosted(entry, config, tuple(opened))
+        opened = iter(self._opener.open(self._wanted(entry, config, is_new=is_new)))
+        topic = _hosted(entry, config, tuple(self._with_foreign(entry, opened)))
         self.registry.publish(topic)
         return topic
 
@@ -99,8 +99,9 @@ class TopicHost:
         config = self._config_of(entry)
         for partition in topic.partitions:
             self._reconfigure(partition, config)
-        wanted = _wanted(entry, config, is_new=True)
-        added = self._opener.open(wanted[len(topic.all_partitions) :])
+        first = len(topic.all_partitions)
+        opened = iter(self._opener.open(self._wanted(entry, config, first, is_new=True)))
+        added = tuple(self._with_foreign(entry, opened, first))
         self.registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
         if added:
             # Reads of the whole topic wait for new partitions at the old ones.
@@ -115,8 +116,7 @@ class TopicHost:
         )
 
     def is_in_store(self, entry: TopicEntry) -> bool:
-        tips = (TopicIdPartition(entry.topic_id, number) for number in range(entry.partition_count))
-        return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in tips)
+        return any(self._shards.of(tip).metadata.state().partition(tip).slices for tip in _tips(entry))
 
     def config_overridden(self, overrides: Mapping[str, str]) -> LogConfig:
         """The configuration of a topic that sets these keys. Raises InvalidConfigError."""
@@ -179,6 +179,28 @@ class TopicHost:
                         error,
                     )
 
+    def _wanted(
+        self, entry: TopicEntry, config: LogConfig, first: int = 0, *, is_new: bool = False
+    ) -> list[WantedPartition]:
+        """The partitions from number `first` on that this server hosts."""
+        return [
+            WantedPartition(TopicPartition(entry.name, tip.partition), tip, config, is_new)
+            for tip in _tips(entry, first)
+            if self._shards.foreign_of(tip) is None
+        ]
+
+    def _with_foreign(
+        self, entry: TopicEntry, opened: Iterator[HostedPartition | OfflinePartition], first: int = 0
+    ) -> Iterator[HostedPartition | OfflinePartition]:
+        """All partitions from number `first` on: the opened ones, and between them those of other servers."""
+        for tip in _tips(entry, first):
+            foreign = self._shards.foreign_of(tip)
+            yield (
+                next(opened)
+                if foreign is None
+                else ForeignPartition(TopicPartition(entry.name, tip.partition), tip, foreign)
+            )
+
     def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
         """The cleaner of local logs is paused while it gains or loses the log. Raises DataDirectoryError."""
         if is_cleaned_here(partition.log.local_log.config) == is_cleaned_here(config):
@@ -220,14 +242,9 @@ class TopicHost:
             self._logs.delete_log(topic_partition)
 
 
-def _wanted(entry: TopicEntry, config: LogConfig, *, is_new: bool = False) -> list[WantedPartition]:
-    """All partitions of the topic, in order. `is_new`: they have never had a log."""
-    return [
-        WantedPartition(
-            TopicPartition(entry.name, number), TopicIdPartition(entry.topic_id, number), config, is_new
-        )
-        for number in range(entry.partition_count)
-    ]
+def _tips(entry: TopicEntry, first: int = 0) -> Iterator[TopicIdPartition]:
+    """The partitions of the entry from number `first` on."""
+    return (TopicIdPartition(entry.topic_id, number) for number in range(first, entry.partition_count))
 
 
 def _hosted(

@@ -328,6 +328,9 @@ class TopicManager:
     def _drop_leftovers(self) -> int:
         dropped_count = 0
         for shard in self._shards:
+            if shard.is_followed:
+                # The owner does it.
+                continue
             topic_ids = {tip.topic_id for tip in shard.metadata.state().partitions}
             for topic_id in topic_ids:
                 entry = self._catalog.by_id(topic_id)
@@ -349,7 +352,8 @@ class TopicManager:
         result = changed(overrides, changes)
         if not self._acceptable(result).remote_storage_enable and self._host.is_in_store(entry):
             raise InvalidConfigError(
-                "a topic with data in the object store stays tiered, because that data is a part of it",
+                "a topic with data in the object store stays tiered, because that data is a part of it; to"
+                " upload nothing more, set remote.log.copy.disable to true",
                 name="remote.storage.enable",
                 value="false",
                 allowed="true, for a topic that has data in the object store",

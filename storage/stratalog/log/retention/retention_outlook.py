@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from stratalog.log.log_config import UNLIMITED
@@ -78,6 +79,14 @@ class KeptUnit(NamedTuple):
     """Size of all data behind it."""
 
 
+def utc_text(time_ms: int) -> str:
+    """A time in words, for people."""
+    try:
+        return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat(sep=" ")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} milliseconds after 1970"
+
+
 def next_expiry(
     kept: KeptUnit, limits: RetentionLimits, now_ms: int | None, exemption: str = ""
 ) -> NextExpiry:
@@ -88,7 +97,7 @@ def next_expiry(
         time_ms = kept.newest_ms + limits.retention_ms + 1
         is_future = now_ms is not None and kept.newest_ms > now_ms
         reasons.append(
-            "its newest record is in the future"
+            f"its newest record is in the future, {utc_text(kept.newest_ms)}"
             if is_future
             else f"its newest record is not older than {limits.prefix}retention.ms, {limits.retention_ms}"
         )

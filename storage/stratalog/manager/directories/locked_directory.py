@@ -15,6 +15,7 @@ Besides one directory for each partition it has::
     import.UUID-staging                 copies that an import makes, see `import_staging`; later, that it left
     claims-NNNN                         claims of this server on the shard of that number
     scratch                             data of uploads and compactions that do not fit into memory
+    cache                               ranges of objects that were read; may be deleted at any time
 
 A partition's directory has, beside the files of the log::
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from stratalog.base.errors import InvalidRequestError, PlanChangedError
+from stratalog.base.errors import DataDirectoryError, InvalidRequestError, PlanChangedError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 from stratalog.cleaner.failure_kind import FailureKind
@@ -24,7 +24,9 @@ from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.record import Record
 from stratalog.server.background.tier_compaction import PlannedCompaction
 from stratalog.server.partitions.directory_admin import DescribedMove
+from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.rpc import paging
+from stratalog.server.rpc.admin import admin_convert
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, tier_pb2, tier_pb2_grpc
 from tests.support.service.service_bench import ServiceBench
 
@@ -105,6 +107,95 @@ async def test_the_client_reads_all_pages(bench: ServiceBench, monkeypatch: pyte
         await admin.excluded_partitions(),
         await admin.plan_compaction(),
     )
+
+
+async def test_descriptions_come_in_pages_in_the_order_of_the_request(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = admin_pb2_grpc.AdminServiceStub(channel)
+    names = ["c", "a", "d", "a", "b"]
+    for name in sorted(set(names)):
+        await bench.client.admin.create_topic(name)
+    found: list[str] = []
+    token, page_count = "", 0
+    while token or not page_count:
+        page = await stub.DescribeTopics(
+            admin_pb2.DescribeTopicsRequest(names=names, page_size=2, page_token=token)
+        )
+        assert len(page.topics) <= 2
+        found += [one.name for one in page.topics]
+        token, page_count = page.next_page_token, page_count + 1
+        if token:
+            # The token is of these names in this order.
+            other = admin_pb2.DescribeTopicsRequest(names=sorted(names), page_token=token)
+            await refusal(stub.DescribeTopics(other))
+    assert (found, page_count) == (names, 3)
+    expected = await bench.client.admin.describe_topics(names)
+    # As heavy as a page may be: one topic has five.
+    monkeypatch.setattr(paging, "MAX_PAGE_WEIGHT", 10)
+    page = await stub.DescribeTopics(admin_pb2.DescribeTopicsRequest(names=names))
+    assert [one.name for one in page.topics] == names[:2]
+    assert await bench.client.admin.describe_topics(names) == expected
+
+
+async def test_a_topic_names_some_of_its_offline_partitions_and_counts_all(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.client.admin.create_topic("t", 5)
+    for number in range(4):
+        fail(bench, monkeypatch, number)
+    monkeypatch.setattr(admin_convert, "MAX_OFFLINE_COUNT", 3)
+    [topic] = await bench.client.admin.describe_topics(["t"])
+    assert [one.partition for one in topic.offline_partitions] == [0, 1, 2]
+    assert topic.offline_partition_count == 4
+    shown = await bench.command("topic", "describe", "t")
+    assert "1 more are offline" in shown.stdout
+    monkeypatch.undo()
+
+
+async def test_the_tier_status_comes_in_pages(
+    bench: ServiceBench, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = tier_pb2_grpc.TierServiceStub(channel)
+    for name, is_tiered in (("a", True), ("b", False), ("c", True), ("d", True)):
+        await bench.client.admin.create_topic(name, 2, {"remote.storage.enable": is_tiered})
+    await bench.client.admin.create_topic("t", 5, {"remote.storage.enable": False})
+    for number in (1, 3):
+        fail(bench, monkeypatch, number)
+    pages: list[tier_pb2.TierStatusResponse] = []
+    while not pages or pages[-1].next_page_token:
+        token = pages[-1].next_page_token if pages else ""
+        pages.append(await stub.TierStatus(tier_pb2.TierStatusRequest(page_size=2, page_token=token)))
+    places = [
+        [*(one.topic for one in page.topics), *(str(one.partition) for one in page.offline_partitions)]
+        for page in pages
+    ]
+    assert places == [["a", "c"], ["d", "1"], ["3"]]
+    assert [bool(page.shards) and bool(page.passes) for page in pages] == [True, False, False]
+    assert [len(page.shards) for page in pages[1:]] == [0, 0]
+    assert len({page.store_id for page in pages}) == 1
+    for token in ("x", "eA=="):
+        await refusal(stub.TierStatus(tier_pb2.TierStatusRequest(page_token=token)))
+    monkeypatch.setattr(paging, "MAX_PAGE_SIZE", 2)
+    status = await bench.client.admin.tier_status()
+    assert [one.topic for one in status.topics] == ["a", "c", "d"]
+    assert [(one.topic, one.partition) for one in status.offline_partitions] == [("t", 1), ("t", 3)]
+    assert len(status.shards) == len(pages[0].shards)
+    assert [one.name for one in status.passes] == [one.name for one in pages[0].passes]
+    monkeypatch.undo()
+
+
+def fail(bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let a partition of the topic `t` have a failed disk until the end of the patch."""
+    partition = bench.partition("t", number)
+    offline = OfflinePartition(
+        partition.topic_partition,
+        partition.topic_id_partition,
+        partition.shard,
+        "/disks/one",
+        DataDirectoryError("its disk has failed"),
+    )
+    monkeypatch.setattr(partition, "offline", lambda: offline)
 
 
 async def planned_job(bench: ServiceBench) -> CompactionJob:

@@ -11,6 +11,7 @@ import pytest
 
 from stratalog.base.errors import (
     CorruptRecordError,
+    FencedLeaderEpochError,
     InconsistentTopicIdError,
     LogStoreError,
     LogTruncatedError,
@@ -191,13 +192,90 @@ async def test_a_server_that_ends_sessions_without_a_word_is_left_at_the_deadlin
     assert len(service.requests) > 1
 
 
+async def test_a_consumer_begins_when_the_server_is_back() -> None:
+    """A call has little patience, and the consumer more."""
+    service = ScriptedService([[answer(0, 1)]])
+    service.refusal = STOPPING
+    broken: list[LogStoreError] = []
+    async with scripted(service) as address, Client(address, retry=RetryPolicy(deadline_s=0)) as client:
+        records = aiter(client.consume("t", retry=QUICK, on_broken=broken.append))
+        waiting = asyncio.ensure_future(offsets_until(records, 1))
+        while service.refused_count < 3:
+            await asyncio.wait((waiting,), timeout=0.001)
+            assert not waiting.done(), "it waits"
+        service.refusal = None
+        assert await waiting == [(0, 0)]
+    assert [type(error) for error in broken] == [StoppingError]
+
+
+async def test_a_table_begins_when_the_server_is_back() -> None:
+    service = ScriptedService([[answer(0, 1)]])
+    service.log_end_offset, service.refusal = 1, STOPPING
+    async with scripted(service) as address, Client(address, retry=RetryPolicy(deadline_s=0)) as client:
+        table = client.table("t", retry=QUICK)
+        entering = asyncio.ensure_future(table.__aenter__())
+        while service.refused_count < 3:
+            await asyncio.wait((entering,), timeout=0.001)
+            assert not entering.done(), "it waits"
+        service.refusal = None
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await entering)["k"] == b"0"
+        await table.aclose()
+
+
+async def test_a_consumer_that_cannot_begin_fails_at_its_deadline() -> None:
+    service = ScriptedService([])
+    service.refusal = STOPPING
+    impatient = RetryPolicy(deadline_s=0.05, first_pause_s=0.001)
+    async with scripted(service) as address, Client(address, retry=impatient) as client:
+        found, error = await records_until_error(client.consume("t"))
+        with pytest.raises(StoppingError):
+            async with asyncio.timeout(PATIENCE_S), client.table("t"):
+                pass
+    assert (found, type(error)) == ([], StoppingError)
+
+
+async def test_a_server_that_fences_its_own_epoch_is_asked_with_pauses() -> None:
+    fenced = log_pb2.FetchedPartition(
+        topic="t", partition=0, error=status_of_error(FencedLeaderEpochError("replaced", leader_epoch=3))
+    )
+    service = ScriptedService([[fenced]] * 10_000)
+    service.log_end_offset, service.leader_epoch = 1, 3
+    slow = RetryPolicy(deadline_s=0.3, first_pause_s=0.1)
+    async with scripted(service) as address, Client(address, retry=slow) as client:
+        found, error = await records_until_error(client.consume("t", until="latest"))
+    assert (found, type(error)) == ([], FencedLeaderEpochError)
+    assert 2 <= len(service.requests) <= 5, "the pauses are at least 50, 100 and 200 milliseconds"
+
+
+@pytest.mark.parametrize("until", [1, "latest"])
+async def test_offsets_of_another_topic_of_the_name_are_not_compared(until: int | str) -> None:
+    """The topic is made again between the look at it and the look at its offsets, which it does not have."""
+    service = ScriptedService([])
+    service.offsets_topic_id = "id-2"
+    async with scripted(service) as address, Client(address) as client:
+        found, error = await records_until_error(client.consume("t", start=5, until=until))
+    assert (found, type(error)) == ([], InconsistentTopicIdError)
+    assert (error.fields["topic_id"], error.fields["current_topic_id"]) == ("id-1", "id-2")
+
+
 @pytest.mark.parametrize("is_made_again", [True, False])
 async def test_a_topic_that_is_deleted_during_a_session(is_made_again: bool) -> None:
     service = ScriptedService([[UnknownTopicOrPartitionError("there is no such topic")]])
     async with scripted(service) as address, Client(address, retry=QUICK) as client:
         consumer = client.consume("t")
-        await consumer._follower.open()  # pyright: ignore[reportPrivateUsage]  # iterating opens a session
         if is_made_again:
+            # The session breaks before the other topic is there; its reader asks later.
+            service.may_play.clear()
+            begun = asyncio.ensure_future(anext(aiter(consumer)))
+            while not service.requests:
+                await asyncio.wait((begun,), timeout=0.001)
+            begun.cancel()
+            await asyncio.wait((begun,))
+            arriving = consumer._follower._arriving  # pyright: ignore[reportPrivateUsage]  # goes on by itself
+            assert arriving is not None
+            service.may_play.set()
+            await asyncio.wait((arriving,))
             service.topic_id = "id-2"
         found, error = await records_until_error(consumer)
     expected = InconsistentTopicIdError if is_made_again else UnknownTopicOrPartitionError

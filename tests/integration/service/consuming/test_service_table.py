@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from random import Random
 
@@ -103,6 +104,34 @@ async def test_changes_end_with_the_table(bench: ServiceBench) -> None:
         await bench.until_waiting(1)
     with pytest.raises(StopAsyncIteration):
         await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+async def test_changes_that_are_not_read_are_not_kept(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    async with bench.client.table("t") as table, asyncio.timeout(PATIENCE_S):
+        never_begun, begun = table.changes(), table.changes()
+        await bench.client.append("t", 0, [Record(0, 5, b"7", b"3")])
+        assert (await anext(begun)).value == b"3"
+        listeners = table._listeners  # pyright: ignore[reportPrivateUsage]  # they hold records
+        assert len(listeners) == 2
+        del never_begun
+        gc.collect()
+        assert len(listeners) == 1
+        await begun.aclose()
+        del begun
+        gc.collect()
+        assert not listeners
+
+
+async def test_changes_are_those_since_the_call(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    async with bench.client.table("t") as table, asyncio.timeout(PATIENCE_S):
+        changes = table.changes()
+        await bench.client.append("t", 0, [Record(0, 5, b"7", b"3")])
+        await table.caught_up()
+        gc.collect()
+        assert (await anext(changes)).value == b"3"
+        await changes.aclose()
 
 
 async def test_a_closed_table_leaves_no_task_waiting(bench: ServiceBench) -> None:

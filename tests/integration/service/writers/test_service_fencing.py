@@ -83,6 +83,17 @@ async def test_a_token_is_taken_over_by_one_of_several_rivals(bench: ServiceBenc
     assert await append(bench, "b") == 0
 
 
+async def test_a_refusal_names_a_token_of_digits_as_it_was_set(bench: ServiceBench) -> None:
+    await bench.client.admin.create_topic("t")
+    await bench.client.fence("t", 0, "042")
+    with pytest.raises(FencingTokenMismatchError) as caught:
+        await append(bench, "041")
+    token = caught.value.fields["current_token"]
+    assert isinstance(token, str)
+    await bench.client.fence("t", 0, "043", current_token=token)
+    assert await append(bench, "043") == 0
+
+
 async def test_a_fence_that_cannot_be_is_refused(bench: ServiceBench) -> None:
     await bench.client.admin.create_topic("t")
     with pytest.raises(InvalidRequestError):

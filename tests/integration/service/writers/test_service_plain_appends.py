@@ -306,6 +306,7 @@ async def test_keys_of_several_partitions_are_refused(bench: ServiceBench) -> No
         with pytest.raises(InvalidRequestError) as caught:
             await append(bench, log_pb2.AppendRequest(topic="t", records=keyed(*keys)))
         assert caught.value.fields["record_index"] == len(keys) - 1
+        assert caught.value.fields["topic"] == "t"
         assert caught.value.fields["other_partition"] == partition_for_key(b"%d" % first, 5)
     assert await bench.values("t") == [[]] * 5
     assert (await append(bench, log_pb2.AppendRequest(topic="t", records=keyed(*many)))).last_offset == 1499

@@ -122,6 +122,26 @@ async def test_records_outlast_a_restart_of_the_server_by_default(monkeypatch: p
         await producer.close()
 
 
+async def test_a_producer_may_have_more_patience_than_its_client() -> None:
+    service = ScriptedService([])
+    service.id_refusal = OverloadedError("not yet")
+    service.append_refusal = InvalidRequestError("no such batch")
+
+    def give_in() -> None:
+        if service.id_request_count == 3:
+            service.id_refusal = None
+
+    service.on_id_request = give_in
+    async with scripted(service) as there, Client(there, retry=RetryPolicy(deadline_s=0)) as client:
+        hasty, patient = client.producer(linger_ms=0), client.producer(linger_ms=0, retry=PATIENT)
+        with pytest.raises(OverloadedError):
+            await hasty.send("t", None, b"x")
+        with pytest.raises(InvalidRequestError):
+            await patient.send("t", None, b"x")
+        for producer in (hasty, patient):
+            await producer.close()
+
+
 async def test_connections_of_a_producer_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     time = SlowTime(monkeypatch)
     starts_s: list[float] = []

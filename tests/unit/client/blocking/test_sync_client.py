@@ -73,6 +73,51 @@ def test_a_forked_process_has_no_client() -> None:
     assert subprocess.run(command, capture_output=True, timeout=WAIT_S, check=True).stdout == b"2\n"
 
 
+FORKS_WITH_A_RECORD = """
+import asyncio, os
+from stratalog.client.errors import ClientClosedError
+from stratalog.client.producer import Producer
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.channel import ServerChannel
+from stratalog.client.retry import LONG_WORK
+from stratalog.client.values import Topic
+
+async def wait(delivery):
+    await delivery
+
+async def describe(name):
+    return Topic(name, "id", 1, {}, {}, [], 0)
+
+async def main():
+    producer = Producer(ServerChannel("127.0.0.1:1"), describe, ProducerSettings(), LONG_WORK)
+    await producer.learn("t")
+    return producer, [producer.send("t", value="in a batch"), producer.send("u", value="early")]
+
+loop = asyncio.new_event_loop()
+producer, deliveries = loop.run_until_complete(main())
+child = os.fork()
+if child == 0:
+    asyncio._set_running_loop(None)
+    refused = 0
+    waits = [lambda one=one: one.result(60) for one in deliveries]
+    waits += [lambda one=one: asyncio.run(wait(one)) for one in deliveries]
+    waits += [producer.wake]
+    for one in waits:
+        try:
+            one()
+        except ClientClosedError as error:
+            refused += error.fields.get("outcome", "unknown") == "unknown"
+    os._exit(refused)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os._exit(0)
+"""
+
+
+def test_the_record_of_a_parent_process_has_no_outcome_in_a_fork() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS_WITH_A_RECORD]
+    assert subprocess.run(command, capture_output=True, timeout=WAIT_S, check=True).stdout == b"5\n"
+
+
 def test_close_ends_the_calls_that_other_threads_wait_for() -> None:
     client = SyncClient(NOWHERE)
     begun, ended = threading.Event(), threading.Event()

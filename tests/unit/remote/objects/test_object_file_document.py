@@ -14,14 +14,13 @@ from stratalog.remote.objects import directory_codec, key_stream, object_format,
 from stratalog.remote.objects.directory_codec import decode_directory
 from stratalog.remote.objects.fixed_layout import FixedLayout
 from stratalog.remote.objects.key_stream import KeyHashing
-from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, decode_footer
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, decode_footer, decode_header
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.decoded_records import decode_all
 from tests.support.places import DOCS
-from tests.support.tiered.object_header import decode_header
 
 DOCUMENT = (DOCS / "formats" / "object_file.md").read_text()
 NAME = "00000000000000000007-aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"

@@ -22,6 +22,7 @@ from stratalog.remote.tier.collector import Collector, CollectorSettings, Collec
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn
 from tests.support.tiered.current_keys import left_over_keys
+from tests.support.tiered.stores.locking_store import LockingStore
 from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)
@@ -259,3 +260,63 @@ def test_a_wrong_clock_sweeps_trims_and_unpins_nothing() -> None:
     assert (report.is_refused, report.all_deleted_count) == (True, 0)
     assert [info.key for info in world.store.list("")] == before
     assert len(metadata.state().pins) == 1
+
+
+@pytest.mark.parametrize("batch_count", [1, 1000])
+def test_a_locked_object_stays_dropped_is_named_and_is_tried_again_after_a_day(batch_count: int) -> None:
+    world = World()
+    world.drop(3)
+    world.logs.metadata.fold()
+    store = LockingStore(world.store)
+    data = [info.key for info in world.store.list("shards/0000/data/")]
+    store.locked = {data[1]}
+    collector = Collector(
+        store, world.logs.metadata, world.logs.catalog, CollectorSettings(batch_count=batch_count)
+    )
+    world.clock.advance(DAY_MS)
+    report = collector.run()
+    assert (report.deleted_count, report.kept_count) == (2, 1)
+    assert any("locked by the test" in failure for failure in report.failures)
+    assert world.object_count() == 1
+    assert data[1].endswith(next(iter(world.logs.metadata.state().dropped_objects))), "it stays on record"
+    attempt_count = len(store.attempts)
+    world.clock.advance(DAY_MS - 1)
+    report = collector.run()
+    assert (report.kept_count, report.failures) == (1, ())
+    assert data[1] not in store.attempts[attempt_count:], "not in every pass"
+    world.clock.advance(1)
+    store.locked.clear()
+    report = collector.run()
+    assert data[1] in store.attempts[attempt_count:]
+    assert (report.kept_count, world.object_count()) == (0, 0)
+    world.check_can_be_opened()
+
+
+def test_locked_objects_leave_room_for_the_others_of_a_bounded_pass() -> None:
+    world = World()
+    world.drop(3)
+    world.logs.metadata.fold()
+    store = LockingStore(world.store)
+    data = [info.key for info in world.store.list("shards/0000/data/")]
+    store.locked = set(data[:2])
+    collector = Collector(store, world.logs.metadata, None, CollectorSettings(max_file_count=2))
+    world.clock.advance(DAY_MS)
+    first, second = collector.run(), collector.run()
+    assert (first.deleted_count, first.kept_count) == (0, 2)
+    assert second.deleted_count >= 1
+    assert [info.key for info in world.store.list("shards/0000/data/")] == data[:2]
+
+
+def test_a_locked_orphan_is_no_deleted_one() -> None:
+    world = World()
+    scratch = world.logs.metadata.layout.scratch_prefixes[0]
+    for name in ("free", "locked"):
+        world.store.put(scratch + name, b"probe")
+    store = LockingStore(world.store)
+    store.locked = {scratch + "locked"}
+    world.clock.advance(DAY_MS)
+    report = world.collect(store)
+    assert [one.key for one in report.orphans] == [scratch + "free"]
+    assert [one.key for one in report.waiting_orphans] == [scratch + "locked"]
+    assert report.kept_count == 1
+    assert report.failures

@@ -14,7 +14,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.remote_retention import ExplainedPartition, RemoteRetention
+from stratalog.remote.retention.remote_retention import ExplainedPartition, RemoteRetention
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultPlan, Operation, no_faults
 from tests.support.tiered.late_sends import LateSends
@@ -204,8 +204,8 @@ def test_an_outdated_configuration_deletes_nothing_in_the_store(retention_ms: st
     assert world.gaps() == [(20, 40, "expired")]
     assert (log_start(world), world.offsets()) == (0, [*range(20), *range(40, 50)])
     kept = [] if retention_ms == "-1" else [log_start(world) for _ in world.retain()]
-    if kept:
-        assert 20 <= kept[0] <= 40
+    # What retention has left itself goes with the slices in front of it, not a retention later.
+    assert kept in ([], [40])
     assert world.retain() == []
     assert world.offsets() == [*(range(20) if retention_ms == "-1" else ()), *range(40, 50)]
 

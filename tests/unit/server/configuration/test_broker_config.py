@@ -79,6 +79,11 @@ OURS = {
     "remote.copy.object.bytes": "67108864",
     "remote.copy.stall.ms": "600000",
     "remote.log.manager.copier.thread.pool.size": "4",
+    "remote.read.ahead.bytes": "33554432",
+    "remote.read.cache.bytes": "268435456",
+    "remote.read.chunk.bytes": "4194304",
+    "remote.read.disk.cache.bytes": "0",
+    "remote.read.hedge.percent": "5",
 }
 KAFKA_READ_ONLY = {
     "log.cleaner.enable",
@@ -103,7 +108,7 @@ def test_defaults_are_kafkas() -> None:
 
 def test_the_same_keys_may_change_as_in_kafka() -> None:
     read_only = {name for name, key in BROKER_KEYS.items() if key.update_mode is UpdateMode.READ_ONLY}
-    assert read_only == KAFKA_READ_ONLY
+    assert read_only == KAFKA_READ_ONLY | {name for name in OURS if name.startswith("remote.read.")}
 
 
 def test_every_topic_key_but_tiering_has_a_default_of_the_server() -> None:
@@ -256,6 +261,7 @@ OTHER_VALUES = {
     "log.cleaner.threads": "2",
     "num.recovery.threads.per.data.dir": "7",
     "remote.log.manager.copier.thread.pool.size": "7",
+    "remote.read.hedge.percent": "7",
 }
 FIELDS = {name: key for name, key in BROKER_KEYS.items() if key.field_name or key.cleaner_field}
 

@@ -13,7 +13,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
-from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
@@ -22,6 +22,7 @@ from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 A, B = "/disk-a/logs", "/disk-b/logs"
@@ -44,7 +45,7 @@ class Opening:
         self.disk.inner.release_locks()
         manager = LogMachine(self.disk, data_dirs=data_dirs, ids=SequentialIds()).open()
         manager.directories.bind_store("store")
-        reader = RemoteReader(self._harness.store, self._shard.metadata)
+        reader = RemoteReader(inline_reads(self._harness.store), self._shard.metadata)
         return PartitionOpener(
             self._harness.clock,
             ShardSet([self._shard]),

@@ -3,6 +3,7 @@ long as they come in practice, and numbers as large as they can be."""
 
 from __future__ import annotations
 
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -12,7 +13,9 @@ from google.protobuf.message import Message
 from stratalog.base.errors import DataDirectoryError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.compaction.tier_verification import VerificationFinding, VerificationReport
+from stratalog.compaction.tier_verification import VerificationReport
+from stratalog.log.log_config import LogConfig
+from stratalog.remote.restore.metadata_scrub import VerificationFinding
 from stratalog.server.operations.operation import OperationKind, OperationView
 from stratalog.server.operations.operation_results import (
     CompactionResult,
@@ -23,7 +26,7 @@ from stratalog.server.operations.operation_results import (
     UploadResult,
     VerificationResult,
 )
-from stratalog.server.rpc.admin.admin_convert import MAX_SET_ASIDE_COUNT
+from stratalog.server.rpc.admin.admin_convert import MAX_OFFLINE_COUNT, MAX_SET_ASIDE_COUNT
 from stratalog.server.rpc.admin.operation_convert import MAX_LISTED_COUNT, view_message
 from stratalog.server.rpc.paging import MAX_PAGE_SIZE, MAX_PAGE_WEIGHT
 from stratalog.server.rpc.status import status_of_error
@@ -92,6 +95,16 @@ def operation() -> operation_pb2.Operation:
     return one
 
 
+def topic(offline_count: int) -> admin_pb2.Topic:
+    """A topic with every key set, and some partitions offline."""
+    config = LogConfig().as_mapping()
+    offline = [filled(admin_pb2.OfflinePartition())] * offline_count
+    one = admin_pb2.Topic(config=config, config_overrides=config)
+    filled(one)
+    one.offline_partitions.extend(cast(list[admin_pb2.OfflinePartition], offline))
+    return one
+
+
 ERROR = status_of_error(DataDirectoryError(TEXT, topic=NAME, partition=9_999, path=NAME, reason=TEXT))
 SHORT_ERROR = status_of_error(StoreUnavailableError("the store does not answer; try again later"))
 LISTS: dict[str, tuple[Message, list[Message]]] = {
@@ -131,6 +144,20 @@ LISTS: dict[str, tuple[Message, list[Message]]] = {
             )
         ]
         * MAX_PAGE_SIZE,
+    ),
+    "DescribeTopics": (admin_pb2.DescribeTopicsResponse(), [topic(0)] * MAX_PAGE_SIZE),
+    "DescribeTopics, offline partitions": (
+        admin_pb2.DescribeTopicsResponse(),
+        [topic(MAX_OFFLINE_COUNT)] * (MAX_PAGE_WEIGHT // (5 + 3 * MAX_OFFLINE_COUNT)),
+    ),
+    "DescribeTopics, an offline partition of each": (
+        admin_pb2.DescribeTopicsResponse(),
+        [topic(1)] * MAX_PAGE_SIZE,
+    ),
+    "TierStatus": (tier_pb2.TierStatusResponse(), [filled(tier_pb2.TieredTopicStatus())] * MAX_PAGE_SIZE),
+    "TierStatus, offline partitions": (
+        tier_pb2.TierStatusResponse(),
+        [filled(admin_pb2.OfflinePartition())] * MAX_PAGE_SIZE,
     ),
     "ListOperations": (operation_pb2.ListOperationsResponse(), [operation()] * MAX_PAGE_SIZE),
     "Roll": (

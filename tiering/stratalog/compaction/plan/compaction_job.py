@@ -46,7 +46,8 @@ class Refusal(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRun:
-    """Consecutive live slices of one partition that a job replaces by one slice. Immutable."""
+    """Consecutive live slices of one partition that a job replaces, by one slice or by a few that are within
+    the topic's bound (`SliceSpan`). Immutable."""
 
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
@@ -57,6 +58,14 @@ class PartitionRun:
     """
     log_start_offset: int
     slices: tuple[LiveSlice, ...]
+    part_counts: tuple[int, ...] = ()
+    """For each output slice the number of slices that it replaces; empty if there is one output."""
+
+    @property
+    def parts(self) -> tuple[tuple[LiveSlice, ...], ...]:
+        """The slices that each output slice replaces. Each lies in another object."""
+        ends = list(itertools.accumulate(self.part_counts or (len(self.slices),)))
+        return tuple(self.slices[first:end] for first, end in itertools.pairwise((0, *ends)))
 
     @property
     def base_offset(self) -> int:
@@ -86,6 +95,8 @@ class PartitionRun:
             assert earlier.end_offset == later.base_offset, "a run has no holes"
         assert len({live.object_name for live in self.slices}) == len(self.slices)
         assert self.mode is RunMode.CARRY or self.topic.is_compacted
+        assert not self.part_counts or sum(self.part_counts) == len(self.slices), "parts make up the run"
+        assert all(count > 0 for count in self.part_counts), "no part is empty"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +112,11 @@ class CompactionJob:
     @property
     def input_names(self) -> tuple[str, ...]:
         return tuple(live.ref.name for live in self.inputs)
+
+    @property
+    def piece_count(self) -> int:
+        """The most output slices of any partition. So many objects hold the outputs of a kind of topic."""
+        return max(len(run.parts) for run in self.runs)
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:

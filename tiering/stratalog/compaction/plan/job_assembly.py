@@ -2,8 +2,10 @@
 objects.
 
 A covering job grows from the partition that gains most: the objects of its run, then those of further
-partitions while they fit. A job around objects must empty each of them, so that it never leaves more behind
-than it took. A plan uses each object once; the next plan takes the rest.
+partitions while they fit. If the run has more objects than a job may read, the first of them become one
+slice, even if that exceeds the topic's bound for slices: otherwise the partition would never be compacted
+again. A job around objects must empty each of them, so that it never leaves more behind than it took. A plan
+uses each object once; the next plan takes the rest.
 """
 
 from __future__ import annotations
@@ -52,15 +54,23 @@ class JobAssembly:
         chosen = self._covering_objects(seed, set(), must_take=True)
         if not chosen:
             return None
+        undivided: TopicIdPartition | None = None
+        missing = {live.object_name for live in seed.eligible_slices[: seed.least_run]} - chosen
+        if missing:
+            if not all(map(self.is_free, missing)):
+                return None
+            # The head has more slices than a job may read, and must become shorter before anything else.
+            undivided = seed.topic_id_partition
         for other in others:
             chosen |= self._covering_objects(other, chosen, must_take=False)
-        return self._job(reason, chosen)
+        return self._job(reason, chosen, undivided)
 
     def emptying_job(
         self, object_names: Sequence[str], reason: JobReason, min_count: int
     ) -> CompactionJob | None:
         """A job over the first of the objects that fit one job and can all be emptied by it; None if those
-        are fewer than `min_count`.
+        are fewer than `min_count`, or than so many for each output slice of a partition: then too many
+        objects come out of it.
         """
         chosen: set[str] = set()
         size_bytes = 0
@@ -73,7 +83,10 @@ class JobAssembly:
                 break
             chosen.add(name)
         emptied = self._selection.emptied_by(chosen, self._slice_counts)
-        return self._job(reason, set(emptied)) if len(emptied) >= min_count else None
+        if len(emptied) < max(min_count, 1):
+            return None
+        pieces = max(len(run.parts) for run in self._selection.runs(emptied))
+        return self._job(reason, set(emptied)) if len(emptied) >= pieces * min_count else None
 
     def topics(self, object_name: str) -> frozenset[UUID]:
         return frozenset(
@@ -111,8 +124,10 @@ class JobAssembly:
             added.add(name)
         return added
 
-    def _job(self, reason: JobReason, chosen: set[str]) -> CompactionJob | None:
-        runs = self._selection.runs(chosen)
+    def _job(
+        self, reason: JobReason, chosen: set[str], undivided: TopicIdPartition | None = None
+    ) -> CompactionJob | None:
+        runs = self._selection.runs(chosen, undivided)
         needed = {live.object_name for run in runs for live in run.slices}
         if not needed:
             return None
@@ -134,6 +149,5 @@ def gains(job: CompactionJob, outlooks: Mapping[TopicIdPartition, PartitionOutlo
 
 
 def _run_gains(run: PartitionRun, outlook: PartitionOutlook) -> bool:
-    if not run.settles_tombstones:
-        return len(run.slices) > 1
-    return len(run.slices) > 1 or 0 < outlook.least_run <= len(run.slices)
+    is_fewer = len(run.slices) > len(run.parts)
+    return is_fewer or (run.settles_tombstones and 0 < outlook.least_run <= len(run.slices))

@@ -9,23 +9,27 @@ along:
 A gap divides the slices into sections, because no job takes a gap in. Each section is compacted by itself,
 one at a time, and the outlook is that of one. Only the first one covers the partition from its first live
 slice: only there tombstones go, and `compacted_upto` ends with it. In another one, the first slice counts as
-compacted already.
+compacted already. Where a topic has a bound for slices (`slice_span`), such a section is divided further, so
+that each becomes one slice.
 
-A slice with transactions is left alone: this version does not decide which data was aborted. A slice of a
-plain topic may always be carried.
+A slice with transactions is left alone: this version does not decide which data was aborted. Any other slice
+of a plain topic may be carried, unless it ages by its upload.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.keep_rules import is_due
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.shard_state import LiveObject
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.slice_span import Extent, effective_extents, slice_extent
 
 TRANSACTIONS_REFUSED = (
     "the slices hold transactions, which this version does not compact; they stay as they are until one does"
@@ -52,10 +56,17 @@ class PartitionOutlook:
     """For each slice: whether it may be carried into another object."""
     refusal: str | None
     """Why some slices cannot be moved."""
+    extents: tuple[Extent, ...] = ()
+    """For each slice its effective extent; none if the topic has no bound for slices."""
 
     @property
     def eligible_slices(self) -> tuple[LiveSlice, ...]:
         return self.slices[self.eligible.start : self.eligible.stop]
+
+    def part_counts(self, first: int, end: int) -> tuple[int, ...]:
+        """How many of the slices [first, end) each output slice replaces. Empty where one replaces all."""
+        counts = tuple(self.topic.span.divide(self.extents[first:end]))
+        return counts if len(counts) > 1 else ()
 
     @property
     def eligible_bytes(self) -> int:
@@ -123,7 +134,7 @@ def outlook_of(
     state: TieredPartition,
     *,
     now_ms: int,
-    objects: Container[str],
+    objects: Mapping[str, LiveObject],
     may_drop_tombstones: bool,
     min_dirty_ratio: float,
 ) -> PartitionOutlook:
@@ -133,10 +144,13 @@ def outlook_of(
     slices = tuple(state.slices)
     has_transactions = [_has_transactions(live) for live in slices]
     movable = tuple(
-        live.object_name in objects and not is_refused
+        live.object_name in objects and not is_refused and not _ages_by_upload(topic, live)
         for live, is_refused in zip(slices, has_transactions, strict=True)
     )
+    extents = tuple(_extents(topic, slices, objects))
     sections = list(_sections(topic, state, slices, movable, now_ms)) if topic.is_compacted else []
+    if extents:
+        sections = [part for section in sections for part in _within_span(section, topic, state, extents)]
 
     def judged(eligible: range) -> PartitionOutlook:
         judged_slices = slices[eligible.start : eligible.stop]
@@ -155,6 +169,7 @@ def outlook_of(
             due_index=due[0] if due and may_drop_tombstones else None,
             movable=movable,
             refusal=TRANSACTIONS_REFUSED if any(has_transactions) else None,
+            extents=extents,
         )
 
     outlooks = [judged(section) for section in sections or [range(0)]]
@@ -187,6 +202,42 @@ def _sections(
             yield range(first, index)
             return
     yield range(first, len(slices))
+
+
+def _ages_by_upload(topic: TopicPolicy, live: LiveSlice) -> bool:
+    """Whether retention goes by the time of the object, because no record has a time. The slice stays in the
+    object of its upload then: in another one, it would be as young as the youngest slice there. In a
+    compacted topic that is accepted, because a run has no holes."""
+    is_undated = live.entry.record_count > 0 and live.entry.max_timestamp <= NO_TIMESTAMP
+    return is_undated and topic.span.has_time and not topic.is_compacted
+
+
+def _extents(
+    topic: TopicPolicy, slices: Sequence[LiveSlice], objects: Mapping[str, LiveObject]
+) -> Iterator[Extent]:
+    """The effective extents of the slices of a topic that has a bound for them."""
+    if not topic.span.is_bounded:
+        return
+
+    def own(live: LiveSlice) -> Extent:
+        is_stored = live.object_name in objects
+        return slice_extent(live.entry, objects[live.object_name].uploaded_ms if is_stored else NO_TIMESTAMP)
+
+    yield from effective_extents(map(own, slices))
+
+
+def _within_span(
+    section: range, topic: TopicPolicy, state: TieredPartition, extents: Sequence[Extent]
+) -> Iterator[range]:
+    """Divide a section behind a gap into sections that become one slice each, because the count of slices
+    tells there what is compacted. The first section stays whole: `compacted_upto` tells."""
+    if section.start == state.first_stored_index or not section:
+        yield section
+        return
+    first = section.start
+    for count in topic.span.divide(extents[section.start : section.stop]):
+        yield range(first, first + count)
+        first += count
 
 
 def _has_transactions(live: LiveSlice) -> bool:

@@ -76,7 +76,6 @@ class _Planner:
         *,
         may_drop_tombstones: bool,
     ) -> None:
-        objects = frozenset(self._state.objects)
         for tip in sorted(self._state.partitions):
             partition = self._state.partition(tip)
             topic = topics.get(tip.topic_id)
@@ -94,7 +93,7 @@ class _Planner:
                 topic,
                 partition,
                 now_ms=self._now_ms,
-                objects=objects,
+                objects=self._state.objects,
                 may_drop_tombstones=may_drop_tombstones,
                 min_dirty_ratio=self._min_dirty_ratio,
             )

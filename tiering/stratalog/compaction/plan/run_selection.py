@@ -1,11 +1,13 @@
 """Chooses the slices of each partition that a job takes of its objects.
 
-A partition gives one run of consecutive slices to a job, because the result is one slice. Its other slices in
-the objects stay. An object that loses all its live slices to the job is emptied, and goes.
+A partition gives one run of consecutive slices to a job. The result is one slice, or a few where one would
+exceed the topic's bound. Its other slices in the objects stay. An object that loses all its live slices to
+the job is emptied, and goes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
@@ -37,14 +39,21 @@ class RunSelection:
         """The object's slices of partitions that have an outlook."""
         return self._places.get(object_name, ())
 
-    def runs(self, object_names: Iterable[str]) -> tuple[PartitionRun, ...]:
-        """One run for each partition that has anything to move in these objects, sorted."""
+    def runs(
+        self, object_names: Iterable[str], undivided: TopicIdPartition | None = None
+    ) -> tuple[PartitionRun, ...]:
+        """One run for each partition that has anything to move in these objects, sorted. The output of
+        `undivided` is one slice, whatever its topic's bound."""
         indexes: dict[TopicIdPartition, list[int]] = {}
         for name in object_names:
             for place in self.slices_of(name):
                 indexes.setdefault(place.topic_id_partition, []).append(place.slice_index)
         runs = (_best_run(self._outlooks[tip], sorted(indexes[tip])) for tip in sorted(indexes))
-        return tuple(run for run in runs if run is not None)
+        return tuple(
+            dataclasses.replace(run, part_counts=()) if run.topic_id_partition == undivided else run
+            for run in runs
+            if run is not None
+        )
 
     def emptied_by(self, object_names: Set[str], slice_counts: Mapping[str, int]) -> frozenset[str]:
         """The largest part of the objects that a job over just that part would empty, all of it.
@@ -99,7 +108,8 @@ def _run(outlook: PartitionOutlook, first: int, end: int) -> PartitionRun:
         mode=mode,
         covers=first == outlook.state.first_stored_index,
         log_start_offset=outlook.state.log_start_offset,
-        slices=outlook.slices[first:end],
+        slices=tuple(outlook.slices[first:end]),
+        part_counts=outlook.part_counts(first, end),
     )
 
 

@@ -10,6 +10,7 @@ from stratalog.base.errors import InvalidConfigError
 from stratalog.log.log_config import LogConfig
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class TopicPolicy:
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    span: SliceSpan = UNBOUNDED
+    """The most that an output slice may span."""
 
     @staticmethod
     def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
@@ -38,6 +41,7 @@ class TopicPolicy:
             delete_retention_ms=config.delete_retention_ms,
             min_compaction_lag_ms=config.min_compaction_lag_ms,
             max_compaction_lag_ms=config.max_compaction_lag_ms,
+            span=SliceSpan.of(config),
         )
 
 

@@ -42,7 +42,12 @@ def read_slice_index(store: ObjectStore, layout: StoreLayout, name: str, entry: 
     """A slice's index, in one GET. Raises ObjectNotFoundError, StoreCorruptError, StoreNotUsableError."""
     part = entry.index
     data = store.get_range(layout.data_key(name), part.position, part.size_bytes)
-    if crc_of(data) != part.crc:
+    return parse_slice_index(data, name, entry)
+
+
+def parse_slice_index(data: Buffer, name: str, entry: SliceEntry) -> SliceIndex:
+    """The index of a slice from its bytes. Raises StoreCorruptError, StoreNotUsableError."""
+    if crc_of(data) != entry.index.crc:
         raise StoreCorruptError("the index of a slice fails its checksum; restore the object", name=name)
     return decode_slice_index(data, entry.data_bytes)
 
@@ -61,5 +66,5 @@ def _require_places(entry: SliceEntry, ref: ObjectRef) -> None:
         raise StoreCorruptError(
             "the directory of an object refers to places outside its parts; restore the object or drop it",
             name=ref.name,
-            partition=entry.topic_id_partition,
+            **entry.topic_id_partition.error_fields,
         )

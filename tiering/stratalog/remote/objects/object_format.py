@@ -21,7 +21,7 @@ import crc32c as _crc32c
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.remote.objects.fixed_layout import ALIGNMENT_BYTES, Buffer, FixedLayout
-from stratalog.remote.objects.object_ref import ObjectRef, birth_of
+from stratalog.remote.objects.object_ref import ObjectRef, birth_of, format_object_name
 
 FORMAT_VERSION = 1
 READER_VERSION = 1
@@ -68,6 +68,10 @@ class ObjectKind(enum.IntEnum):
 
     UPLOAD = 1
     REPLACEMENT = 2
+
+
+_KINDS = frozenset(ObjectKind)
+_CRC_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +122,46 @@ def encode_header(header: ObjectHeader) -> bytes:
     covered = fixed + b"".join(INPUT.pack(birth_of(name), _uuid_of(name).bytes) for name in header.inputs)
     covered += HEADER_END.pack(0, 0)[: HEADER_END.positions["header_crc"]]
     return covered + crc_of(covered).to_bytes(4, "little")
+
+
+def decode_header(data: Buffer) -> ObjectHeader:
+    """The header at the start of `data`.
+
+    Raises StoreCorruptError, StoreNotUsableError (a newer format).
+    """
+    if len(data) < header_size_bytes(0):
+        raise _corrupt("the header of an object is cut off", size_bytes=len(data))
+    magic, _, reader_version, size_bytes, store_id, uuid, birth, epoch, shard, kind, flags, count = (
+        HEADER.unpack(data)
+    )
+    if magic != HEADER_MAGIC:
+        raise _corrupt("this is not an object file: its magic bytes are wrong", found=magic.hex())
+    if reader_version > FORMAT_VERSION or flags != 0:
+        raise StoreNotUsableError(
+            "this object file has a newer format; use a newer version of the software",
+            reader_version=reader_version,
+            known_version=FORMAT_VERSION,
+            flags=flags,
+        )
+    view = memoryview(data)[:size_bytes]
+    is_sound = (
+        len(view) == size_bytes == header_size_bytes(count)
+        and crc_of(view[:-_CRC_BYTES]) == int.from_bytes(view[-_CRC_BYTES:], "little")
+        and kind in _KINDS
+        and (kind == ObjectKind.REPLACEMENT) == bool(count)
+    )
+    if not is_sound:
+        raise _corrupt("the header of an object fails its checksum", size_bytes=size_bytes)
+    positions = range(HEADER.size_bytes, size_bytes - HEADER_END.size_bytes, INPUT.size_bytes)
+    inputs = [INPUT.unpack(view, position) for position in positions]
+    return ObjectHeader(
+        store_id=UUID(bytes=store_id),
+        shard=shard,
+        epoch=epoch,
+        kind=ObjectKind(kind),
+        name=format_object_name(birth, UUID(bytes=uuid)),
+        inputs=tuple(format_object_name(birth, UUID(bytes=uuid)) for birth, uuid in inputs),
+    )
 
 
 def encode_footer(ref: ObjectRef) -> bytes:

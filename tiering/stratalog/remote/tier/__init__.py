@@ -1,1 +1,1 @@
-"""Work between disk and object store: upload, reads, retention and collection."""
+"""Work between disk and object store: upload, retention and collection."""

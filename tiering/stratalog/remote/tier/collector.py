@@ -9,11 +9,13 @@
    * the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
      object that an inline commit brings, so the collector folds first where necessary.
    Files are deleted in bulk, then forgotten in a commit. After a crash in between, the next pass deletes
-   missing files again, which is no error.
+   missing files again, which is no error. A file that the store keeps, because it is locked, stays dropped
+   and is tried again after a day; it holds up no other file.
 4. Files that were never committed are swept (`orphan_sweep`).
 
 Topics play no part in this: a store without any is collected as well. Each pass is bounded; the next one goes
-on where it ended. If the own clock does not agree with the store's, nothing of this happens.
+on where it ended. If the own clock does not agree with the store's, nothing of this happens. Until a metadata
+version with their actions is finalized, 1, 2 and 4 wait.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.head_actions import RaiseHorizon
 from stratalog.remote.metadata.head.head_judge import trimmable_before
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.store_layout import first_seq_of_history
+from stratalog.remote.tier.allowed_deletion import delete_allowed
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind, OrphanSweep, SweepReport, SweepSettings
 
 MAX_LISTED_COUNT = 1000
@@ -40,6 +44,8 @@ MAX_LISTED_COUNT = 1000
 WRONG_CLOCK = (
     "the clocks of this server and of the store differ by more than five minutes; correct the wrong one"
 )
+REFUSED_RETRY_MS = 24 * 60 * 60 * 1000
+"""Time after which the deletion of a file that the store keeps is tried again."""
 _TRIMMED_IN_A_COMMIT = 200
 """History files that one commit drops: their names are in the head until it is folded."""
 _NO_ORPHANS: Mapping[OrphanKind, int] = MappingProxyType({})
@@ -82,6 +88,8 @@ class CollectReport(NamedTuple):
     waiting_bytes: int = 0
     pinned_count: int = 0
     """Those of them that are due, and that a pin holds."""
+    kept_count: int = 0
+    """Dropped files and orphans that are due, and that the store refuses to delete."""
     clock_skew_ms: int = 0
     refusal: str = ""
     """Why nothing at all is deleted: the own clock is wrong."""
@@ -101,6 +109,8 @@ class CollectReport(NamedTuple):
     """History files that were dropped. They are dropped files from then on."""
     expired_pin_count: int = 0
     """Pins that ended because their time was over."""
+    unfinalized_count: int = 0
+    """Logs whose pins, history and orphans wait for an operator to finalize a metadata version."""
     failures: tuple[str, ...] = ()
     """Work that the store refuses; a text for people each."""
 
@@ -125,6 +135,7 @@ class CollectReport(NamedTuple):
             waiting_count=self.waiting_count + other.waiting_count,
             waiting_bytes=self.waiting_bytes + other.waiting_bytes,
             pinned_count=self.pinned_count + other.pinned_count,
+            kept_count=self.kept_count + other.kept_count,
             clock_skew_ms=max(self.clock_skew_ms, other.clock_skew_ms, key=abs),
             refusal=self.refusal or other.refusal,
             deleted=(*self.deleted, *other.deleted)[:MAX_LISTED_COUNT],
@@ -135,6 +146,7 @@ class CollectReport(NamedTuple):
             waiting_orphans=(*self.waiting_orphans, *other.waiting_orphans)[:MAX_LISTED_COUNT],
             trimmed_count=self.trimmed_count + other.trimmed_count,
             expired_pin_count=self.expired_pin_count + other.expired_pin_count,
+            unfinalized_count=self.unfinalized_count + other.unfinalized_count,
             failures=(*self.failures, *other.failures),
         )
 
@@ -188,7 +200,8 @@ class Collector:
 
 
 class _LogCollection:
-    """Collects the files of one log. Thread-safe as the collector is."""
+    """Collects the files of one log. Thread-safe as the collector is: two passes at once may both try a file
+    that the store keeps, or lose the note of one, which is then tried again."""
 
     def __init__(
         self,
@@ -201,6 +214,8 @@ class _LogCollection:
         self._log = log
         self._settings = settings
         self._sweep = sweep
+        self._kept_until_ms: Mapping[str, int] = {}
+        """Dropped files that the store refused to delete, and when each is tried again, by its clock."""
 
     def refused(self) -> CollectReport:
         """The report of a log of which nothing may be deleted."""
@@ -215,6 +230,8 @@ class _LogCollection:
         seen = dataclasses.replace(state, pins=pins)
         due = self._due(seen, now_ms)
         report = self._dropped_report(seen, due[: self._settings.max_file_count], "", now_ms)
+        if not self._log.is_finalized(RaiseHorizon):
+            return report._replace(unfinalized_count=1)
         swept = self._sweep.run(now_ms, stop, is_dry_run=True)
         before, files = self._trimmable(state, now_ms)
         return report.plus(_sweep_report(swept))._replace(
@@ -224,15 +241,22 @@ class _LogCollection:
     def run(self, now_ms: int, stop: StopSignal, *, is_whole: bool) -> CollectReport:
         """Delete what is due, in the order of the module's theory."""
         state: HeadState = self._log.refresh()
+        if not self._log.is_finalized(RaiseHorizon):
+            gone, failures = self._collect(now_ms, stop)
+            report = self._dropped_report(self._log.state(), gone, "", now_ms)
+            return report._replace(
+                kept_count=len(self._kept_until_ms), failures=failures, unfinalized_count=1
+            )
         expired: tuple[int, ...] = ()
         if any(pin.until_ms <= now_ms for pin in state.pins):
             expired = self._log.unpin_expired(now_ms)
         trimmed_count = 0
         if is_whole or self._sweep.is_whole_due(now_ms):
             trimmed_count = self._trim(now_ms, stop)
-        due = self._collect(now_ms, stop)
-        report = self._dropped_report(self._log.state(), due, "", now_ms)
+        gone, failures = self._collect(now_ms, stop)
+        report = self._dropped_report(self._log.state(), gone, "", now_ms)
         swept = self._sweep.run(now_ms, stop, is_whole=is_whole)
+        report = report._replace(kept_count=len(self._kept_until_ms), failures=failures)
         return report.plus(_sweep_report(swept))._replace(
             trimmed_count=trimmed_count, expired_pin_count=len(expired)
         )
@@ -245,19 +269,40 @@ class _LogCollection:
         end_ms = now_ms - self._settings.grace_ms
         return [file for file in state.dropped if file.time_ms <= end_ms]
 
-    def _collect(self, now_ms: int, stop: StopSignal) -> list[DroppedObject]:
+    def _collect(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], tuple[str, ...]]:
+        """Delete and forget dropped files; returns them, and the refusals of the store."""
         state: HeadState = self._log.state()
         if not all(map(state.is_deletable, self._due(state, now_ms))):
             self._log.fold()
             state = self._log.state()
-        due = [file for file in self._due(state, now_ms) if state.is_deletable(file)]
+        dropped = state.dropped_objects
+        kept = {
+            name: until_ms
+            for name, until_ms in self._kept_until_ms.items()
+            if until_ms > now_ms and name in dropped
+        }
+        due = [
+            file for file in self._due(state, now_ms) if state.is_deletable(file) and file.name not in kept
+        ]
         due = due[: self._settings.max_file_count]
+        deleted: list[DroppedObject] = []
+        failures: list[str] = []
         for start in range(0, len(due), self._settings.batch_count):
             stop.check()
             files = due[start : start + self._settings.batch_count]
-            self._store.delete_many([file.key(self._log.layout) for file in files])
-            self._log.forget([file.name for file in files])
-        return due
+            refused, failure = delete_allowed(self._store, [file.key(self._log.layout) for file in files])
+            failures += failure
+            kept.update(
+                (file.name, now_ms + REFUSED_RETRY_MS)
+                for file in files
+                if file.key(self._log.layout) in refused
+            )
+            gone = [file for file in files if file.name not in kept]
+            if gone:
+                self._log.forget([file.name for file in gone])
+            deleted += gone
+        self._kept_until_ms = kept
+        return deleted, tuple(failures[:1])
 
     def _trim(self, now_ms: int, stop: StopSignal) -> int:
         """Drop old history, one commit for each `_TRIMMED_IN_A_COMMIT` files; returns their number."""
@@ -325,6 +370,7 @@ def _sweep_report(swept: SweepReport) -> CollectReport:
     return CollectReport(
         orphan_counts=MappingProxyType(counts),
         orphan_bytes=MappingProxyType(sizes),
+        kept_count=swept.kept_count,
         orphans=swept.deleted[:MAX_LISTED_COUNT],
         waiting_orphans=swept.waiting[:MAX_LISTED_COUNT],
         failures=swept.failures,

@@ -15,7 +15,7 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError, StoreC
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.leader_epoch_cache import EpochEntry
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.remote.tier.remote_reader import RemoteReader
+from stratalog.remote.read.remote_reader import RemoteReader
 
 
 def restore_log(log: UnifiedLog, reader: RemoteReader) -> bool:

@@ -44,6 +44,7 @@ from stratalog.remote.metadata.head.committed_log import CommittedLog, Reference
 from stratalog.remote.metadata.head.document_ref import FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.store_layout import first_seq_of_history, seq_prefix
+from stratalog.remote.tier.allowed_deletion import delete_allowed
 
 
 class OrphanKind(enum.Enum):
@@ -103,6 +104,8 @@ class SweepReport(NamedTuple):
     """Candidates that were found and stay for a later sweep."""
     failures: tuple[str, ...] = ()
     """Work that the store refuses; a text for people each."""
+    kept_count: int = 0
+    """Those of `waiting` that the store refuses to delete."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -187,18 +190,25 @@ class OrphanSweep:
         files = self._first(candidates)
         scan.is_done = len(files) < self._settings.max_file_count and scan.left_count > 0
         horizon_seq = self._raise_horizon(scan.seq, files)
-        deleted = self._still_orphans(files, horizon_seq, scan.history_names)
-        for start in range(0, len(deleted), self._settings.batch_count):
+        due = self._still_orphans(files, horizon_seq, scan.history_names)
+        kept: set[str] = set()
+        refusals: list[str] = []
+        for start in range(0, len(due), self._settings.batch_count):
             stop.check()
-            batch = deleted[start : start + self._settings.batch_count]
-            self._store.delete_many([one.key for one in batch])
+            batch = due[start : start + self._settings.batch_count]
+            refused, failure = delete_allowed(self._store, [one.key for one in batch])
+            kept.update(refused)
+            refusals += failure
+        deleted = [one for one in due if one.key not in kept]
         gone = {one.key for one in deleted}
         waiting = tuple(one for one in files if one.key not in gone)
         uploads, failures = self._old_uploads(now_ms, stop) if scan.is_done and scan.is_whole else ([], ())
         for upload in uploads:
             stop.check()
             self._store.abort_upload(upload)
-        return SweepReport((*deleted, *map(_orphan_of, uploads)), waiting, failures)
+        return SweepReport(
+            (*deleted, *map(_orphan_of, uploads)), waiting, (*refusals[:1], *failures), len(kept)
+        )
 
     def _first(self, candidates: Iterator[Orphan]) -> list[Orphan]:
         """The first candidates, as many as one sweep deletes."""

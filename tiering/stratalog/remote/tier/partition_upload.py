@@ -1,8 +1,9 @@
 """The upload of one partition in one pass: its rolled segments from the tiered end on, read in large pieces.
 
 An upload copies batch after batch into one object after another until it is finished. Where an object is
-full, its slice ends at a batch boundary and the upload goes on in the next object. Nothing is remembered
-between passes; the next pass starts from the tiered end again.
+full, its slice ends at a batch boundary and the upload goes on in the next object. So it does where the slice
+would span more than the topic's bound (`slice_span`). Nothing is remembered between passes; the next pass
+starts from the tiered end again.
 
 No checksum of a batch covers its base offset and its leader epoch. So before the first batch of a segment is
 read, the headers of the whole segment are compared with its seal, also where the upload begins inside of the
@@ -31,6 +32,8 @@ from stratalog.record.batch import complete_prefix_size
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_writer import ObjectWriter
+from stratalog.remote.objects.slice_clock import SliceClock
+from stratalog.remote.objects.slice_span import SliceSpan
 from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
 from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
 
@@ -92,6 +95,9 @@ class PartitionUpload:
         """Position in the file of the first source."""
         self._is_proven = False
         """The segment of the first source agrees with its seal."""
+        span = SliceSpan.of(log.local_log.config)
+        self._max_slice_bytes = span.max_bytes
+        self._clock = SliceClock(span.max_ms)
 
     @property
     def is_finished(self) -> bool:
@@ -125,10 +131,12 @@ class PartitionUpload:
             key_hashing=self.candidate.key_hashing,
         )
         start_bytes = writer.data_bytes
+        self._clock.begin_slice()
         while self._sources and self.error is None:
             self._stop.check()
             taken_bytes = writer.data_bytes - start_bytes
-            room_bytes = min(share_bytes - taken_bytes, max_object_bytes - writer.data_bytes)
+            share_room_bytes = min(share_bytes, self._max_slice_bytes) - taken_bytes
+            room_bytes = min(share_room_bytes, max_object_bytes - writer.data_bytes)
             batch_room_bytes = room_bytes
             if writer.data_bytes == 0:
                 batch_room_bytes = sys.maxsize
@@ -156,9 +164,11 @@ class PartitionUpload:
         """Append batches to the slice. Returns False if the slice must end here."""
         before_bytes = writer.data_bytes
         noted = note_batches(data)
-        self.error = noted.error
+        end_position = self._clock.take(noted.rows, noted.end_position)
+        is_cut = end_position < noted.end_position
+        self.error = None if is_cut else noted.error
         try:
-            writer.append(memoryview(data)[: noted.end_position])
+            writer.append(memoryview(data)[:end_position])
         except UnsupportedOperationError as error:
             # A slice with the most records it can hold goes on in the next object. An empty slice is not
             # full.
@@ -174,7 +184,7 @@ class PartitionUpload:
             self.waiting_bytes -= taken_bytes
             self.next_offset = writer.next_offset
             self._leave_finished_source()
-        return True
+        return not is_cut
 
     def _leave_finished_source(self) -> None:
         source = self._sources[0]

@@ -18,6 +18,7 @@ from stratalog.log.producers.producer_fold import ProducerFold
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import parse_header
 from stratalog.record.native.batch_kernels import walk_batches
+from stratalog.record.native.batch_row import BatchRow
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
@@ -36,6 +37,8 @@ class NotedBatches(NamedTuple):
     """Position behind the last batch that could be read."""
     error: CorruptRecordError | None
     """The fault of the batch at `end_position`."""
+    rows: list[BatchRow]
+    """All batches, with their times; perhaps also the one with the fault."""
 
 
 class SliceProducers:
@@ -76,19 +79,35 @@ class SliceProducers:
 
 
 def note_batches(data: Buffer) -> NotedBatches:
-    """Read the producers' part of whole batches. Checksums are verified by `ObjectWriter.append`."""
+    """Read the producers' part and the times of whole batches. `ObjectWriter.append` proves the batches."""
     noted: list[tuple[int, ProducerBatch]] = []
+    all_rows: list[BatchRow] = []
     position = 0
     try:
         while position < len(data):
-            rows = walk_batches(data, position, 0, 0, NO_LEADER_EPOCH)
             # Without a row the batch is damaged, but its header may still be readable.
-            headers = [(row.position, parse_header(data, row.position)) for row in rows if row.is_noted]
-            for begin, header in headers if rows else [(position, parse_header(data, position))]:
-                batch = ProducerBatch.read(data, begin, header)
-                position = begin + header.size_in_bytes
-                noted.append((position, batch))
-            position = max(position, rows[-1].end_position if rows else position)
+            rows = walk_batches(data, position, 0, 0, NO_LEADER_EPOCH) or [_row_of(data, position)]
+            all_rows += rows
+            for row in rows:
+                if row.is_noted:
+                    batch = ProducerBatch.read(data, row.position, parse_header(data, row.position))
+                    position = row.end_position
+                    noted.append((position, batch))
+            position = rows[-1].end_position
     except CorruptRecordError as error:
-        return NotedBatches(noted, position, error)
-    return NotedBatches(noted, position, None)
+        return NotedBatches(noted, position, error, all_rows)
+    return NotedBatches(noted, position, None, all_rows)
+
+
+def _row_of(data: Buffer, position: int) -> BatchRow:
+    """The row of a batch by its header alone. Raises CorruptRecordError."""
+    header = parse_header(data, position)
+    return BatchRow(
+        position=position,
+        size_bytes=header.size_in_bytes,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        max_timestamp_ms=header.max_timestamp,
+        leader_epoch=header.leader_epoch,
+        is_noted=True,
+    )

@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, StoreError, StoreUnavailableError
+from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.config_key import LONG_MAX
@@ -61,9 +62,6 @@ from stratalog.remote.tier.upload_plan import (
 PASS_OBJECT_COUNT = 16
 """Objects of a pass that is not urgent, or one share of each partition if that is more: then it ends, so that
 the next one sees what has come meanwhile."""
-
-RunBeside = Callable[[Callable[[], None]], object]
-"""Runs a task on another thread, without waiting for it, or at once."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +197,11 @@ class Uploader:
                 self._begin(candidates, one, {refusal.partition: refusal.reason for refusal in refusals})
                 self._run(one)
             return one.report
+
+    def last_success_ms(self, tip: TopicIdPartition) -> int:
+        """Wall time of the last commit with records of the partition since the start; -1 if there was none.
+        Never waits."""
+        return self._history.last_success_ms(tip)
 
     def _settle(self) -> None:
         """Find out what became of the last commit. Raises StoreError."""

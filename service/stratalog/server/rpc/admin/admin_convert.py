@@ -19,20 +19,31 @@ from stratalog.v1 import admin_pb2
 MAX_SET_ASIDE_COUNT = 100
 """Paths of directories that were set aside, of one log directory in an answer."""
 
+MAX_OFFLINE_COUNT = 1_000
+"""Offline partitions of one topic in an answer."""
+
 UNKNOWN = -1
 """An offset, a time or a size that does not exist, or is unknown because a local log cannot be opened."""
 
 
 def topic_message(topic: HostedTopic) -> admin_pb2.Topic:
     """A topic with its configuration in force. The hash key stays in the catalog."""
+    offline = topic.unserved_partitions
     return admin_pb2.Topic(
         name=topic.name,
         topic_id=str(topic.topic_id),
         partition_count=len(topic.all_partitions),
         config_overrides=topic.config_overrides,
         config={} if topic.config is None else topic.config.as_mapping(),
-        offline_partitions=map(offline_partition_message, topic.unserved_partitions),
+        offline_partitions=map(offline_partition_message, offline[:MAX_OFFLINE_COUNT]),
+        offline_partition_count=len(offline),
     )
+
+
+def topic_weight(topic: HostedTopic) -> int:
+    """The weight of the message of a topic in a page: a configuration is as long as five plain items, and an
+    offline partition as three."""
+    return 5 + 3 * min(len(topic.unserved_partitions), MAX_OFFLINE_COUNT)
 
 
 def topic_listing_message(topic: HostedTopic) -> admin_pb2.TopicListing:

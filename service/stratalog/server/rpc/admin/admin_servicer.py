@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
@@ -17,6 +17,7 @@ from stratalog.server.rpc.admin.admin_convert import (
     move_message,
     topic_listing_message,
     topic_message,
+    topic_weight,
 )
 from stratalog.server.rpc.admin.operation_convert import operation_message
 from stratalog.server.rpc.admin.partition_admin import PartitionAdmin
@@ -87,7 +88,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         # A topic that a replaced server knows may have more partitions by now, or another id.
         self._shards.ensure_owned()
         topics = [self._registry.topic(name) for name in request.names]
-        return admin_pb2.DescribeTopicsResponse(topics=map(topic_message, topics))
+        cursor = PageCursor(request, f"descriptions of {list(request.names)}", int)
+        page = cursor.page(list(enumerate(topics)), itemgetter(0), lambda one: topic_weight(one[1]))
+        return admin_pb2.DescribeTopicsResponse(
+            topics=[topic_message(topic) for _, topic in page.items], next_page_token=page.next_page_token
+        )
 
     @guarded
     async def AddPartitions(

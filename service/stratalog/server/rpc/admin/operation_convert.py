@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.restore.metadata_scrub import FindingKind, VerificationFinding
 from stratalog.remote.tier.collector import WaitingFile
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind
 from stratalog.server.operations.operation import (
@@ -65,6 +67,7 @@ _KINDS: dict[int, OperationKind] = {
     operation_pb2.OperationKind.Value(f"OPERATION_KIND_{kind.name}"): kind for kind in OperationKind
 }
 _ORPHAN_KINDS = {kind: operation_pb2.OrphanKind.Value(f"ORPHAN_KIND_{kind.name}") for kind in OrphanKind}
+_FINDING_KINDS = {kind: operation_pb2.FindingKind.Value(f"FINDING_KIND_{kind.name}") for kind in FindingKind}
 _STATES: dict[int, OperationState] = {
     operation_pb2.OperationState.Value(f"OPERATION_STATE_{state.name}"): state for state in OperationState
 }
@@ -183,10 +186,35 @@ def _verification_message(result: VerificationResult) -> operation_pb2.Verificat
         size_bytes=report.data_bytes,
         record_count=report.record_count,
         finding_count=report.finding_count,
-        findings=[
-            operation_pb2.VerificationFinding(**one._replace(reason=bounded_reason(one.reason))._asdict())
-            for one in report.findings
-        ],
+        findings=map(_finding_message, report.findings),
+        losses=map(_loss_message, report.gaps[:MAX_LISTED_COUNT]),
+        loss_count=len(report.gaps),
+        unreferenced_count=report.unreferenced_count,
+        unreferenced_bytes=report.unreferenced_bytes,
+    )
+
+
+def _finding_message(finding: VerificationFinding) -> operation_pb2.VerificationFinding:
+    return operation_pb2.VerificationFinding(
+        topic=finding.topic,
+        partition=finding.partition,
+        object_name=finding.object_name,
+        base_offset=finding.base_offset,
+        end_offset=finding.end_offset,
+        reason=bounded_reason(finding.reason),
+        kind=_FINDING_KINDS[finding.kind],
+    )
+
+
+def _loss_message(live: LiveSlice) -> operation_pb2.RecordedLoss:
+    assert live.gap is not None
+    return operation_pb2.RecordedLoss(
+        topic_id=str(live.entry.topic_id),
+        partition=live.entry.partition,
+        base_offset=live.base_offset,
+        end_offset=live.end_offset,
+        reason=live.gap.reason,
+        time_ms=live.gap.time_ms,
     )
 
 

@@ -4,7 +4,7 @@ records, rolls and flushes."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from google.rpc.status_pb2 import Status
@@ -17,6 +17,7 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.record_deletion import RecordDeletion, delete_records
+from stratalog.server.partitions.unknown_topic import require_partition_number
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.server.rpc.admin.partition_convert import (
     partition_log_message,
@@ -52,7 +53,8 @@ class PartitionAdmin:
 
     def describe(self, request: admin_pb2.DescribeLogRequest) -> admin_pb2.DescribeLogResponse:
         """A page of partitions; only these are looked at."""
-        topic, numbers = self._registry.topic(request.topic), sorted(request.partitions)
+        numbers = sorted(request.partitions)
+        topic = self._topic(request.topic, "", numbers)
         cursor = PageCursor(request, f"partitions of {topic.topic_id} {numbers}", int)
         page = cursor.page(_each_once(topic, numbers), lambda one: one.topic_partition.partition)
         return admin_pb2.DescribeLogResponse(
@@ -97,8 +99,8 @@ class PartitionAdmin:
         self, request: partition_pb2.DeleteRecordsRequest
     ) -> partition_pb2.DeleteRecordsResponse:
         """Move log starts. Also raises OffsetOutOfRangeError."""
-        topic = self._registry.topic(request.topic, request.topic_id)
         numbers = [wanted.partition for wanted in request.partitions]
+        topic = self._topic(request.topic, request.topic_id, numbers)
         if not 1 <= len(numbers) <= self._max_partition_count:
             raise InvalidRequestError(
                 "a deletion of records names partitions; name from one to the largest number",
@@ -150,10 +152,16 @@ class PartitionAdmin:
         call: str,
     ) -> Iterator[tuple[int, int, Status | None]]:
         """The number of each partition, and the result of the change there or its error."""
-        topic = self._registry.topic(request.topic, request.topic_id)
+        topic = self._topic(request.topic, request.topic_id, request.partitions)
         for partition in _each_once(topic, request.partitions):
             number = partition.topic_partition.partition
             yield number, *self._answer(_result(partition, change), call, partition.topic_partition)
+
+    def _topic(self, name: str, topic_id: str, numbers: Iterable[int]) -> HostedTopic:
+        """The topic of a request with these partitions. Raises as the registry's look-ups of a partition."""
+        for number in numbers:
+            require_partition_number(name, number)
+        return self._registry.topic(name, topic_id)
 
     def _answer(
         self, result: int | LogStoreError, call: str, partition: TopicPartition

@@ -82,7 +82,7 @@ def _offline_log_message(partition: OfflinePartition) -> admin_pb2.PartitionLog:
         last_stable_offset=UNKNOWN,
         log_end_offset=UNKNOWN,
         recovery_point=UNKNOWN,
-        leader_epoch=partition.shard.claimed.epoch,
+        leader_epoch=partition.shard.owner.epoch,
         local_size_bytes=UNKNOWN,
         tiered_size_bytes=state.tiered_bytes,
         segment_count=UNKNOWN,
@@ -113,6 +113,7 @@ def slice_message(live: LiveSlice) -> partition_pb2.Slice:
         size_bytes=live.entry.data_bytes,
         record_count=live.entry.record_count,
         max_timestamp_ms=live.entry.max_timestamp,
+        gap_reason="" if live.gap is None else live.gap.reason,
     )
 
 

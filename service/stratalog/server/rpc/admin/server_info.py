@@ -40,9 +40,9 @@ class ServerInfo:
             store_url=self._tier.store.url,
             store_id=str(self._tier.identity.store_id),
             owned_shards=[
-                admin_pb2.OwnedShard(shard=number, epoch=shard.claimed.epoch)
-                for number, shard in enumerate(self._tier.shards)
-                if not shard.is_fenced
+                admin_pb2.OwnedShard(shard=shard.metadata.shard, epoch=shard.claimed.epoch)
+                for shard in self._tier.shards
+                if not shard.is_fenced and not shard.is_followed
             ],
             limits=admin_pb2.ServerLimits(
                 max_request_bytes=settings.max_request_bytes,

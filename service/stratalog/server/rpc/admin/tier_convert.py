@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import groupby
 
 from stratalog.base.errors import LogStoreError
@@ -11,14 +11,17 @@ from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.loading_cache import CacheStats
-from stratalog.remote.tier.remote_retention import ExplainedPartition
-from stratalog.remote.tier.slice_source import ReaderCaches
+from stratalog.remote.read.object_reads import ReaderCaches
+from stratalog.remote.retention.remote_retention import ExplainedPartition
 from stratalog.server.background.tier_compaction import IdleTopic
+from stratalog.server.background.tier_upkeep import FinalizedHead
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.server.rpc.status import bounded_reason
 from stratalog.v1 import tier_pb2
 
 _LOCAL, _STORED = tier_pb2.RETENTION_TIER_LOCAL, tier_pb2.RETENTION_TIER_OBJECT_STORE
+
+_ALL_SHARDS = -1
 
 
 def idle_topic_message(idle: IdleTopic) -> tier_pb2.IdleTopic:
@@ -96,21 +99,26 @@ def _expired_messages(
         )
 
 
-def caches_message(caches: Mapping[int, ReaderCaches]) -> tier_pb2.DescribeCachesResponse:
-    """The caches of all shards."""
-    return tier_pb2.DescribeCachesResponse(
-        caches=[
-            _cache_message(shard, contents, stats)
-            for shard, found in sorted(caches.items())
-            for contents, stats in (
-                (tier_pb2.CACHE_CONTENTS_DATA, found.data),
-                (tier_pb2.CACHE_CONTENTS_INDEX, found.indexes),
-            )
-        ]
+def caches_message(caches: ReaderCaches) -> tier_pb2.DescribeCachesResponse:
+    """The caches of tiered data."""
+    found = [
+        _cache_message(tier_pb2.CACHE_CONTENTS_DATA, caches.data),
+        _cache_message(tier_pb2.CACHE_CONTENTS_INDEX, caches.indexes),
+    ]
+    if caches.disk is not None and caches.disk.capacity_bytes:
+        found.append(_cache_message(tier_pb2.CACHE_CONTENTS_DISK, caches.disk))
+    return tier_pb2.DescribeCachesResponse(caches=found)
+
+
+def _cache_message(contents: tier_pb2.CacheContents.ValueType, stats: CacheStats) -> tier_pb2.CacheStatus:
+    return tier_pb2.CacheStatus(shard=_ALL_SHARDS, contents=contents, **stats._asdict())
+
+
+def finalized_head_message(head: FinalizedHead) -> tier_pb2.FinalizedHead:
+    """The metadata versions of a head."""
+    return tier_pb2.FinalizedHead(
+        shard=UNKNOWN if head.shard is None else head.shard,
+        old_metadata_version=head.old_version,
+        new_metadata_version=head.new_version,
+        reason=bounded_reason(head.reason),
     )
-
-
-def _cache_message(
-    shard: int, contents: tier_pb2.CacheContents.ValueType, stats: CacheStats
-) -> tier_pb2.CacheStatus:
-    return tier_pb2.CacheStatus(shard=shard, contents=contents, **stats._asdict())

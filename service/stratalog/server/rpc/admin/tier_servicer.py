@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 
 from stratalog.base.clock import Clock
 from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_compaction import IdleTopic
 from stratalog.server.operations.operation import Operation, OperationKind
@@ -18,6 +19,7 @@ from stratalog.server.rpc.admin.tier_convert import (
     caches_message,
     excluded_message,
     explained_message,
+    finalized_head_message,
     idle_topic_message,
     planned_job_message,
 )
@@ -47,7 +49,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def TierStatus(
         self, request: tier_pb2.TierStatusRequest, context: Context
     ) -> tier_pb2.TierStatusResponse:
-        return await self._pools.task(partial(tier_status_message, self._engine, self._clock.now_ms()))
+        return await self._pools.task(
+            partial(tier_status_message, request, self._engine, self._clock.now_ms())
+        )
 
     @guarded
     async def StartUpload(
@@ -124,7 +128,9 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     ) -> tier_pb2.StartVerificationResponse:
         topics = _each_once(request.topics)
         started = self._start(
-            OperationKind.VERIFICATION, topics, lambda one: self._tier.upkeep.verify(topics, one)
+            OperationKind.VERIFICATION,
+            topics,
+            lambda one: self._tier.upkeep.verify(topics, one, reads_data=not request.metadata_only),
         )
         return tier_pb2.StartVerificationResponse(operation=started)
 
@@ -152,6 +158,16 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         self, request: tier_pb2.EmptyCachesRequest, context: Context
     ) -> tier_pb2.EmptyCachesResponse:
         return tier_pb2.EmptyCachesResponse(emptied_bytes=self._tier.upkeep.empty_caches())
+
+    @guarded
+    async def FinalizeMetadata(
+        self, request: tier_pb2.FinalizeMetadataRequest, context: Context
+    ) -> tier_pb2.FinalizeMetadataResponse:
+        finalize = partial(self._tier.upkeep.finalize, is_dry_run=request.dry_run)
+        return tier_pb2.FinalizeMetadataResponse(
+            supported_metadata_version=METADATA_VERSION,
+            heads=map(finalized_head_message, await self._pools.task(finalize)),
+        )
 
     def _counted(self, name: str, work: Callable[[Operation], PassOutcome]) -> Work:
         """The work as a turn of the background pass of this name, which does the same by itself."""

@@ -4,45 +4,107 @@ each topic has in the store and waiting for upload.
 
 from __future__ import annotations
 
+from operator import attrgetter, itemgetter
+from typing import NamedTuple
+
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
 from stratalog.server.background.pass_registry import PassStatus
+from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.upload_tracker import pending_upload_bytes
+from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
-from stratalog.server.partitions.partition_registry import HostedTopic
+from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
+from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.v1 import tier_pb2
 
+StatusItem = HostedTopic | OfflinePartition
 
-def tier_status_message(engine: StorageEngine, now_ms: int) -> tier_pb2.TierStatusResponse:
-    """The tier status by the metadata in memory, without a request to the store. Any thread may call it.
-    Raises DataDirectoryError.
+
+class StatusPlace(NamedTuple):
+    """The place of a topic, or of a partition of it that is offline, in the status."""
+
+    topic: str
+    partition: int
+    """-1 for the topic itself, which comes before its partitions."""
+
+    def __str__(self) -> str:
+        return f"{self.partition}:{self.topic}"
+
+
+def status_place_of(text: str) -> StatusPlace:
+    """The place whose `str()` is the text. Raises ValueError."""
+    partition, _, topic = text.partition(":")
+    return StatusPlace(topic, int(partition))
+
+
+def tier_status_message(
+    request: tier_pb2.TierStatusRequest, engine: StorageEngine, now_ms: int
+) -> tier_pb2.TierStatusResponse:
+    """A page of the tier status by the metadata in memory, without a request to the store. It looks at no
+    other topics. Any thread may call it. Raises DataDirectoryError, and InvalidRequestError for the page.
     """
-    registry = engine.topics.registry
-    return tier_pb2.TierStatusResponse(
+    cursor = PageCursor(request, "tier status", status_place_of)
+    page = cursor.page(_placed_items(engine.topics.registry), itemgetter(0))
+    message = tier_pb2.TierStatusResponse(
         store_url=engine.tier.store.url,
         store_id=str(engine.tier.identity.store_id),
-        shards=[_shard_message(number, shard) for number, shard in enumerate(engine.tier.shards)],
-        topics=[
-            _topic_message(topic, now_ms)
-            for topic in registry.topics()
-            if topic.config is not None and topic.config.remote_storage_enable
-        ],
-        offline_partitions=map(offline_partition_message, registry.offline_partitions()),
-        passes=map(_pass_message, engine.passes.statuses()),
         time_ms=now_ms,
+        next_page_token=page.next_page_token,
     )
+    if cursor.after is None:
+        message.store_remarks.extend(engine.tier.upkeep.store_remarks)
+        message.shards.extend(_shard_messages(engine.tier.shards))
+        message.passes.extend(map(_pass_message, engine.passes.statuses()))
+    for _, item in page.items:
+        if isinstance(item, OfflinePartition):
+            message.offline_partitions.append(offline_partition_message(item))
+        else:
+            message.topics.append(_topic_message(item, now_ms, engine.tier.upkeep))
+    return message
 
 
-def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
+def _placed_items(registry: PartitionRegistry) -> list[tuple[StatusPlace, StatusItem]]:
+    """The tiered topics and all offline partitions, by place."""
+    placed: list[tuple[StatusPlace, StatusItem]] = []
+    for topic in registry.topics():
+        if topic.config is not None and topic.config.remote_storage_enable:
+            placed.append((StatusPlace(topic.name, UNKNOWN), topic))
+        placed += [(StatusPlace(*one.topic_partition), one) for one in topic.unserved_partitions]
+    return placed
+
+
+def _shard_messages(shards: ShardSet) -> list[tier_pb2.ShardStatus]:
+    """All shards of the store, by number."""
+    found = [_own_shard_message(shard) for shard in shards]
+    for foreign in shards.foreign:
+        message = _shard_message(foreign)
+        message.epoch = foreign.owner.epoch
+        message.foreign = True
+        found.append(message)
+    return sorted(found, key=attrgetter("shard"))
+
+
+def _own_shard_message(shard: HostedShard) -> tier_pb2.ShardStatus:
+    message, contact = _shard_message(shard), shard.contact
+    message.epoch = shard.claimed.epoch
+    message.deletion_stopped = contact.is_clock_wrong
+    message.last_answer_ms = contact.last_answer_ms
+    message.silence_ms = contact.silence_ms
+    message.disk_appends_refused = contact.is_too_silent
+    return message
+
+
+def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
+    """The contents of a shard, and the owner that is not this server."""
     state, compared = shard.metadata.state(), shard.metadata.compared_clocks
-    contact = shard.contact
     live, dropped = tuple(state.objects.values()), state.dropped
     message = tier_pb2.ShardStatus(
-        shard=number,
-        epoch=shard.claimed.epoch,
+        shard=shard.metadata.shard,
         commit_count=state.seq,
         live_object_count=len(live),
         live_bytes=sum(one.ref.size_bytes for one in live),
@@ -51,10 +113,8 @@ def _shard_message(number: int, shard: HostedShard) -> tier_pb2.ShardStatus:
         dropped_bytes=sum(one.size_bytes for one in dropped),
         clock_skew_ms=compared.skew_ms,
         clock_checked_ms=compared.at_ms,
-        deletion_stopped=contact.is_clock_wrong,
-        last_answer_ms=contact.last_answer_ms,
-        silence_ms=contact.silence_ms,
-        disk_appends_refused=contact.is_too_silent,
+        last_answer_ms=UNKNOWN,
+        silence_ms=UNKNOWN,
     )
     takeover = shard.takeover
     if takeover is not None:
@@ -92,8 +152,16 @@ def _pass_message(status: PassStatus) -> tier_pb2.PassStatus:
     )
 
 
-def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatus:
-    message = tier_pb2.TieredTopicStatus(topic=topic.name, lag_ms=UNKNOWN)
+def _topic_message(topic: HostedTopic, now_ms: int, upkeep: TierUpkeep) -> tier_pb2.TieredTopicStatus:
+    message = tier_pb2.TieredTopicStatus(
+        topic=topic.name,
+        lag_ms=UNKNOWN,
+        paused=topic.config is not None and topic.config.remote_copy_pause,
+        copy_disabled=topic.config is not None and topic.config.remote_log_copy_disable,
+        last_upload_ms=UNKNOWN,
+        oldest_partition=UNKNOWN,
+        oldest_partition_upload_ms=UNKNOWN,
+    )
     for partition in topic.all_partitions:
         state = partition.tier_state()
         if state is not None and state.slices:
@@ -102,15 +170,21 @@ def _topic_message(topic: HostedTopic, now_ms: int) -> tier_pb2.TieredTopicStatu
             message.tiered_bytes += state.tiered_bytes
         if isinstance(partition, OfflinePartition) or partition.offline() is not None:
             continue
+        uploaded_ms = upkeep.last_upload_ms(partition)
+        message.last_upload_ms = max(message.last_upload_ms, uploaded_ms)
         if not partition.log.local_log.config.is_copied:
             # As in Kafka: nothing waits for an upload that nothing will begin.
             continue
         message.pending_upload_bytes += pending_upload_bytes(partition)
+        former_lag_ms = message.lag_ms
         try:
             _add_lag(message, partition, now_ms)
         except DataDirectoryError:
             if partition.offline() is None:
                 raise
+        if message.lag_ms > former_lag_ms:
+            message.oldest_partition = partition.topic_partition.partition
+            message.oldest_partition_upload_ms = uploaded_ms
     return message
 
 

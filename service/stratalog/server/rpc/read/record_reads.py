@@ -14,6 +14,7 @@ from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.unknown_topic import require_partition_number
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc import convert
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -145,6 +146,8 @@ class RecordReads:
 def _require_meaning(request: log_pb2.ReadRequest) -> None:
     """Raise InvalidRequestError if no partition can be read as the request says."""
     numbers = [one.partition for one in request.partitions]
+    for number in numbers:
+        require_partition_number(request.topic, number)
     if len(numbers) > MAX_READ_PARTITION_COUNT:
         raise InvalidRequestError(
             "a read names too many partitions, use several reads", allowed=MAX_READ_PARTITION_COUNT

@@ -17,6 +17,7 @@ from stratalog.base.errors import (
 )
 from stratalog.remote.json_document import encode_document, parse_json
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
@@ -181,24 +182,24 @@ def test_a_head_that_contradicts_its_commits(harness: MetadataHarness, change: J
 
 def test_a_newer_format_is_not_read(harness: MetadataHarness) -> None:
     log, _ = harness.owned()
-    harness.store.put(HEAD, changed(harness.store.get(HEAD).data, read_version=2))
+    harness.store.put(HEAD, changed(harness.store.get(HEAD).data, read_version=METADATA_VERSION + 1))
     for attempt in (harness.log, log.refresh):
         with pytest.raises(StoreNotUsableError) as caught:
             attempt()
-        assert caught.value.fields["read_version"] == 2
+        assert caught.value.fields["read_version"] == METADATA_VERSION + 1
 
 
 def test_a_format_that_only_newer_software_writes_is_read(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
     harness.added(log, epoch, (A0, 0, 5))
-    harness.store.put(HEAD, changed(harness.store.get(HEAD).data, write_version=2))
+    harness.store.put(HEAD, changed(harness.store.get(HEAD).data, write_version=METADATA_VERSION + 1))
     follower = harness.log(read_only=True)
     require_same_state(follower.state(), log.state())
     before = harness.store.get(HEAD).data
     for attempt in (lambda: follower.claim("x", harness.ids.uuid()), follower.fold):
         with pytest.raises(StoreNotUsableError) as caught:
             attempt()
-        assert caught.value.fields["write_version"] == 2
+        assert caught.value.fields["write_version"] == METADATA_VERSION + 1
     assert harness.store.get(HEAD).data == before
 
 

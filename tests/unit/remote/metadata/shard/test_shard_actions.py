@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import crc32c
 import pytest
 
 from stratalog.base.errors import (
@@ -116,6 +117,31 @@ def test_an_endpoint_that_is_no_text_is_damage(harness: MetadataHarness, endpoin
     with pytest.raises(StoreCorruptError) as damage:
         shard_from_checkpoint(folder, replace(parts, fields=JsonFields.of(root, "a root")))
     assert "claims" in str(damage.value.fields["what"])
+
+
+def test_a_checkpoint_of_earlier_software_dates_uploads_by_itself(harness: MetadataHarness) -> None:
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5))
+    [uploaded_ms] = [live.uploaded_ms for live in log.state().objects.values()]
+    harness.clock.advance(1_000)
+    log.advance_log_start({A0: 1}, epoch=epoch, catalog_seq=None)
+    log.fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    folder = CheckpointFolder(harness.store, harness.layout, PageLoader())
+    root = folder.root(checkpoint)
+    objects = shard_from_checkpoint(folder, root).objects
+    assert [live.uploaded_ms for live in objects.values()] == [uploaded_ms]
+    [page] = root.pages_of("objects")
+    key = harness.layout.page_key(page.name)
+    text = harness.store.get(key).data.decode()
+    older = text.replace(',"uploaded_ms"', "").replace(f",{uploaded_ms}]", "]").encode()
+    assert len(older) < len(text) - len(',"uploaded_ms"')
+    harness.store.put(key, older)
+    changed = page._replace(size_bytes=len(older), crc=crc32c.crc32c(older))
+    pages = tuple(changed if one == page else one for one in root.pages)
+    [live] = shard_from_checkpoint(folder, replace(root, pages=pages)).objects.values()
+    assert live.uploaded_ms == uploaded_ms + 1_000, "it is no older than it may be"
 
 
 def test_objects_of_one_commit_follow_one_another(harness: MetadataHarness) -> None:

@@ -27,14 +27,16 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, Checkpoi
 from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable
+from stratalog.remote.metadata.head.head_actions import COMMON_VERSIONS, Action, ActionTable
 from stratalog.remote.metadata.head.head_state import (
     HeadState,
     after_action,
     after_commit,
+    all_changed,
     contradiction,
     unfolded,
 )
+from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import changes_of, common_from_checkpoint, simple_change
@@ -79,6 +81,10 @@ class CatalogMachine:
     @property
     def table(self) -> ActionTable:
         return CATALOG_ACTIONS
+
+    @property
+    def versions(self) -> ActionVersions:
+        return COMMON_VERSIONS
 
     def empty(self) -> CatalogState:
         return CatalogState()
@@ -125,6 +131,9 @@ class CatalogMachine:
 
     def rebased(self, state: CatalogState, folder: CheckpointFolder, root: CheckpointRoot) -> CatalogState:
         return dataclasses.replace(state, changed=unfolded(state, root.ref.seq))
+
+    def detached(self, state: CatalogState) -> CatalogState:
+        return dataclasses.replace(state, changed=all_changed(state, {TOPICS: tuple(state.entries)}))
 
 
 def _apply_action(
@@ -177,7 +186,12 @@ def _apply_take(state: CatalogState, take: TakeProducerIds, commit: Commit) -> C
 def _apply_fence(state: CatalogState, fence: FencePartition, commit: Commit) -> CatalogState:
     entry = _existing(state, fence.topic_id, commit)
     if fence.partition >= entry.partition_count:
-        raise contradiction(commit, "it fences a partition that is not there", partition=fence.partition)
+        raise contradiction(
+            commit,
+            "it fences a partition that is not there",
+            topic_id=fence.topic_id,
+            partition=fence.partition,
+        )
     tokens = dict(entry.fencing_tokens)
     tokens.pop(fence.partition, None)
     if fence.token:

@@ -37,7 +37,7 @@ from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile, n
 RowKey = tuple[str | int, ...]
 Row = Sequence[object]
 
-_FORMAT = "stratalog-page"
+PAGE_FORMAT = "stratalog-page"
 _DIGEST_BYTES = 16
 
 
@@ -186,7 +186,7 @@ def format_page(kind: str, columns: Sequence[str], lines: Sequence[str]) -> str:
     """Text of a page."""
     header = format_json(
         {
-            "format": _FORMAT,
+            "format": PAGE_FORMAT,
             "read_version": FORMAT_VERSION,
             "write_version": FORMAT_VERSION,
             "kind": kind,
@@ -204,19 +204,35 @@ def digest_of(text: str) -> str:
 def decode_page(data: bytes, what: str, ref: PageRef) -> Page:
     """The page in stored bytes, which the caller has verified. Raises StoreCorruptError,
     StoreNotUsableError."""
-    header, *lines = stored_text(data, what).split("\n")
-    fields = decode_fields(header, what, format_name=_FORMAT)
+    fields, lines = _decode(data, what)
     if fields.text("kind") != ref.kind:
         raise fields.fault("kind", f"a page of {ref.kind}")
-    columns = fields.each("columns", to_text)
-    if len(set(columns)) != len(columns):
-        raise fields.fault("columns", "different names")
-    page = Page(columns, lines, len(ref.first_key), what)
+    page = Page(_columns(fields), lines, len(ref.first_key), what)
     if len(lines) != ref.row_count or (page.key(0), page.key(-1)) != (ref.first_key, ref.last_key):
         raise StoreCorruptError(
             "a page has other rows than its checkpoint says; restore it from a backup", what=what
         )
     return page
+
+
+def check_page(data: bytes, what: str) -> None:
+    """Check as much of a page as shows without the root that names it. Raises StoreCorruptError,
+    StoreNotUsableError."""
+    fields, lines = _decode(data, what)
+    fields.text("kind")
+    Page(_columns(fields), lines, 1, what).rows()
+
+
+def _decode(data: bytes, what: str) -> tuple[JsonFields, list[str]]:
+    header, *lines = stored_text(data, what).split("\n")
+    return decode_fields(header, what, format_name=PAGE_FORMAT), lines
+
+
+def _columns(fields: JsonFields) -> tuple[str, ...]:
+    columns = fields.each("columns", to_text)
+    if len(set(columns)) != len(columns):
+        raise fields.fault("columns", "different names")
+    return columns
 
 
 def _parse_key(fields: JsonFields, name: str) -> RowKey:

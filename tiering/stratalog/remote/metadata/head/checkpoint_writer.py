@@ -56,8 +56,17 @@ class CheckpointWriter:
         self._store_id = store_id
         self._page_rows = page_rows
 
-    def write(self, seq: int, changes: CheckpointChanges, base: CheckpointRoot | None) -> CheckpointRoot:
-        """Store changed pages, then the root. Raises StoreError; files stored before are orphans then."""
+    def write(
+        self,
+        seq: int,
+        changes: CheckpointChanges,
+        base: CheckpointRoot | None,
+        *,
+        replaced: Sequence[TrackedFile] = (),
+    ) -> CheckpointRoot:
+        """Store changed pages, then the root. `replaced`: files that its fold drops besides those of `base`.
+        Raises StoreError; files stored before are orphans then.
+        """
         base_pages = () if base is None else base.pages
         # Pages of a kind that this version does not know are taken over as they are.
         pages = [page for page in base_pages if page.kind not in changes.tables]
@@ -67,7 +76,7 @@ class CheckpointWriter:
             )
             pages += self._write_table(seq, kind, change, known)
         times = _with_time(base, TimePoint(changes.fields.integer("time_ms"), seq))
-        replaced = _replaced_files(base, {page.name for page in pages})
+        replaced = (*replaced, *_replaced_files(base, {page.name for page in pages}))
         layout = self._folder.layout
         document: dict[str, object] = {
             "format": CHECKPOINT_FORMAT,

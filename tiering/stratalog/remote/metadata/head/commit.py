@@ -14,7 +14,13 @@ from uuid import UUID
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.remote.json_document import JsonFields, format_json
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable, UnknownAction, parse_action
+from stratalog.remote.metadata.head.head_actions import (
+    Action,
+    ActionTable,
+    Finalize,
+    UnknownAction,
+    parse_action,
+)
 
 
 class Writer(NamedTuple):
@@ -98,3 +104,8 @@ class Commit:
     def unknown_action(self) -> str | None:
         """Name of the first action that this version does not know."""
         return next((action.name for action in self.actions if isinstance(action, UnknownAction)), None)
+
+    @property
+    def finalized_version(self) -> int:
+        """The metadata version that the commit finalizes; 0 if it finalizes none."""
+        return max((one.metadata_version for one in self.actions if isinstance(one, Finalize)), default=0)

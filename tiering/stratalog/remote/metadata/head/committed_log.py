@@ -25,6 +25,7 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
 from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
 from stratalog.remote.metadata.head.head import RESTORE
+from stratalog.remote.metadata.head.head_actions import Action, Finalize
 from stratalog.remote.metadata.head.head_judge import (
     judge_forget,
     judge_raise_horizon,
@@ -34,6 +35,7 @@ from stratalog.remote.metadata.head.head_judge import (
 from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Judgement, Landed, View
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import predecessor_of
+from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
 from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class CommittedLog(Generic[S]):
         self._log = log
         self._folder = Folder(log)
         self._fold_lock = threading.Lock()
+        self._waiting: set[type[Action]] = set()
+        """Types of actions that wait for a finalized version, as far as the log has said so."""
 
     @property
     def layout(self) -> StoreLayout:
@@ -116,6 +120,44 @@ class CommittedLog(Generic[S]):
     def dropped(self) -> tuple[DroppedObject, ...]:
         """The dropped files that the collector has yet to delete."""
         return self.state().dropped
+
+    @property
+    def finalized_version(self) -> int:
+        """The metadata version up to which commits may have actions, by the newest head at hand."""
+        return self._log.view.head.write_version
+
+    def is_finalized(self, action: type[Action]) -> bool:
+        """Whether the finalized version has actions of this type; if not, a commit of one is refused. Says in
+        the log, once for each type, that this waits for an operator.
+        """
+        needed_version = self._log.machine.versions.get(action, FIRST_VERSION)
+        if needed_version <= self.finalized_version:
+            return True
+        if action not in self._waiting:
+            self._waiting.add(action)
+            logger.warning(
+                "%s: metadata version %d is finalized, so that older software may come back, and `%s` is of"
+                " version %d: this waits for `stratalog tier finalize`",
+                self.layout.prefix.rstrip("/"),
+                self.finalized_version,
+                action.__name__,
+                needed_version,
+            )
+        return False
+
+    def finalize(self) -> int:
+        """Let commits have all actions that this software knows; returns the finalized version. Older
+        software can neither read nor write the log from then on, and there is no way back. Raises StoreError.
+        """
+        self.refresh()
+
+        def judge(_: S) -> Judgement[int]:
+            # The version of a head only grows, and is never behind the one that this judgement is about.
+            version = max(self.finalized_version, METADATA_VERSION)
+            is_due = version > self.finalized_version
+            return Judgement((Finalize(version),) if is_due else (), version)
+
+        return self._commit(judge).outcome
 
     def state(self) -> S:
         """The newest state at hand, without a request."""

@@ -19,7 +19,6 @@ from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.remote.json_document import (
-    FORMAT_VERSION,
     JsonFields,
     JsonObject,
     decode_document,
@@ -30,6 +29,7 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.head.pin import Pin
 
 RESTORE: Final = (
@@ -77,8 +77,9 @@ class Head:
     history: DocumentRef | None = None
     pins: tuple[Pin, ...] = ()
     commits: tuple[Commit, ...] = ()
-    read_version: int = FORMAT_VERSION
-    write_version: int = FORMAT_VERSION
+    read_version: int = METADATA_VERSION
+    write_version: int = METADATA_VERSION
+    """The finalized metadata version: commits have the actions of this version and of earlier ones."""
     extra: JsonObject = dataclasses.field(default_factory=dict[str, object])
     """Fields that this version does not know."""
 
@@ -111,6 +112,8 @@ class Head:
             history=state.history,
             pins=state.pins,
             commits=commits,
+            read_version=max(self.read_version, commit.finalized_version),
+            write_version=max(self.write_version, commit.finalized_version),
         )
 
     def encode(self) -> bytes:
@@ -137,7 +140,7 @@ class Head:
     def decode(data: bytes, what: str, table: ActionTable) -> Head:
         """Decode a head. Raises StoreCorruptError, StoreNotUsableError if newer software is needed to read
         it."""
-        fields = decode_document(data, what, format_name=_FORMAT)
+        fields = decode_document(data, what, format_name=_FORMAT, supported_version=METADATA_VERSION)
         head = Head(
             store_id=fields.uuid("store_id"),
             shard=fields.optional_integer("shard"),

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_text
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, parse_tracked_file
+from stratalog.remote.metadata.head.metadata_version import ActionVersions
 
 
 class Action(Protocol):
@@ -144,6 +145,22 @@ class Unpin:
 
 
 @dataclass(frozen=True, slots=True)
+class Finalize:
+    """Finalizes a metadata version: the commits of the head may have its actions from now on. The state stays
+    as it is.
+    """
+
+    metadata_version: int
+
+    def to_json(self) -> JsonObject:
+        return {"action": "finalize", "metadata_version": self.metadata_version}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> Finalize:
+        return Finalize(fields.integer("metadata_version", minimum=1))
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownAction:
     """An action of newer software. It is kept as it is, and this version writes no commit on top of it."""
 
@@ -165,8 +182,11 @@ COMMON_ACTIONS: ActionTable = {
     "pin": TakePin.from_json,
     "renew_pin": RenewPin.from_json,
     "unpin": Unpin.from_json,
+    "finalize": Finalize.from_json,
 }
 """The actions of every log, which keep its files in order."""
+COMMON_VERSIONS: ActionVersions = {RaiseHorizon: 2, TrimHistory: 2, TakePin: 2, RenewPin: 2, Unpin: 2}
+"""The metadata versions of these actions."""
 
 
 def parse_action(fields: JsonFields, table: ActionTable) -> Action:

@@ -46,6 +46,11 @@ from stratalog.remote.metadata.head.head import RESTORE, Head
 from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import find_in_history
+from stratalog.remote.metadata.head.metadata_version import (
+    METADATA_VERSION,
+    ActionVersions,
+    require_finalized,
+)
 from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, is_probe
@@ -116,6 +121,9 @@ class StateMachine(Protocol[S]):
     @property
     def table(self) -> ActionTable: ...
 
+    @property
+    def versions(self) -> ActionVersions: ...
+
     def empty(self) -> S:
         """The state before the first commit."""
         ...
@@ -136,6 +144,11 @@ class StateMachine(Protocol[S]):
 
     def rebased(self, state: S, folder: CheckpointFolder, root: CheckpointRoot) -> S:
         """The same state on a newer checkpoint, which is of an earlier commit or of this one."""
+        ...
+
+    def detached(self, state: S) -> S:
+        """The same state with everything in memory, and every row changed: a checkpoint of it needs no other
+        one."""
         ...
 
     def live_objects(self, state: S) -> Container[str]:
@@ -289,7 +302,8 @@ class HeadLog(Generic[S]):
 
         `judge` may be called several times, with newer states. Its errors are raised once the state is fresh.
         Raises StoreUnavailableError if the outcome stays unknown or other writers keep coming first,
-        StoreNotUsableError if only newer software may write.
+        StoreNotUsableError if only newer software may write, or if an action is of a metadata version that is
+        not finalized.
         """
         with self._commit_lock:
             view, is_fresh = self._view, False
@@ -342,6 +356,12 @@ class HeadLog(Generic[S]):
             judgement = judge(view.state)
             if not judgement.actions:
                 return (judgement, None, view.state) if is_fresh else None
+            require_finalized(
+                view.head.write_version,
+                judgement.actions,
+                self.machine.versions,
+                self.layout.head_key,
+            )
             commit = self._build_commit(view, judgement.actions, epoch)
             commit.require_small()
             return judgement, commit, self._after(view.state, commit)
@@ -497,7 +517,7 @@ class HeadLog(Generic[S]):
     def require_writable(self, view: View[S]) -> None:
         """Raise StoreNotUsableError if only newer software may write or fold."""
         assert view.etag, "opened for writing"
-        require_writable(view.head.write_version, self.layout.head_key)
+        require_writable(view.head.write_version, self.layout.head_key, METADATA_VERSION)
         if view.state.unknown_action is not None:
             raise StoreNotUsableError(
                 "newer software has committed here; upgrade before writing",
@@ -522,7 +542,8 @@ class HeadLog(Generic[S]):
 
     def _lost_head(self, witness: str) -> StoreCorruptError:
         return StoreCorruptError(
-            f"the head is lost, and nothing else was changed; {RESTORE}",
+            f"the head is lost, and nothing else was changed; {RESTORE}, or, if there is none, rebuild it:"
+            " `stratalog tier rebuild-head`",
             key=self.layout.head_key,
             store=self.store.url,
             known_by=witness,

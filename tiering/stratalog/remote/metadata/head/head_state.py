@@ -182,6 +182,13 @@ def unfolded(state: HeadState, seq: int) -> tuple[ChangedRows, ...]:
     return tuple(rows for rows in state.changed if rows.seq > seq)
 
 
+def all_changed(state: HeadState, keys: Mapping[str, Sequence[Hashable]]) -> tuple[ChangedRows, ...]:
+    """Every row of a state, as if its last commit had changed it. `keys`: those of the rows that only its
+    kind of state has."""
+    tables = {**keys, DROPPED: tuple(state.dropped_objects)}
+    return tuple(ChangedRows(state.seq, kind, rows) for kind, rows in tables.items() if rows)
+
+
 def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot | None) -> S:
     """Apply an action of `COMMON_ACTIONS`. Any other has no effect: it is unknown, and `after_commit` has
     noted that this version must not write. `root`: that of the checkpoint that a `fold` names.

@@ -20,10 +20,10 @@ from stratalog.remote.json_document import (
     format_json,
 )
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import ActionTable
-from stratalog.remote.store_layout import StoreLayout, format_history_name
+from stratalog.remote.store_layout import StoreLayout, first_seq_of_history, format_history_name
 
 _FORMAT = "stratalog-history"
 
@@ -71,6 +71,41 @@ def predecessor_of(store: ObjectStore, layout: StoreLayout, name: str) -> str | 
         "predecessor"
     )
     return None if predecessor is None else DocumentRef.from_json(predecessor, FileKind.HISTORY).name
+
+
+def read_history(
+    store: ObjectStore, layout: StoreLayout, name: str, table: ActionTable
+) -> tuple[DocumentRef, tuple[Commit, ...]]:
+    """The commits of a history file that was listed, and a reference to it. Raises ObjectNotFoundError,
+    StoreCorruptError, StoreNotUsableError.
+    """
+    key = layout.history_key(name)
+    data = store.get(key).data
+    commits = _parse_commits(decode_document(data, key, format_name=_FORMAT), table)
+    if (commits[0].seq, commits[-1].seq) != (
+        first_seq_of_history(name),
+        newest_seq_of(FileKind.HISTORY, name),
+    ):
+        raise StoreCorruptError(
+            "a history file has other commits than its name says; restore the right one from a backup",
+            what=key,
+        )
+    return DocumentRef.of(name, data), commits
+
+
+def check_history(
+    store: ObjectStore, layout: StoreLayout, ref: DocumentRef, table: ActionTable
+) -> DocumentRef | None:
+    """Read a history file whole; returns its predecessor, None for the first. Raises ObjectNotFoundError,
+    StoreCorruptError, StoreNotUsableError.
+    """
+    key = layout.history_key(ref.name)
+    data = store.get(key).data
+    ref.verify(data, key)
+    fields = decode_document(data, key, format_name=_FORMAT)
+    _parse_commits(fields, table)
+    predecessor = fields.optional_fields("predecessor")
+    return None if predecessor is None else DocumentRef.from_json(predecessor, FileKind.HISTORY)
 
 
 def _read_backwards(

@@ -14,12 +14,13 @@ import enum
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.objects.slice_entry import OpenTransaction, PartRef, SliceEntry
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 
 class GapReason(enum.Enum):
-    """Why the records of a gap never reached the store."""
+    """Why the records of a gap are not in the store."""
 
     DROPPED_BY_POLICY = "dropped_by_policy"
     """`remote.copy.backlog.policy` is `drop`, and the disk had too little space."""
@@ -27,6 +28,8 @@ class GapReason(enum.Enum):
     """The segments are gone from the disk, and no rule has deleted them."""
     EXPIRED = "expired"
     """The retention of all tiers has deleted them on the disk, mostly while the store was away."""
+    OBJECT_LOST = "object_lost"
+    """Their object is gone from the store; a rebuilt or restored head goes on without it."""
 
 
 class Gap(NamedTuple):
@@ -75,8 +78,18 @@ class LiveSlice(NamedTuple):
 
     @property
     def newest_ms(self) -> int:
-        """The time of the newest record, or of the loss; -1 if no record has a time."""
-        return self.entry.max_timestamp if self.gap is None else self.gap.time_ms
+        """The time of the newest record, or of the loss; -1 if no record has a time, or if retention itself
+        has left the gap."""
+        if self.gap is None:
+            return self.entry.max_timestamp
+        return NO_TIMESTAMP if self.gap.reason == GapReason.EXPIRED.value else self.gap.time_ms
+
+    @property
+    def oldest_ms(self) -> int:
+        """The time of the oldest record; `newest_ms` for a gap, and where none is older."""
+        if self.gap is not None or self.entry.min_timestamp <= NO_TIMESTAMP:
+            return self.newest_ms
+        return self.entry.min_timestamp
 
     @property
     def has_markers(self) -> bool:

@@ -25,24 +25,28 @@ from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_judge import judge_pin, judge_renew_pin, judge_unpin
 from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Judgement, StoreActor
+from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.replace_judge import ReplacePlan, require_request
 from stratalog.remote.metadata.shard.shard_actions import (
     SHARD_ACTIONS,
+    SHARD_VERSIONS,
     Add,
+    AddGap,
     PartitionOffset,
     brought_by,
     objects_of,
 )
 from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
 from stratalog.remote.metadata.shard.shard_checkpoint import (
+    shard_detached,
     shard_from_checkpoint,
     shard_rebased,
     shard_to_changes,
 )
-from stratalog.remote.metadata.shard.shard_judge import LostRange, Refusal
+from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange, Refusal
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -90,6 +94,10 @@ class ShardMachine:
     def table(self) -> ActionTable:
         return SHARD_ACTIONS
 
+    @property
+    def versions(self) -> ActionVersions:
+        return SHARD_VERSIONS
+
     def empty(self) -> ShardState:
         return ShardState()
 
@@ -107,6 +115,7 @@ class ShardMachine:
     to_checkpoint = staticmethod(shard_to_changes)
     from_checkpoint = staticmethod(shard_from_checkpoint)
     rebased = staticmethod(shard_rebased)
+    detached = staticmethod(shard_detached)
     brought_by = staticmethod(brought_by)
 
     def live_objects(self, state: ShardState) -> Container[str]:
@@ -159,6 +168,13 @@ class MetadataLog(CommittedLog[ShardState]):
         log = HeadLog(actor, StoreLayout(shard), machine, settings)
         log.open(read_only=read_only, witness=witness)
         return MetadataLog(log, machine)
+
+    @property
+    def shard(self) -> int:
+        """The number of the shard."""
+        shard = self.layout.shard
+        assert shard is not None, "the catalog has another class"
+        return shard
 
     @property
     def store_id(self) -> UUID:
@@ -228,10 +244,16 @@ class MetadataLog(CommittedLog[ShardState]):
 
     def add_gaps(self, lost: Sequence[LostRange], epoch: int) -> AdvanceOutcome:
         """Record that these ranges, from the tiered ends of their partitions on, never reached the store.
-        Refuses them while the own clock is not trusted. Raises NotOwnerError if `epoch` has ended."""
+        Refuses them while the own clock is not trusted, and before a metadata version is finalized that has
+        gaps. Raises NotOwnerError if `epoch` has ended."""
         for one in lost:
-            require_request(one.base_offset < one.end_offset, "a gap has a range", partition=one.partition)
+            require_request(
+                one.base_offset < one.end_offset, "a gap has a range", **one.partition.error_fields
+            )
         self.refresh(dated=True)
+        if not self.is_finalized(AddGap):
+            refused = [Refusal("", one.partition, NOT_FINALIZED) for one in lost]
+            return AdvanceOutcome(self.state().seq, tuple(refused))
         time_ms = self.store_date_ms if self.is_clock_trusted else None
         landed = self._commit(
             lambda state: shard_judge.judge_add_gaps(state, lost, epoch, time_ms), epoch=epoch

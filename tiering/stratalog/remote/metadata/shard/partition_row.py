@@ -43,6 +43,10 @@ class PartitionRow(NamedTuple):
     """Bytes of the live slices; clipped slices count whole."""
     oldest_newest_ms: int = -1
     """`LiveSlice.newest_ms` of the first slice; -1 without slices."""
+    oldest_ms: int = -1
+    """`LiveSlice.oldest_ms` of the first slice; -1 without slices."""
+    newest_ms: int = -1
+    """No slice has a newer record; -1 without slices. One that is gone may have had this one."""
     open_transactions: tuple[OpenTransaction, ...] = ()
     """The transactions that are open at the tiered end."""
     pieces: tuple[Piece, ...] = ()
@@ -61,6 +65,8 @@ class PartitionRow(NamedTuple):
             slice_count=self.slice_count + 1,
             tiered_bytes=self.tiered_bytes + entry.data_bytes,
             oldest_newest_ms=self.oldest_newest_ms if self.pieces else live.newest_ms,
+            oldest_ms=self.oldest_ms if self.pieces else live.oldest_ms,
+            newest_ms=max(self.newest_ms, live.newest_ms),
             open_transactions=entry.open_transactions,
             pieces=(*self.pieces, live),
         )

@@ -16,7 +16,13 @@ from uuid import UUID
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_row, to_text, to_uuid
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.head_actions import COMMON_ACTIONS, ActionTable, given_fields
+from stratalog.remote.metadata.head.head_actions import (
+    COMMON_ACTIONS,
+    COMMON_VERSIONS,
+    ActionTable,
+    given_fields,
+)
+from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.objects.object_ref import ObjectRef, birth_of
 
 MAX_PARTITION = (1 << 31) - 1
@@ -228,6 +234,8 @@ SHARD_ACTIONS: ActionTable = {
     "drop_partitions": DropPartitions.from_json,
     **COMMON_ACTIONS,
 }
+SHARD_VERSIONS: ActionVersions = {AddGap: 2, **COMMON_VERSIONS}
+"""The metadata versions of these actions."""
 
 
 def objects_of(commit: Commit) -> Iterator[ObjectRef]:

@@ -149,12 +149,12 @@ class _Builder:
             self._append(tip, before, live)
             slices += 1
             slice_bytes += entry.data_bytes
-        self._add_object(add.object, slices, slice_bytes)
+        self._add_object(add.object, slices, slice_bytes, self._commit.time_ms)
 
     def _add_gap(self, add: AddGap) -> None:
         before = self._row(add.partition)
         if add.base_offset != before.tiered_end_offset or add.end_offset <= add.base_offset:
-            raise self._contradiction("a gap does not begin at the tiered end", partition=add.partition)
+            raise self._contradiction("a gap does not begin at the tiered end", **add.partition.error_fields)
         gap = Gap(add.reason, add.time_ms, before.open_transactions)
         live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
         self._append(add.partition, before, live)
@@ -211,8 +211,9 @@ class _Builder:
             for live in slices:
                 counts[live.object_name] += 1
                 sizes[live.object_name] += live.entry.data_bytes
+        uploaded_ms = max(self._state.objects[name].uploaded_ms for name in replace.inputs)
         for ref in replace.outputs:
-            self._add_object(ref, counts[ref.name], sizes[ref.name])
+            self._add_object(ref, counts[ref.name], sizes[ref.name], uploaded_ms)
 
     def _advance(self, advance: AdvanceLogStart) -> None:
         self._use_catalog(advance.catalog_seq)
@@ -255,12 +256,12 @@ class _Builder:
         self._changed_partitions.append(tip)
         self._unfolded_slices += after.unfolded_count - before.unfolded_count
 
-    def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int) -> None:
+    def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int, uploaded_ms: int) -> None:
         if ref.name in self._objects or ref.name in self._dropped:
             raise self._contradiction("it adds an object that is already known", object=ref.name)
         if slices == 0:
             raise self._contradiction("it adds an object without slices", object=ref.name)
-        self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes)
+        self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes, uploaded_ms)
         self._changed_objects.append(ref.name)
 
     def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:

@@ -12,7 +12,7 @@ from stratalog.remote.json_document import MAX_INTEGER, JsonFields, to_integer, 
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_page import KeyRange, Row, RowKey, TableChange
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
-from stratalog.remote.metadata.head.head_state import unfolded
+from stratalog.remote.metadata.head.head_state import all_changed, unfolded
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.state_fields import changes_of, common_from_checkpoint, simple_change
 from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow, StoredSlices
@@ -48,6 +48,8 @@ _PARTITION_COLUMNS = (
     "slice_count",
     "tiered_bytes",
     "oldest_newest_ms",
+    "oldest_ms",
+    "newest_ms",
     "open_transactions",
 )
 _OBJECT_COLUMNS = (
@@ -61,6 +63,7 @@ _OBJECT_COLUMNS = (
     "seq",
     "live_slices",
     "live_bytes",
+    "uploaded_ms",
 )
 _ROOT_FIELDS = ("claims", "dropped_topics")
 
@@ -123,13 +126,13 @@ def shard_from_checkpoint(folder: CheckpointFolder, root: CheckpointRoot) -> Sha
     """
     partitions = PersistentMap(map(_parse_partition, folder.rows(root, PARTITIONS)))
     pages = SlicePages(folder, root)
+    checkpoint_ms = root.fields.integer("time_ms")
+    objects = (_parse_object(row, checkpoint_ms) for row in folder.rows(root, OBJECTS))
     state = ShardState(
         **common_from_checkpoint(folder, root, _ROOT_FIELDS),
         partitions=partitions,
         pages=pages,
-        objects=PersistentMap(
-            (live.ref.name, live) for live in map(_parse_object, folder.rows(root, OBJECTS))
-        ),
+        objects=PersistentMap((live.ref.name, live) for live in objects),
         claims=root.fields.each("claims", _parse_claim),
         dropped_topics=PersistentMap(root.fields.each("dropped_topics", _parse_dropped_topic)),
     )
@@ -164,6 +167,22 @@ def shard_rebased(state: ShardState, folder: CheckpointFolder, root: CheckpointR
     )
 
 
+def shard_detached(state: ShardState) -> ShardState:
+    """The same state with all slices in memory and every row changed, so that a checkpoint of it needs no
+    other one. Loads all pages, and raises as `SlicePages` does.
+    """
+    partitions = {
+        tip: row._replace(pieces=tuple(state.partition(tip).slices)) for tip, row in state.partitions.items()
+    }
+    return dataclasses.replace(
+        state,
+        partitions=PersistentMap(partitions.items()),
+        changed=all_changed(state, {PARTITIONS: tuple(partitions), OBJECTS: tuple(state.objects)}),
+        unfolded_slices=sum(row.slice_count for row in partitions.values()),
+        pages=None,
+    )
+
+
 def _format_partition(tip: TopicIdPartition, row: PartitionRow) -> Row:
     return (
         str(tip.topic_id),
@@ -177,6 +196,8 @@ def _format_partition(tip: TopicIdPartition, row: PartitionRow) -> Row:
         row.slice_count,
         row.tiered_bytes,
         row.oldest_newest_ms,
+        row.oldest_ms,
+        row.newest_ms,
         row.open_transactions,
     )
 
@@ -201,6 +222,8 @@ def _parse_partition(row: JsonFields) -> tuple[TopicIdPartition, PartitionRow]:
         slice_count=slice_count,
         tiered_bytes=row.integer("tiered_bytes"),
         oldest_newest_ms=row.integer("oldest_newest_ms", minimum=NO_MINIMUM),
+        oldest_ms=row.integer("oldest_ms", minimum=NO_MINIMUM),
+        newest_ms=row.integer("newest_ms", minimum=NO_MINIMUM),
         open_transactions=parse_transactions(row, "open_transactions"),
         pieces=(stored,) if slice_count else (),
     )
@@ -212,12 +235,20 @@ def _format_object(live_object: LiveObject) -> Row:
         live_object.seq,
         live_object.live_slices,
         live_object.live_bytes,
+        live_object.uploaded_ms,
     )
 
 
-def _parse_object(row: JsonFields) -> LiveObject:
+def _parse_object(row: JsonFields, checkpoint_ms: int) -> LiveObject:
+    """Parse the row of an object. Earlier software kept no time of the upload: it is that of the checkpoint
+    then, which is not before it."""
+    uploaded_ms = row.optional_integer("uploaded_ms")
     return LiveObject(
-        parse_ref(row), row.integer("seq", minimum=1), row.integer("live_slices"), row.integer("live_bytes")
+        parse_ref(row),
+        row.integer("seq", minimum=1),
+        row.integer("live_slices"),
+        row.integer("live_bytes"),
+        checkpoint_ms if uploaded_ms is None else uploaded_ms,
     )
 
 

@@ -46,6 +46,8 @@ ABOVE_TIERED_END = "above_tiered_end"
 CONFIGURATION_CHANGED = "configuration_changed"
 MANY_REFUSED = "many_refused"
 """So many other slices are refused that a commit cannot name them all, and none of them becomes live."""
+NOT_FINALIZED = "not_finalized"
+"""The finalized metadata version does not have the action."""
 CLOCK = "clock"
 """The clocks of this process and of the store differ too much."""
 

@@ -39,6 +39,9 @@ class LiveObject(NamedTuple):
     live_slices: int
     live_bytes: int
     """Data bytes of its live slices; compaction chooses objects by them."""
+    uploaded_ms: int = 0
+    """When its newest records were uploaded: the time of its commit, or of the newest of its inputs. Slices
+    whose records have no timestamps are as old as that."""
 
 
 class ShardClaim(NamedTuple):

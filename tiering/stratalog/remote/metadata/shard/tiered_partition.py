@@ -151,6 +151,8 @@ class TieredPartition:
             slice_count=row.slice_count + len(slices) - len(lost),
             tiered_bytes=row.tiered_bytes + size_bytes,
             oldest_newest_ms=row.oldest_newest_ms if before else slices[0].newest_ms,
+            oldest_ms=row.oldest_ms if before else slices[0].oldest_ms,
+            newest_ms=max(row.newest_ms, *(live.newest_ms for live in slices)),
             open_transactions=row.open_transactions if behind else slices[-1].entry.open_transactions,
             pieces=(*before, *slices, *behind),
         )
@@ -167,7 +169,9 @@ class TieredPartition:
             pieces=left,
         )
         first = next(iter(SliceList(self._tip, row, self._pages)), None)
-        return row._replace(oldest_newest_ms=-1 if first is None else first.newest_ms)
+        if first is None:
+            return row._replace(oldest_newest_ms=-1, oldest_ms=-1, newest_ms=-1)
+        return row._replace(oldest_newest_ms=first.newest_ms, oldest_ms=first.oldest_ms)
 
     def check(self) -> None:
         slices, row = tuple(self.slices), self.row
@@ -185,6 +189,8 @@ class TieredPartition:
         assert sum(live.entry.data_bytes for live in slices) == row.tiered_bytes, "bytes are counted"
         if slices:
             assert slices[0].newest_ms == row.oldest_newest_ms, "the first slice's age is known"
+            assert slices[0].oldest_ms == row.oldest_ms, "the first slice's oldest record is known"
+            assert max(live.newest_ms for live in slices) <= row.newest_ms, "no slice is newer"
             assert slices[-1].entry.open_transactions == row.open_transactions, (
                 "the last slice tells which transactions are open"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hypothesis import given
@@ -12,12 +13,16 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.slice_source import RemoteReaderSettings, SliceSource
-from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
+from stratalog.remote.read.highest_times import HighestTimes
+from stratalog.remote.read.slice_source import SliceSource
+from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.counting_object_store import CountingObjectStore
+from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.tiered_store import TieredStore
 
 NEWEST_MS = 20
@@ -56,7 +61,7 @@ def test_times_are_those_of_records_and_markers(slices: list[list[One]], data: s
         log += found
     log_start_offset = data.draw(st.integers(0, len(log)))
     tiered.advance_log_start(tip, log_start_offset)
-    lookup = TieredTimeLookup(SliceSource(store, tiered.layout, RemoteReaderSettings()))
+    lookup = TieredTimeLookup(SliceSource(inline_reads(store), tiered.layout))
     check_times(lookup, tiered, tiered.partition(tip), list(enumerate(log))[log_start_offset:])
 
 
@@ -77,3 +82,39 @@ def check_times(
         newest_ms, offset = max(times, default=(-1, 0))
         expected = None if newest_ms < 0 else (newest_ms, -offset)
         assert lookup.newest(state, partition, end_offset) == expected
+
+
+def test_a_look_up_among_many_slices_costs_an_index_and_an_interval() -> None:
+    """The times go up and down: each slice has the highest time so far in every third one only."""
+    clock = ManualClock()
+    store = MemoryObjectStore(clock)
+    tiered = TieredStore(MemoryFileSystem(), store, clock, SequentialIds(1))
+    tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
+    times = [number if number % 3 == 0 else number // 2 for number in range(90)]
+    for offset, time_ms in enumerate(times):
+        tiered.upload({tip: [One(time_ms, is_marker=False).encoded(offset)]})
+    counting = CountingObjectStore(store)
+    lookup = TieredTimeLookup(SliceSource(inline_reads(counting), tiered.layout))
+    state, partition = tiered.metadata.state(), tiered.partition(tip)
+    for wanted_ms in (1, 44, 45, 46, 87):
+        counting.reset()
+        first = next(offset for offset, time_ms in enumerate(times) if time_ms >= wanted_ms)
+        assert lookup.first_at_or_after(state, partition, wanted_ms) == (times[first], first)
+        assert counting.total("GET").requests <= 2
+    counting.reset()
+    assert lookup.first_at_or_after(state, partition, 88) is None
+    assert counting.total("GET").requests == 0
+
+
+def test_each_row_of_slices_has_its_own_times() -> None:
+    clock = ManualClock()
+    tiered = TieredStore(MemoryFileSystem(), MemoryObjectStore(clock), clock, SequentialIds(1))
+    tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
+    highest = HighestTimes()
+    rows: list[Sequence[LiveSlice]] = []
+    for offset, time_ms in enumerate((5, 3, 9)):
+        tiered.upload({tip: [One(time_ms, is_marker=False).encoded(offset)]})
+        rows.append(tiered.partition(tip).slices)
+    for _ in range(2):
+        found = [[highest.first_reaching(row, wanted_ms) for wanted_ms in (4, 6, 10)] for row in rows]
+        assert found == [[0, 1, 1], [0, 2, 2], [0, 2, 3]]

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import random
 import re
-from uuid import UUID
 
 import pytest
 from hypothesis import event, given
@@ -25,14 +24,8 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, StoredSlices
-from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.remote_retention import (
-    RemoteRetention,
-    RetentionReport,
-    RetentionUnit,
-    log_start_after,
-    may_expire,
-)
+from stratalog.remote.retention.remote_retention import RemoteRetention, RetentionReport
+from stratalog.remote.retention.retention_units import RetentionUnit, is_worth_a_look, log_start_after
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
@@ -99,12 +92,11 @@ def test_slices_that_are_not_looked_at_would_stay(
         oldest_newest_ms=slices[0].max_timestamp,
         pieces=(StoredSlices(0, slices[-1].end_offset, len(slices)),),
     )
-    partition = TieredPartition(TopicIdPartition(UUID(int=1), 0), row)
     config = LogConfig(retention_ms=retention_ms, retention_bytes=retention_bytes)
     now_ms = NOW_MS if is_time_known else None
     expires = log_start_after(units, config, now_ms) is not None
-    assert may_expire(partition, local, config, now_ms) or not expires
-    event("looked at" if may_expire(partition, local, config, now_ms) else "not looked at")
+    assert is_worth_a_look(row, local, config, now_ms) or not expires
+    event("looked at" if is_worth_a_look(row, local, config, now_ms) else "not looked at")
 
 
 def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
@@ -182,9 +174,11 @@ the rest of a segment keeps the segments behind it | retention.ms=1h
     old new seal old seal one-object | starts 1
 a log start inside of a segment keeps its rest | retention.ms=1h
     new new seal old seal delete 1 | starts 1 | wait 61m | starts 3
-records without timestamps go with the next that has one | retention.ms=1h
-    undated seal upload undated seal upload undated seal | wait 600m | starts 0
-    new seal | starts 0 | wait 61m | starts 4 | undated seal upload | starts 4
+slices without timestamps are as old as their upload | retention.ms=1h
+    undated seal upload | wait 30m | undated seal upload new seal upload | wait 31m | starts 1
+    wait 30m | starts 3 | undated seal upload | starts 3
+segments without timestamps go with the next unit that has one | retention.ms=1h
+    undated seal undated seal | wait 600m | starts 0 | new seal | starts 0 | wait 61m | starts 3
 size counts all tiers, and segments go that were never uploaded | retention.bytes=400 retention.ms=-1
     new seal upload new seal upload new seal upload new seal new seal new seal | starts 3
     new seal new seal | starts 5 | upload | starts 5

@@ -3,7 +3,6 @@ inside a slice, with timestamps in any order."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
 from random import Random
@@ -28,19 +27,23 @@ from stratalog.record.record import Record
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.tier.remote_reader import RemoteReader
-from stratalog.remote.tier.slice_source import RemoteReaderSettings
+from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
+from stratalog.remote.read.object_reads import RemoteReaderSettings
+from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
 from tests.support.decoded_records import decode_all
-from tests.support.tiered.counting_object_store import CountingObjectStore
+from tests.support.tiered.counting_object_store import CountingObjectStore, RequestCount
+from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_store import TieredStore
 
-SMALL = RemoteReaderSettings(read_ahead_bytes=64, data_cache_bytes=512, index_cache_bytes=4096)
+SMALL = RemoteReaderSettings(
+    first_bytes=32, chunk_bytes=64, read_ahead_bytes=256, data_cache_bytes=3000, index_cache_bytes=4096
+)
 ROOMY = RemoteReaderSettings()
 
 
@@ -51,7 +54,7 @@ class World(NamedTuple):
     tips: tuple[TopicIdPartition, ...]
 
     def reader(self, reader_settings: RemoteReaderSettings = ROOMY) -> RemoteReader:
-        return RemoteReader(self.store, self.tiered.metadata, reader_settings)
+        return RemoteReader(inline_reads(self.store, reader_settings), self.tiered.metadata)
 
 
 def world(partition_count: int) -> World:
@@ -234,7 +237,7 @@ def test_an_object_that_is_gone_means_an_old_head_once() -> None:
     found = world(1)
     (tip,) = found.tips
     name = found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"old")])]})
-    stale = RemoteReader(found.store, found.tiered.open_metadata(found.store, "reader"), ROOMY)
+    stale = RemoteReader(inline_reads(found.store), found.tiered.open_metadata(found.store, "reader"))
     found.tiered.advance_log_start(tip, 1)
     live = found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"new")], base_offset=1)]})
     found.store.delete_many([found.tiered.layout.data_key(name)])
@@ -248,9 +251,8 @@ def test_an_object_that_is_gone_means_an_old_head_once() -> None:
     assert caught.value.fields["key"] == key, "missing under a fresh head"
 
 
-@pytest.mark.parametrize(("garbled_gets", "is_readable"), [(2, True), (3, False)])
+@pytest.mark.parametrize(("garbled_gets", "is_readable"), [(1, True), (2, False)])
 def test_a_garbled_answer_is_asked_for_again_once(garbled_gets: int, is_readable: bool) -> None:
-    """The first GET is for the index, which does not cover the changed byte."""
     found = world(1)
     (tip,) = found.tips
     batch = encode_batch([Record(0, 1, b"k", b"v" * 1000)])
@@ -265,31 +267,143 @@ def test_a_garbled_answer_is_asked_for_again_once(garbled_gets: int, is_readable
         if len(gets) == garbled_gets:
             found.store.put(key, sound)
 
-    reader = RemoteReader(FaultyObjectStore(found.store, Random(0), after=after), found.tiered.metadata)
+    reader = RemoteReader(
+        inline_reads(FaultyObjectStore(found.store, Random(0), after=after)), found.tiered.metadata
+    )
     with nullcontext() if is_readable else pytest.raises(StoreCorruptError):
         assert reader.read(tip, 0, 100).batches == batch
-    assert len(gets) == 3
+    assert len(gets) == 2
 
 
-def test_few_large_requests() -> None:
-    """One GET for the index, one for each chunk of data; none for what is in the cache, neighbours
-    included.
-    """
-    found = world(2)
-    batches = [encode_batch([Record(0, 1, b"k", b"v" * 990)], base_offset=offset) for offset in range(20)]
-    name = found.tiered.upload(dict.fromkeys(found.tips, batches))
-    counting = CountingObjectStore(found.store)
-    reader = RemoteReader(
-        counting, found.tiered.metadata, dataclasses.replace(ROOMY, read_ahead_bytes=10_000)
-    )
-    key = found.tiered.layout.data_key(name)
-    for offset in range(20):
-        reader.read(found.tips[0], offset, 1)
-    size_bytes = found.tiered.partition(found.tips[0]).tiered_bytes
-    assert counting.total("GET", key).requests == 1 + -(-size_bytes // 10_000)
-    for tip in found.tips:
+class Counted(NamedTuple):
+    """Partitions of 1,000 batches of one record and about 1 KiB each, in one object or in several."""
+
+    found: World
+    store: CountingObjectStore
+
+    @staticmethod
+    def of_objects(object_count: int, partition_count: int = 1, batch_count: int = 1000) -> Counted:
+        found = world(partition_count)
+        batches = [
+            encode_batch([Record(0, 1, b"k", b"v" * 960)], base_offset=offset)
+            for offset in range(batch_count)
+        ]
+        size = len(batches) // object_count
+        for number in range(object_count):
+            found.tiered.upload(dict.fromkeys(found.tips, batches[number * size : (number + 1) * size]))
+        return Counted(found, CountingObjectStore(found.store))
+
+    def reader(self, **settings: int) -> RemoteReader:
+        reads = inline_reads(self.store, RemoteReaderSettings(**settings))
+        return RemoteReader(reads, self.found.tiered.metadata)
+
+    @property
+    def gets(self) -> RequestCount:
+        return self.store.total("GET", self.found.tiered.layout.data_key(""))
+
+
+def read_on(reader: RemoteReader, tip: TopicIdPartition, offset: int, max_bytes: int) -> list[int]:
+    """Read to the end; returns the offsets at which reads ended."""
+    ends: list[int] = []
+    while True:
+        data = reader.read(tip, offset, max_bytes)
+        if data.next_offset == offset:
+            return ends
+        offset = data.next_offset
+        ends.append(offset)
+
+
+def test_one_record_costs_an_index_and_an_interval() -> None:
+    counted = Counted.of_objects(2)
+    (tip,) = counted.found.tips
+    data = counted.reader().read(tip, 777, 1 << 20)
+    assert decode_all(data.batches)[-1].offset >= 777
+    assert counted.gets.requests == 2
+    index_bytes = counted.found.tiered.partition(tip).slices[1].entry.index.size_bytes
+    assert counted.gets.size_bytes - index_bytes < DEFAULT_INDEX_INTERVAL_BYTES + 1100
+    counted.reader().read(tip, 500, 1 << 20)
+    assert counted.gets.requests == 3, "at the begin of a slice no index is needed"
+
+
+def test_a_reader_that_goes_on_gets_larger_requests_up_to_a_chunk() -> None:
+    """The first wants 10,000 bytes, the second 20,000, the third 30,000 (what was read), then a chunk."""
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    size_bytes = counted.found.tiered.partition(tip).tiered_bytes
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=0)
+    ends = read_on(reader, tip, 0, 1 << 20)
+    assert 0 <= counted.gets.requests - (3 + (size_bytes - 60_000) // 40_000) <= 1
+    assert counted.gets.requests == len(ends)
+    assert counted.gets.size_bytes == size_bytes, "no byte twice, and no index"
+
+
+@pytest.mark.parametrize("object_count", [1, 4])
+def test_reading_ahead_goes_over_slices_and_objects(object_count: int) -> None:
+    """After the second read, each read finds in memory what it wants."""
+    counted = Counted.of_objects(object_count)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=1 << 20)
+    offset = reader.read(tip, 0, 1).next_offset
+    offset = reader.read(tip, offset, 1).next_offset
+    assert counted.gets.requests >= 2, "the window of the second read is ahead of it"
+    read_on(reader, tip, offset, 20_000)
+    assert counted.gets.size_bytes == counted.found.tiered.partition(tip).tiered_bytes
+    stats = reader.reads.read_ahead_stats
+    assert stats.wasted_bytes == stats.waiting_bytes == 0
+    assert stats.used_bytes >= 0.9 * counted.gets.size_bytes
+    assert reader.reads.cache_stats.data.miss_count == 1, "all but the first read found what it needed"
+
+
+def test_reading_ahead_begins_where_the_reader_is() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=1 << 20)
+    offset = reader.read(tip, 500, 1 << 20).next_offset
+    before = counted.gets
+    reader.read(tip, offset, 1 << 20)
+    assert counted.gets.requests - before.requests >= 2, "its own request, and what lies ahead"
+    read_on(reader, tip, offset, 1 << 20)
+    # What lies before an interval of the index is never fetched.
+    assert counted.gets.size_bytes < counted.found.tiered.partition(tip).tiered_bytes * 0.6
+
+
+def test_a_reader_that_seeks_begins_anew() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=1 << 20)
+    offset = reader.read(tip, 0, 1).next_offset
+    reader.read(tip, offset, 1)
+    counted.store.reset()
+    reader.read(tip, 900, 1)
+    assert counted.gets.requests == 2, "an index and an interval, and nothing ahead"
+
+
+def test_two_readers_of_a_partition_do_not_disturb_each_other() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=0)
+    low, high = 0, 500
+    for _ in range(6):
+        low = reader.read(tip, low, 1 << 20).next_offset
+        high = reader.read(tip, high, 1 << 20).next_offset
+    assert counted.gets.requests == 13, "one request a read, and one for the index of the second reader"
+    assert counted.gets.size_bytes > 12 * 20_000, "both have come to large requests"
+
+
+def test_slices_of_one_object_are_read_together() -> None:
+    """A reader of a topic reads each partition in turn."""
+    counted = Counted.of_objects(1, partition_count=30, batch_count=20)
+    reader = counted.reader(read_ahead_bytes=0)
+    for tip in counted.found.tips:
         reader.read(tip, 0, 1 << 20)
-    assert counting.total("GET", key).requests == 2 + -(-2 * size_bytes // 10_000)
+    assert counted.gets.requests <= 6, "twice as much each time"
+
+
+def test_a_cache_without_room_only_costs_requests() -> None:
+    counted = Counted.of_objects(2)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, data_cache_bytes=0)
+    assert read_on(reader, tip, 0, 1 << 20)[-1] == 1000
 
 
 def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:
@@ -315,7 +429,7 @@ def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:
     slices = logs.metadata.state().partition(tip).slices
     assert [live.entry.has_aborted for live in slices] == [False] * 6 + [True, False]
     store.reset()
-    data = RemoteReader(store, logs.metadata).read(tip, 0, 1, Isolation.TXN_COMMITTED)
+    data = RemoteReader(inline_reads(store), logs.metadata).read(tip, 0, 1, Isolation.TXN_COMMITTED)
     assert data.aborted_transactions == ((7, 0, 6, 7),)
     asked = {kind.key for kind in store.counts() if kind.verb == "GET"}
-    assert len(asked) == 3, "what was read, what had no room behind it, and the slice with the marker"
+    assert len(asked) == 2, "what was read, and the slice with the marker"

@@ -5,11 +5,16 @@ reach beyond the tiered end. A segment that is tiered in part stands in the row 
 no holes. `retention.ms` takes units from the front while their newest record is too old. `retention.bytes`
 takes them while the remaining units are at least as large as the limit, so at least that much always stays.
 Both stop at the first unit that stays. The active segment never goes, and the log start never passes the high
-watermark.
+watermark. A slice that is wider than the topic's bound, and is the first to stay, stands in the row with its
+parts (see `wide_slices`).
 
-A record without a timestamp has no known age, and all records of a unit may be so. Such a unit is taken to be
-as old as the next unit that has a timestamp, because it was appended before that unit. If no later unit has a
-timestamp it does not expire: a topic without any timestamps is bounded by `retention.bytes` only.
+All records of a unit may be without a timestamp. Such a slice is as old as its upload. Such a segment is
+taken to be as old as the next unit that has a time, because it was appended before that unit; if there is
+none it does not expire before it is uploaded. A gap is as old as its record. One that retention has left
+itself (`expired`) lost nothing that it would have kept, and goes with the unit before it.
+
+A unit with a record of the future keeps everything behind it from expiring by time, until that time has come:
+then it is counted and reported, see `RetentionReport.future_count`.
 
 The logs' own configuration decides; the caller has just compared it with the catalog's. The new log start is
 committed first, with the seq of that catalog; the shard refuses a configuration older than one that was used
@@ -28,13 +33,13 @@ no disk grows with those. A partition that begins behind its tiered end waits fo
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, StoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
-from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.retention.retention_outlook import (
     ExpiredUnit,
     ExpiryRule,
@@ -43,26 +48,24 @@ from stratalog.log.retention.retention_outlook import (
     RetentionLimits,
     RetentionOutlook,
     next_expiry,
+    utc_text,
 )
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-
-
-class RetentionUnit(NamedTuple):
-    """A slice or a local segment, which goes or stays as a whole."""
-
-    end_offset: int
-    size_bytes: int
-    max_timestamp: int
-    """Milliseconds; `NO_TIMESTAMP` where no record has a timestamp."""
-    is_empty: bool = False
-    """It has no records left, and is as old as the unit before it."""
-    is_active: bool = False
-    """Appends still go to it: it counts by size, and stays."""
-    is_doubtful: bool = False
-    """It is damaged and its age is unknown: it goes by size only."""
+from stratalog.remote.objects.slice_span import SliceSpan, slice_extent
+from stratalog.remote.retention.retention_units import (
+    RetentionUnit,
+    expired_rules,
+    future_units,
+    is_old,
+    is_worth_a_look,
+    local_units,
+    newest_times_ms,
+    slice_units,
+)
+from stratalog.remote.retention.wide_slices import ReadIndex, WideSlices
 
 
 class AdvancedLogStart(NamedTuple):
@@ -88,32 +91,8 @@ class RetentionReport(NamedTuple):
     """Own clock minus the store's clock; if it is too large nothing was expired by time."""
     clock_refused_count: int = 0
     """Partitions with a retention by time that did not expire by it, because the clock is wrong."""
-
-
-def expired_rules(
-    units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
-) -> tuple[ExpiryRule, ...]:
-    """The rule by which each of the oldest units goes, for as many units as go. Pure.
-
-    `now_ms` is None if the clock is not trusted: then nothing expires by time.
-    """
-    if not config.is_deleted:
-        return ()
-    left_bytes = sum(unit.size_bytes for unit in units)
-    rules: list[ExpiryRule] = []
-    for unit, newest_ms in zip(units, newest_times_ms(units), strict=True):
-        left_bytes -= unit.size_bytes
-        is_over_size = config.retention_bytes != UNLIMITED and left_bytes >= config.retention_bytes
-        if unit.is_active or not (is_over_size or _is_old(unit, newest_ms, config, now_ms)):
-            break
-        rules.append(ExpiryRule.RETENTION_BYTES if is_over_size else ExpiryRule.RETENTION_MS)
-    return tuple(rules)
-
-
-def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
-    """The log start after applying `config` to `units`; None if it does not move. Pure."""
-    count = len(expired_rules(units, config, now_ms))
-    return units[count - 1].end_offset if count else None
+    future_count: int = 0
+    """Slices and segments that do not expire by time, because their newest record is of the future."""
 
 
 class JudgedPartition(NamedTuple):
@@ -142,10 +121,12 @@ class ExplainedPartition(NamedTuple):
 
 
 class RemoteRetention:
-    """Moves the log starts of tiered partitions by retention. Thread-safe: it keeps nothing between calls."""
+    """Moves the log starts of tiered partitions by retention. Thread-safe: its parts are."""
 
-    def __init__(self, metadata: MetadataLog) -> None:
+    def __init__(self, metadata: MetadataLog, read_index: ReadIndex | None = None) -> None:
+        """Without `read_index` wide slices go as a whole only."""
         self._metadata = metadata
+        self._wide_slices = None if read_index is None else WideSlices(read_index)
 
     def run(self, logs: Sequence[UnifiedLog], *, epoch: int, catalog_seq: int) -> RetentionReport:
         """Move the log start of tiered partitions as their configuration says, in one commit.
@@ -161,7 +142,7 @@ class RemoteRetention:
         starts: dict[TopicIdPartition, int] = {}
         moved: dict[TopicIdPartition, UnifiedLog] = {}
         failed: list[FailedRetention] = []
-        clock_refused_count = 0
+        clock_refused_count = future_count = 0
         for log in logs:
             config = log.local_log.config
             if not config.remote_storage_enable:
@@ -176,6 +157,7 @@ class RemoteRetention:
                 continue
             if judged.damage is not None:
                 failed.append(FailedRetention(log.topic_partition, judged.damage))
+            future_count += len(future_units(judged.units, config, now_ms))
             if judged.log_start_offset is not None:
                 starts[tip] = judged.log_start_offset
                 moved[tip] = log
@@ -191,7 +173,11 @@ class RemoteRetention:
                 failed.append(FailedRetention(log.topic_partition, error))
             advanced.append(AdvancedLogStart(log.topic_partition, partition.log_start_offset))
         return RetentionReport(
-            tuple(advanced), tuple(failed), self._metadata.clock_skew_ms, clock_refused_count
+            tuple(advanced),
+            tuple(failed),
+            self._metadata.clock_skew_ms,
+            clock_refused_count,
+            future_count,
         )
 
     def run_unreachable(self, logs: Sequence[UnifiedLog]) -> RetentionReport:
@@ -287,35 +273,69 @@ class RemoteRetention:
     ) -> JudgedPartition:
         """The new log start of a partition. One that begins behind its tiered end has none, unless the store
         `is_unreachable`. With `may_skip`, the slices are not looked at (and not among the units) where
-        nothing can expire. Raises LogStoreError."""
+        nothing can expire and no record is of the future. Raises LogStoreError."""
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
         segments = log.reader.segments()
         begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
-        partition = self._metadata.state().partition(tip)
-        local_units = tuple(_local_units(log, segments, partition.tiered_end_offset))
-        if may_skip and not may_expire(partition, local_units, config, now_ms):
-            return JudgedPartition(None, None, local_units, (), partition)
-        slice_units = tuple(_slice_units(partition))
-        units = (*slice_units, *local_units)
+        state = self._metadata.state()
+        partition = state.partition(tip)
+        behind = tuple(local_units(log, segments, partition.tiered_end_offset))
+        if may_skip and not is_worth_a_look(partition.row, behind, config, now_ms):
+            return JudgedPartition(None, None, behind, (), partition)
+        tiered_units = tuple(slice_units(partition, state.objects))
+        units = (*tiered_units, *behind)
         if begin_offset > partition.tiered_end_offset and not is_unreachable:
             return JudgedPartition(None, None, units, (), partition)
         rules = expired_rules(units, config, now_ms)
         damage: LogStoreError | None = None
+        if not is_unreachable and len(rules) < len(tiered_units):
+            try:
+                parts = self._parts(partition, units, len(rules), config, now_ms)
+            except StoreError as error:
+                # The slice stays whole, and whole slices go.
+                damage, parts = error, units[len(rules) : len(rules) + 1]
+            tiered_units = (*tiered_units[: len(rules)], *parts, *tiered_units[len(rules) + 1 :])
+            units = (*tiered_units, *units[len(partition.slices) :])
+            rules = expired_rules(units, config, now_ms)
         if rules and units[len(rules) - 1].end_offset > partition.tiered_end_offset:
             # These records are in no other place. A segment deleted meanwhile is in the store, or below the
             # start.
             end_offset = units[len(rules) - 1].end_offset
             proven = {segment.base_offset: segment for segment in log.reader.segments(end_offset)}
             segments = tuple(proven.get(segment.base_offset, segment) for segment in segments)
-            damage = next((segment.damage for segment in segments if segment.damage is not None), None)
-            units = (*slice_units, *_local_units(log, segments, partition.tiered_end_offset))
+            damage = next((segment.damage for segment in segments if segment.damage is not None), damage)
+            units = (*tiered_units, *local_units(log, segments, partition.tiered_end_offset))
             rules = expired_rules(units, config, now_ms)
         offset = units[len(rules) - 1].end_offset if rules else None
         if offset is not None:
             offset = min(offset, log.offsets.high_watermark)
             offset = offset if offset > partition.log_start_offset else None
         return JudgedPartition(offset, damage, units, rules, partition)
+
+    def _parts(
+        self,
+        partition: TieredPartition,
+        units: Sequence[RetentionUnit],
+        index: int,
+        config: LogConfig,
+        now_ms: int | None,
+    ) -> Sequence[RetentionUnit]:
+        """The parts of the slice with this index, if it is wide and some of them may go; else the slice.
+        Raises StoreError."""
+        live, unit = partition.slices[index], units[index]
+        span = SliceSpan.of(config)
+        if self._wide_slices is None or live.gap is not None or span.holds(slice_extent(live.entry, 0)):
+            return (unit,)
+        later_bytes = sum(later.size_bytes for later in units[index:])
+        is_over_size = config.retention_bytes != UNLIMITED and later_bytes > config.retention_bytes
+        oldest = unit._replace(max_timestamp=live.entry.min_timestamp)
+        if not is_over_size and not is_old(oldest, oldest.max_timestamp, config, now_ms):
+            return (unit,)
+        return [
+            RetentionUnit(part.end_offset, part.size_bytes, part.newest_ms)
+            for part in self._wide_slices.parts(live, span, partition.log_start_offset)
+        ]
 
 
 def _tiered_outlook(judged: JudgedPartition, config: LogConfig, now_ms: int | None) -> RetentionOutlook:
@@ -331,10 +351,22 @@ def _tiered_outlook(judged: JudgedPartition, config: LogConfig, now_ms: int | No
         for index, live in enumerate(gone)
     )
     kept = slices[len(gone) :]
+    if not kept:
+        return RetentionOutlook(expired)
+    ends = [unit.end_offset for unit in judged.units]
+    # The parts of a wide slice that go stay in the store with it.
+    index = max(len(gone), bisect.bisect_right(ends, new_log_start_offset))
+    base_offset = kept[0].base_offset
+    if index > len(gone):
+        parts, new_base_offset = judged.units[len(gone) : index], ends[index - 1]
+        rule = rules.get(index - 1, ExpiryRule.LOG_START)
+        size_bytes = sum(part.size_bytes for part in parts)
+        expired += (ExpiredUnit(rule, base_offset, new_base_offset, size_bytes),)
+        base_offset = new_base_offset
     return RetentionOutlook(
         expired,
         sum(live.entry.data_bytes for live in kept),
-        _next_of(judged, len(gone), kept[0].base_offset, config, now_ms) if kept else None,
+        _next_of(judged, index, base_offset, config, now_ms),
     )
 
 
@@ -371,80 +403,12 @@ def _next_of(
     elif units[index].is_active:
         exemption = "appends still go to it"
     limits = RetentionLimits(config.retention_ms if now_ms is not None else UNLIMITED, config.retention_bytes)
-    return next_expiry(unit, limits, now_ms, exemption)
-
-
-def may_expire(
-    partition: TieredPartition, local_units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
-) -> bool:
-    """Whether the first slice may expire, as far as the partition's row tells, without a page. Slices expire
-    in order."""
-    row = partition.row
-    if not row.pieces:
-        return True
-    if not config.is_deleted:
-        return False
-    is_young = (
-        config.retention_ms == UNLIMITED
-        or now_ms is None
-        or (row.oldest_newest_ms > NO_TIMESTAMP and row.oldest_newest_ms >= now_ms - config.retention_ms)
+    expiry = next_expiry(unit, limits, now_ms, exemption)
+    future = future_units(units[index + 1 :], config, now_ms)
+    if not future:
+        return expiry
+    last_ms = max(one.max_timestamp for one in future)
+    return expiry._replace(
+        reason=f"{expiry.reason}; behind it records are in the future, up to {utc_text(last_ms)}, and keep"
+        " all that follows from going by time"
     )
-    # The first slice goes by size where all others are large enough, and it may be empty.
-    all_bytes = row.tiered_bytes + sum(unit.size_bytes for unit in local_units)
-    is_small = config.retention_bytes == UNLIMITED or all_bytes < config.retention_bytes
-    return not (is_young and is_small)
-
-
-def _slice_units(partition: TieredPartition) -> Iterator[RetentionUnit]:
-    for live in partition.slices:
-        entry = live.entry
-        is_empty = entry.record_count == 0 and live.gap is None
-        yield RetentionUnit(live.end_offset, entry.data_bytes, live.newest_ms, is_empty)
-
-
-def _local_units(
-    log: UnifiedLog, segments: Sequence[SegmentInfo], tiered_end_offset: int
-) -> Iterator[RetentionUnit]:
-    """The local segments at or above the tiered end. A segment that lies on both sides of it is as young as
-    its newest record on either side.
-    """
-    for segment in segments:
-        if segment.end_offset <= tiered_end_offset:
-            continue
-        size_bytes = segment.size_bytes
-        if segment.base_offset < tiered_end_offset:
-            size_bytes = _pending_bytes(log, segment, tiered_end_offset)
-        yield RetentionUnit(
-            segment.end_offset,
-            size_bytes,
-            segment.max_timestamp_ms,
-            is_active=segment.is_active,
-            is_doubtful=segment.damage is not None,
-        )
-
-
-def _pending_bytes(log: UnifiedLog, segment: SegmentInfo, tiered_end_offset: int) -> int:
-    """Bytes that the segment holds behind the tiered end, as an upload would find them.
-
-    0 where it may not be uploaded yet: with too small a size `retention.bytes` deletes too little.
-    """
-    for source in log.reader.upload_candidates(tiered_end_offset):
-        if source.segment_base_offset == segment.base_offset:
-            return source.size_bytes
-    return 0
-
-
-def newest_times_ms(units: Sequence[RetentionUnit]) -> list[int]:
-    """The newest timestamp of each unit, or of the next one that has any; `NO_TIMESTAMP` where none has."""
-    newest_ms: list[int] = []
-    next_ms = NO_TIMESTAMP
-    for unit in reversed(units):
-        next_ms = unit.max_timestamp if unit.max_timestamp > NO_TIMESTAMP else next_ms
-        newest_ms.append(next_ms)
-    return newest_ms[::-1]
-
-
-def _is_old(unit: RetentionUnit, newest_ms: int, config: LogConfig, now_ms: int | None) -> bool:
-    if config.retention_ms == UNLIMITED or now_ms is None or unit.is_doubtful:
-        return False
-    return unit.is_empty or NO_TIMESTAMP < newest_ms < now_ms - config.retention_ms

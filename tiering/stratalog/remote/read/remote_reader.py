@@ -5,6 +5,10 @@ so the read begins at the first slice that ends behind the wanted offset; a hole
 removed) is a slice or batch that returns nothing. Batches are returned whole: the first may begin below the
 wanted offset, and callers skip records by offset, as consumers of Kafka do.
 
+A read waits for the store once, as a rule: it returns what one request brings, and what lies behind that in
+memory. So the first read of a reader costs one index and one index interval. A reader that goes on gets
+larger requests, and what lies ahead of it is loaded meanwhile (see `read_streams` and `read_ahead`).
+
 A reader of committed records learns which transactions to leave out, as from the local log. The slice that
 holds an abort marker names the transaction; the snapshot tells which slices to ask, without a request. It
 also names the transactions that a gap has left undecided, which are left out, too.
@@ -16,7 +20,7 @@ more and starts again; an object that is missing under a fresh head is corruptio
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.errors import (
@@ -29,15 +33,18 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
-from stratalog.remote.tier.slice_source import ReaderCaches, RemoteReaderSettings, SliceBatch, SliceSource
-from stratalog.remote.tier.tiered_time_lookup import TieredTimeLookup
+from stratalog.remote.read.batch_collection import BatchCollection
+from stratalog.remote.read.object_reads import ObjectReads
+from stratalog.remote.read.read_ahead import ReadAhead
+from stratalog.remote.read.read_streams import BEGIN, ReadStream, ReadStreams
+from stratalog.remote.read.slice_source import SliceCursor, SliceSource
+from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.timestamp_offset import TimestampOffset
 
@@ -52,6 +59,7 @@ class TieredState(NamedTuple):
 
 
 class _ReadRequest(NamedTuple):
+    tip: TopicIdPartition
     offset: int
     max_bytes: int
     is_committed: bool
@@ -61,25 +69,21 @@ class _ReadRequest(NamedTuple):
 
 class RemoteReader:
     """Reads the tiered part of partitions. Thread-safe: a read works on an immutable snapshot and shares only
-    the caches."""
+    the caches and the streams."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        metadata: MetadataLog,
-        settings: RemoteReaderSettings | None = None,
-    ) -> None:
+    def __init__(self, reads: ObjectReads, metadata: MetadataLog) -> None:
+        """`reads` may be shared by the readers of all shards."""
+        settings = reads.settings
+        self.reads = reads
         self._metadata = metadata
-        self._source = SliceSource(store, metadata.layout, settings or RemoteReaderSettings())
+        self._source = SliceSource(reads, metadata.layout)
         self._times = TieredTimeLookup(self._source)
-
-    @property
-    def cache_stats(self) -> ReaderCaches:
-        return self._source.cache_stats
-
-    def empty_caches(self) -> int:
-        """Empty the caches; returns the size of their values. Readers fetch the data again."""
-        return self._source.empty_caches()
+        self._streams = ReadStreams(
+            2 * settings.first_bytes, max(settings.chunk_bytes, settings.read_ahead_bytes)
+        )
+        self._ahead = ReadAhead(reads, self._source)
+        self._first_bytes = settings.first_bytes
+        self._chunk_bytes = settings.chunk_bytes
 
     def read(
         self,
@@ -91,7 +95,8 @@ class RemoteReader:
         decided_end_offset: int = 0,
         min_one_message: bool = True,
     ) -> FetchData:
-        """Whole batches, beginning with the first that reaches `offset`, at most `max_bytes` of them.
+        """Whole batches, beginning with the first that reaches `offset`, at most `max_bytes` of them, and
+        fewer where more would take another request.
 
         With `min_one_message` the first batch is returned even if it is larger. The next read begins at
         `next_offset`, which passes holes, up to the tiered end. For `TXN_COMMITTED` the limit is the stable
@@ -101,8 +106,15 @@ class RemoteReader:
         StoreUnavailableError.
         """
         is_committed = isolation is Isolation.TXN_COMMITTED
-        request = _ReadRequest(offset, max_bytes, is_committed, decided_end_offset, min_one_message)
-        return self._with_fresh_head(lambda state: self._read(state, tip, request))
+        request = _ReadRequest(
+            tip=tip,
+            offset=offset,
+            max_bytes=max_bytes,
+            is_committed=is_committed,
+            decided_end_offset=decided_end_offset,
+            min_one_message=min_one_message,
+        )
+        return self._with_fresh_head(lambda state: self._read(state, request))
 
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first tiered record (markers included), by offset, at or after `timestamp_ms`; None if there
@@ -162,8 +174,8 @@ class RemoteReader:
                 **error.fields,
             ) from error
 
-    def _read(self, state: ShardState, tip: TopicIdPartition, request: _ReadRequest) -> FetchData:
-        partition = state.partition(tip)
+    def _read(self, state: ShardState, request: _ReadRequest) -> FetchData:
+        partition = state.partition(request.tip)
         offset = request.offset
         if not partition.log_start_offset <= offset <= partition.tiered_end_offset:
             raise OffsetOutOfRangeError(
@@ -188,20 +200,36 @@ class RemoteReader:
     def _collect(
         self, state: ShardState, partition: TieredPartition, request: _ReadRequest, end_offset: int
     ) -> FetchData:
-        parts: list[memoryview] = []
-        size_bytes = 0
-        next_offset = request.offset
+        stream = self._streams.at(request.tip, request.offset)
+        found = BatchCollection(request.offset, end_offset, request.max_bytes, request.min_one_message)
         for live in partition.slices_from(request.offset):
-            for batch in self._batches_from(state, live, request.offset):
-                if batch.header.base_offset >= end_offset:
-                    return FetchData(b"".join(parts), max(next_offset, end_offset))
-                size_bytes += len(batch.data)
-                if size_bytes > request.max_bytes and (parts or not request.min_one_message):
-                    return FetchData(b"".join(parts), next_offset)
-                parts.append(batch.data)
-                next_offset = max(next_offset, batch.header.next_offset)
-            next_offset = max(next_offset, min(live.end_offset, end_offset))
-        return FetchData(b"".join(parts), next_offset)
+            if live.entry.data_bytes and not found.take(self._cursor(state, live, request.offset, stream)):
+                break
+            found.pass_slice(live)
+        data = found.data
+        after = self._streams.end_read(request.tip, stream, data, found.place)
+        if stream is not BEGIN:
+            self._ahead.follow(state, partition, data.next_offset, after)
+        return data
+
+    def _cursor(self, state: ShardState, live: LiveSlice, offset: int, stream: ReadStream) -> SliceCursor:
+        """A cursor at the batch that reaches `offset` and the slice's own range, or somewhat before it."""
+        found = state.objects.get(live.object_name)
+        # Slices and objects of a state come from the same commits.
+        assert found is not None
+        entry = live.entry
+        window_bytes = min(stream.window_bytes, self._chunk_bytes)
+        if stream.place is not None and stream.place.is_in(live):
+            # The reader goes on: no index is needed.
+            position = stream.place.position - entry.data_position
+        elif max(offset, live.base_offset) == entry.base_offset:
+            position = 0
+        else:
+            index = self._source.index(live)
+            interval = index.interval(index.index_for_offset(max(offset, live.base_offset)))
+            position = interval.position
+            window_bytes = max(window_bytes, interval.end_position - position)
+        return self._source.cursor(found.ref, live, position, window_bytes or self._first_bytes)
 
     def _aborted(
         self, partition: TieredPartition, start_offset: int, end_offset: int, in_transactions: Sequence[int]
@@ -222,17 +250,3 @@ class RemoteReader:
             if was_read or live.has_markers:
                 found += self._source.index(live).aborted_in(start_offset, end_offset)
         return tuple(found)
-
-    def _batches_from(self, state: ShardState, live: LiveSlice, offset: int) -> Iterator[SliceBatch]:
-        """The batches of the slice that reach `offset` and the slice's own range."""
-        if live.entry.data_bytes == 0:
-            return
-        start_offset = max(offset, live.base_offset)
-        index = self._source.index(live)
-        position = index.interval(index.index_for_offset(start_offset)).position
-        found = state.objects.get(live.object_name)
-        # Slices and objects of a state come from the same commits.
-        assert found is not None
-        for batch in self._source.batches(found.ref, live, position, live.entry.data_bytes):
-            if batch.header.next_offset > start_offset:
-                yield batch

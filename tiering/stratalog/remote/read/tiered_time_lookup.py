@@ -1,7 +1,12 @@
 """Finds records by time in the slices of a partition, as the local log does in its segments.
 
 It finds the first record, by offset, that is new enough, and the first of the newest records. A transaction
-marker is a record like any other. Slices and intervals whose timestamps are too old are skipped.
+marker is a record like any other.
+
+Timestamps may be out of order, so the search is over the highest timestamp up to each slice, which never
+falls: the first slice where it reaches the wanted time holds the first record that is new enough. That costs
+no request. Only where the slice's newest records lie below log start, or below the slice's first valid
+offset, further slices are looked at. A look-up mostly costs the index of a slice and one of its intervals.
 """
 
 from __future__ import annotations
@@ -13,22 +18,25 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.slice_source import SliceSource
+from stratalog.remote.read.highest_times import HighestTimes
+from stratalog.remote.read.slice_source import SliceSource
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset
 
 
 class TieredTimeLookup:
-    """Looks up tiered offsets by timestamp. Thread-safe: it holds only the source. Methods raise the source's
-    errors."""
+    """Looks up tiered offsets by timestamp. Thread-safe: its parts are. Methods raise the source's errors."""
 
     def __init__(self, source: SliceSource) -> None:
         self._source = source
+        self._highest = HighestTimes()
 
     def first_at_or_after(
         self, state: ShardState, partition: TieredPartition, timestamp_ms: int
     ) -> TimestampOffset | None:
         """The first record at or above log start with `timestamp_ms` or a later timestamp."""
-        for live in partition.slices:
+        slices = partition.slices
+        for number in range(self._highest.first_reaching(slices, timestamp_ms), len(slices)):
+            live = slices[number]
             start_offset = max(live.base_offset, partition.log_start_offset)
             for record in self._records_since(state, live, timestamp_ms, start_offset):
                 if record.timestamp_ms >= timestamp_ms:

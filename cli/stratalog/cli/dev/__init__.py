@@ -1,0 +1,1 @@
+"""Servers for development: local stores with the API of S3."""

@@ -1,0 +1,1 @@
+"""Commands that repair a store: they work on its URL, without a server."""

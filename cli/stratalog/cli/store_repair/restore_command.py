@@ -1,0 +1,138 @@
+"""`stratalog tier restore`: an earlier state of a store, as a new store."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from stratalog.cli.byte_size import ByteSize
+from stratalog.cli.options import json_option
+from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
+from stratalog.cli.positions import no_position, parse_position
+from stratalog.cli.store_repair.store_actor import store_actor
+from stratalog.client.position import OffsetPosition, TimePosition
+
+if TYPE_CHECKING:
+    from stratalog.remote.metadata.head.head_log import StoreActor
+    from stratalog.remote.restore.store_cut import Until
+    from stratalog.remote.restore.store_restore import RestorePlan, StoreRestore
+
+_ALLOWED = (
+    "a time in ISO 8601, such as 2013-01-01T05:00:00Z (UTC without a zone), or @MILLIS since 1970; a commit"
+    " of the shard of a store that has one; SHARD:COMMIT, or catalog:COMMIT."
+)
+_COMMIT_OF_LOG = re.compile(r"\A(catalog|[0-9]{1,4}):([0-9]{1,19})\Z")
+
+
+def _parse_until(context: click.Context, parameter: click.Parameter, text: str | None) -> Until:
+    from stratalog.remote.restore.store_cut import Until
+
+    if text is None:
+        return Until()
+    of_log = _COMMIT_OF_LOG.match(text)
+    if of_log is not None:
+        return Until(seq=int(of_log[2]), shard=None if of_log[1] == "catalog" else int(of_log[1]))
+    match parse_position(context, parameter, text, _ALLOWED):
+        case OffsetPosition(offset):
+            return Until(seq=offset, shard=0)
+        case TimePosition(time_ms):
+            return Until(time_ms=time_ms)
+        case _:
+            raise no_position(text, _ALLOWED)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target", required=False)
+@click.option("--until", callback=_parse_until, metavar="TIME|COMMIT", help=f"The moment: {_ALLOWED}")
+@click.option("--plan", "is_plan", is_flag=True, help="Only show what would be copied, and what is gone.")
+@click.option("--accept-loss", is_flag=True, help="Restore although objects are gone, with gaps for them.")
+@json_option
+def restore(
+    source: str, target: str | None, until: Until, is_plan: bool, accept_loss: bool, as_json: bool
+) -> None:
+    """Restore an earlier state of SOURCE as a new store, TARGET.
+
+    Needs no server, and only reads SOURCE: its servers may run on. Without --until the state is that of now.
+    Catalog and shards are taken at one time, by the clocks of their writers; a COMMIT stands for its time.
+
+    The state of a moment is built from the newest checkpoint before it and the history behind that, and
+    copied with all objects that were live then. Deleted objects stay for 24 hours by default, so moments
+    within that time can be restored, older ones as far as nothing that they need was collected. Bytes go
+    through this machine, 8 MiB at a time.
+
+    TARGET is empty, or has the files of an earlier attempt at the same restore, which goes on. It becomes a
+    store at the very end. It has an id of its own, so start its server with a new data directory, and run
+    `stratalog tier verify` there.
+
+    \b
+    Examples:
+      stratalog tier restore s3://bucket/prefix --until 1 --plan
+      stratalog tier restore s3://bucket/prefix s3://bucket/restored
+    """
+    from stratalog.remote.restore.store_cut import StoreCutter
+    from stratalog.remote.restore.store_restore import StoreRestore
+
+    if target is None and not is_plan:
+        raise click.UsageError("name the TARGET, or show the plan only with --plan")
+    with store_actor(source, "restore") as actor:
+        if until.shard == 0 and until.seq is not None and actor.identity.shard_count > 1:
+            click.echo("the commit is one of shard 0; SHARD:COMMIT names another one's", err=True)
+        cut = StoreCutter(actor.store, actor.identity).cut(until)
+        work = StoreRestore(actor.store, actor.identity, cut, actor.clock.now_ms())
+        plan = work.plan()
+        if target is not None and not is_plan:
+            _write(work, actor, target, accepts_loss=accept_loss)
+    if as_json:
+        print_json({"written": not is_plan, **value_document(plan)})
+    else:
+        _print_plan(plan, is_plan=is_plan)
+
+
+def _write(work: StoreRestore, actor: StoreActor, target_url: str, *, accepts_loss: bool) -> None:
+    """Make the new store, with a bar on standard error if that is a terminal."""
+    from stratalog.objectstore.open_store import open_store
+
+    target = open_store(target_url, clock=actor.clock, ids=actor.ids)
+    try:
+        writer = dataclasses.replace(actor, store=target, identity=work.identity_for(target))
+        total_bytes = work.plan().object_bytes
+        with click.progressbar(length=total_bytes, label="copies objects", file=sys.stderr) as bar:
+            work.write(writer, bar.update, accepts_loss=accepts_loss)
+    finally:
+        target.close()
+
+
+def _print_plan(plan: RestorePlan, *, is_plan: bool) -> None:
+    commits = ", ".join(f"shard {shard}: {seq}" for shard, seq in enumerate(plan.shard_seqs))
+    click.echo(
+        f"the state of {utc_time(plan.time_ms) or 'no time'}; commits: catalog: {plan.catalog_seq}, {commits}"
+    )
+    verb = "would copy" if is_plan else "copied"
+    click.echo(f"{verb} {counted(plan.object_count, 'object')}, {ByteSize(plan.object_bytes)}")
+    print_table(
+        ("TOPIC", "PARTITION", "LOG START", "TIERED END", "SIZE"),
+        [
+            (
+                one.topic,
+                one.partition,
+                one.log_start_offset,
+                one.tiered_end_offset,
+                str(ByteSize(one.size_bytes)),
+            )
+            for one in plan.partitions
+        ],
+    )
+    for lost in plan.lost:
+        click.echo(
+            f"no longer there: partition {lost.partition.partition} of topic {lost.partition.topic_id},"
+            f" offsets {lost.base_offset}-{lost.end_offset}"
+        )
+    for name in plan.gone:
+        click.echo(f"no longer there: object {name}; offsets that only it had are missing in the plan")
+    for problem in plan.problems:
+        click.echo(problem)

@@ -1,0 +1,59 @@
+"""A server starts on rebuilt heads: with its own disk or without, and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from shutil import rmtree
+
+import pytest
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.restore.head_rebuild import HeadRebuild
+from stratalog.remote.store_identity import StoreIdentity
+from tests.support.service.service_bench import service_bench
+
+HEADS = ("catalog/head", "shards/0000/head")
+
+
+@pytest.mark.parametrize("has_data_dir", [True, False])
+@pytest.mark.parametrize("is_folded", [True, False])
+async def test_a_server_goes_on_with_rebuilt_heads(
+    tmp_path: Path, has_data_dir: bool, is_folded: bool
+) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("a")
+        await bench.append("a", [b"x", b"y"])
+        await bench.client.admin.upload(delete_local=True)
+        if is_folded:
+            bench.server.engine.topics.catalog.fold()
+            for shard in bench.server.engine.tier.shards:
+                shard.metadata.fold()
+        await bench.append("a", [b"z"])
+        await bench.client.admin.upload(delete_local=True)
+    if not has_data_dir:
+        rmtree(tmp_path / "data")
+    store.delete_many(HEADS)
+    rebuild = HeadRebuild(
+        StoreActor(
+            store=store,
+            clock=SystemClock(),
+            random_source=Random(0),
+            ids=SystemIdGenerator(),
+            identity=StoreIdentity.open(store),
+            writer=Writer("rebuild", "test"),
+        )
+    )
+    rebuild.write(rebuild.plan())
+    for expected in ([b"x", b"y", b"z"], [b"x", b"y", b"z", b"more"]):
+        async with service_bench(tmp_path, store=store) as bench:
+            assert await bench.values("a") == [expected]
+            if len(expected) == 3:
+                await bench.append("a", [b"more"])
+            await bench.client.admin.upload(delete_local=True)
+            assert not (await bench.client.admin.verify()).findings

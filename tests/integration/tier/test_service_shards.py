@@ -1,0 +1,173 @@
+"""Two servers of one store, a shard each: each serves its own partitions and names the owner of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import InvalidConfigError, NotOwnerError, StoreNotUsableError
+from stratalog.base.types import TopicIdPartition
+from stratalog.client.client import Client
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.record.record import Record
+from stratalog.remote.json_document import encode_document
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
+from stratalog.remote.store_layout import shard_of
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.v1 import log_pb2
+from tests.support.service.service_bench import ServiceBench, service_bench
+
+PARTITION_COUNT = 4
+
+
+class TwoServers(NamedTuple):
+    """Servers of shard 0 and of shard 1 over one store."""
+
+    store: MemoryObjectStore
+    servers: tuple[ServiceBench, ServiceBench]
+
+    def owner_of(self, topic_id: UUID, partition: int) -> ServiceBench:
+        return self.servers[shard_of(TopicIdPartition(topic_id, partition), 2)]
+
+    async def create_topic(self) -> UUID:
+        """Create the topic `t` on the first server, and let the second one follow."""
+        created = await self.servers[0].client.admin.create_topic("t", PARTITION_COUNT)
+        await self.servers[1].refresh()
+        return UUID(created.topic_id)
+
+
+def address(bench: ServiceBench) -> str:
+    return f"127.0.0.1:{bench.server.port}"
+
+
+@asynccontextmanager
+async def two_servers(folder: Path, store: MemoryObjectStore | None = None) -> AsyncGenerator[TwoServers]:
+    store = store or MemoryObjectStore(SystemClock())
+    async with (
+        service_bench(folder / "0", store=store, shard_count=2, own_shards=(0,)) as first,
+        service_bench(folder / "1", store=store, shard_count=2, own_shards=(1,)) as second,
+    ):
+        await first.refresh()
+        yield TwoServers(store, (first, second))
+
+
+async def read(client: Client, partition: int, end_offset: int) -> list[bytes | None]:
+    records: list[bytes | None] = []
+    async for batch in client.consume("t", start={partition: 0}, until={partition: end_offset}).batches():
+        records += [record.value for record in batch]
+    return records
+
+
+async def test_each_partition_is_served_by_the_owner_of_its_shard(tmp_path: Path) -> None:
+    async with two_servers(tmp_path) as both:
+        topic_id = await both.create_topic()
+        owners = [both.owner_of(topic_id, number) for number in range(PARTITION_COUNT)]
+        assert {address(owner) for owner in owners} == {address(bench) for bench in both.servers}
+        for bench in both.servers:
+            async with Client(address(bench)) as client:
+                # A client finds the owner, whichever server it asks first.
+                for number in range(PARTITION_COUNT):
+                    await client.append("t", number, [Record(0, 1000, b"k", b"%d" % number)])
+        for bench in both.servers:
+            async with Client(address(bench)) as client:
+                for number in range(PARTITION_COUNT):
+                    assert await read(client, number, 2) == [b"%d" % number] * 2
+        for number, owner in enumerate(owners):
+            assert owner.partition("t", number).log_end_offset == 2
+            [other] = [bench for bench in both.servers if bench is not owner]
+            with pytest.raises(NotOwnerError) as caught:
+                await other.client.append("t", number, [Record(0, 1000, b"k", b"v")])
+            assert caught.value.fields["endpoint"] == address(owner)
+
+
+async def test_metadata_and_status_show_all_shards_with_their_owners(tmp_path: Path) -> None:
+    async with two_servers(tmp_path) as both:
+        topic_id = await both.create_topic()
+        for bench in both.servers:
+            [topic] = (await bench.client.log.Metadata(log_pb2.MetadataRequest())).topics
+            found = {one.partition: (one.endpoint, one.HasField("error")) for one in topic.partitions}
+            assert found == {
+                number: (address(both.owner_of(topic_id, number)), False) for number in range(PARTITION_COUNT)
+            }
+            status = await bench.client.admin.tier_status()
+            own = both.servers.index(bench)
+            assert [(one.shard, one.foreign) for one in status.shards] == [(0, own != 0), (1, own != 1)]
+            [foreign] = [one for one in status.shards if one.foreign]
+            assert foreign.takeover is not None
+            assert foreign.takeover.endpoint == address(both.servers[1 - own])
+            assert not status.offline_partitions
+            shown = await bench.command("tier", "status")
+            assert "has owned shard" not in shown.stdout
+            info = await bench.client.admin.server_info()
+            assert [one.shard for one in info.owned_shards] == [own]
+
+
+async def test_each_server_uploads_its_shard_and_restores_it(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with two_servers(tmp_path / "before", store) as both:
+        await both.create_topic()
+        async with Client(address(both.servers[0])) as client:
+            for number in range(PARTITION_COUNT):
+                await client.append("t", number, [Record(0, 1000, b"k", b"%d" % number)])
+        for bench in both.servers:
+            assert (await bench.client.admin.upload()).slice_count == PARTITION_COUNT // 2
+    async with two_servers(tmp_path / "after", store) as both:
+        async with Client(address(both.servers[0])) as client:
+            for number in range(PARTITION_COUNT):
+                assert await read(client, number, 1) == [b"%d" % number]
+        # A deletion by one server is followed by the other one, in its own shard.
+        await both.servers[1].client.admin.delete_topic("t")
+        await both.servers[0].refresh()
+        for bench in both.servers:
+            assert await bench.topic_names() == []
+            [shard] = bench.server.engine.tier.shards
+            assert not shard.metadata.refresh().partitions
+
+
+async def test_the_catalog_is_finalized_after_all_shards(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with two_servers(tmp_path / "0", store):
+        pass
+    for key in ("catalog/head", "shards/0000/head", "shards/0001/head"):
+        head = json.loads(store.get(key).data)
+        store.put(key, encode_document(head | {"read_version": 1, "write_version": 1}))
+    async with two_servers(tmp_path / "1", store) as both:
+        first, second = both.servers
+        heads = (await first.client.admin.finalize_metadata()).heads
+        assert [one.new_metadata_version for one in heads] == [METADATA_VERSION, 1, 1]
+        assert address(second) in heads[1].reason
+        assert "shard 1" in heads[2].reason
+        heads = (await second.client.admin.finalize_metadata()).heads
+        assert [one.new_metadata_version for one in heads] == [METADATA_VERSION] * 3
+        assert not any(one.reason for one in heads)
+
+
+async def test_the_number_of_shards_is_fixed(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path / "0", store=store, shard_count=3):
+        pass
+    with pytest.raises(StoreNotUsableError) as caught:
+        async with service_bench(tmp_path / "1", store=store, shard_count=2):
+            pass
+    assert (caught.value.fields["shard_count"], caught.value.fields["store_shard_count"]) == (2, 3)
+    with pytest.raises(StoreNotUsableError):
+        async with service_bench(tmp_path / "0", store=store, shard_count=2):
+            pass
+    with pytest.raises(InvalidConfigError):
+        async with service_bench(tmp_path / "1", store=store, own_shards=(3,)):
+            pass
+    async with service_bench(tmp_path / "0", store=store) as bench:
+        assert len((await bench.client.admin.tier_status()).shards) == 3
+
+
+@pytest.mark.parametrize("own_shards", [(0, 0), (2,), (-1,)])
+def test_a_server_owns_shards_of_its_store_once(own_shards: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidConfigError):
+        ServerSettings(data_dir="/data", shard_count=2, own_shards=own_shards)

@@ -1,0 +1,131 @@
+"""A verification names each loss and each damage, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from stratalog.base.stop_signal import StopSignal
+from stratalog.compaction.tier_verification import TierVerification, VerificationReport
+from stratalog.objectstore.protocol import ObjectInfo
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.restore.metadata_scrub import FindingKind, partition_findings
+from tests.support.tiered.restore_world import RestoreWorld
+
+HISTORY = ("upload", "upload", "upload", "compact", "fold", "upload", "compact", "fold", "upload", "upload")
+
+
+def filled() -> RestoreWorld:
+    world = RestoreWorld(3)
+    for name in HISTORY:
+        world.step(name)
+    return world
+
+
+def verified(world: RestoreWorld, *, reads_data: bool = True) -> VerificationReport:
+    tiered = world.tiered
+    verification = TierVerification(world.bucket, tiered.metadata, tiered.catalog)
+    return verification.run(None, StopSignal(), lambda _: None, reads_data=reads_data)
+
+
+@pytest.mark.parametrize("reads_data", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sound_store_has_no_findings(seed: int, reads_data: bool) -> None:
+    world = RestoreWorld(seed)
+    for _ in range(20):
+        world.step()
+    report = verified(world, reads_data=reads_data)
+    assert report.findings == ()
+    assert bool(report.record_count) == (reads_data and bool(report.total_bytes))
+
+
+@pytest.mark.parametrize("log", ["shards/0000", "catalog"])
+def test_each_document_that_is_damaged_or_missing_is_named(log: str) -> None:
+    world = filled()
+    keys = [
+        f"{log}/head",
+        *(info.key for folder in ("checkpoints", "pages", "history") for info in current(world, log, folder)),
+    ]
+    assert len(keys) >= 4
+    for key in keys:
+        intact = world.bucket.get(key).data
+        world.bucket.put(key, intact[:-2])
+        damaged = verified(world, reads_data=False)
+        assert [(one.kind, one.object_name) for one in damaged.findings] == [(FindingKind.DAMAGED, key)]
+        world.lose(key)
+        missing = verified(world, reads_data=False)
+        assert [(one.kind, one.object_name) for one in missing.findings] == [(FindingKind.MISSING, key)]
+        world.bucket.put(key, intact)
+    assert verified(world).findings == ()
+
+
+def current(world: RestoreWorld, log: str, folder: str) -> list[ObjectInfo]:
+    """The files of a folder that the head refers to; dropped ones are not checked."""
+    one = world.tiered.metadata if log != "catalog" else world.tiered.catalog
+    dropped = {file.name for file in one.state().dropped}
+    return [
+        info for info in world.bucket.list(f"{log}/{folder}/") if info.key.rpartition("/")[2] not in dropped
+    ]
+
+
+@pytest.mark.parametrize("reads_data", [True, False])
+def test_a_missing_object_is_a_finding_for_each_of_its_slices(reads_data: bool) -> None:
+    world = filled()
+    state = world.tiered.metadata.state()
+    name, live = next(iter(state.objects.items()))
+    key = world.tiered.layout.data_key(name)
+    data = world.bucket.get(key).data
+    world.lose(key)
+    report = verified(world, reads_data=reads_data)
+    assert report.finding_count == live.live_slices
+    assert {(one.kind, one.object_name) for one in report.findings} == {(FindingKind.MISSING, name)}
+    assert report.counts == {FindingKind.MISSING: live.live_slices}
+    world.bucket.put(key, data[:-1])
+    assert {one.kind for one in verified(world, reads_data=False).findings} == {FindingKind.DAMAGED}
+
+
+def test_files_that_no_commit_refers_to_are_counted() -> None:
+    world = filled()
+    assert (verified(world).unreferenced_count, verified(world).unreferenced_bytes) == (0, 0)
+    name = world.orphan_upload()
+    world.clock.advance(25 * 3_600_000)
+    world.step("upload")
+    report = verified(world)
+    size_bytes = len(world.bucket.get(world.tiered.layout.data_key(name)).data)
+    assert (report.unreferenced_count, report.unreferenced_bytes) == (1, size_bytes)
+    assert report.findings == ()
+    assert world.bucket.get(world.tiered.layout.data_key(name)), "nothing is deleted"
+
+
+def test_holes_overlaps_and_strangers_are_found_without_the_checks_of_the_state() -> None:
+    world = filled()
+    tip = world.tips[2]
+    state = world.tiered.metadata.state()
+    partition = state.partition(tip)
+    first, second = partition.slices[:2]
+
+    def found(slices: Sequence[LiveSlice], log_start_offset: int = 0) -> list[tuple[FindingKind, int, int]]:
+        changed = partition.row._replace(
+            pieces=tuple(slices), slice_count=len(slices), log_start_offset=log_start_offset
+        )
+        others = PersistentMap([(tip, changed)])
+        one = dataclasses.replace(state, partitions=others)
+        catalog = world.tiered.catalog.state()
+        return [(one.kind, one.base_offset, one.end_offset) for one in partition_findings(one, catalog, None)]
+
+    rest = partition.slices[2:]
+    end = partition.tiered_end_offset
+    assert found(partition.slices) == []
+    assert found((first, *rest)) == [(FindingKind.HOLE, first.end_offset, second.end_offset)]
+    assert found((second, *rest)) == [(FindingKind.HOLE, 0, second.base_offset)]
+    assert found((first, second)) == [(FindingKind.HOLE, second.end_offset, end)]
+    assert found(()) == [(FindingKind.HOLE, 0, end)]
+    wider = second._replace(base_offset=first.base_offset)
+    assert found((first, wider, *rest)) == [(FindingKind.OVERLAP, first.base_offset, first.end_offset)]
+    empty = dataclasses.replace(world.tiered.catalog.state(), entries=PersistentMap())
+    strangers = [one.kind for one in partition_findings(state, empty, None)]
+    assert strangers == [FindingKind.CATALOG] * len(state.partitions)
+    assert list(partition_findings(state, empty, {*()})) == []

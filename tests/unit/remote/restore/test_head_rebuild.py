@@ -1,0 +1,188 @@
+"""Losses of each document of the metadata, and deaths of the rebuild."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from stratalog.base.errors import PreconditionFailedError
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
+from stratalog.remote.restore.head_rebuild import HeadRebuild
+from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.store_layout import StoreLayout
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
+from stratalog.testing.store_faults import Fault, FaultsAt
+from tests.support.tiered.restore_world import RestoreWorld
+
+SHARD, CATALOG = "shards/0000/head", "catalog/head"
+HISTORY = ("upload", "upload", "compact", "fold", "upload", "upload", "compact", "fold", "upload")
+
+
+def filled(seed: int = 1) -> RestoreWorld:
+    world = RestoreWorld(seed)
+    for name in HISTORY:
+        world.step(name)
+    return world
+
+
+def keys(world: RestoreWorld, prefix: str) -> list[str]:
+    return [info.key for info in world.bucket.list(prefix)]
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "pages", "history"])
+@pytest.mark.parametrize("log", ["shards/0000", "catalog"])
+def test_a_head_is_rebuilt_without_any_document_of_a_kind(log: str, folder: str) -> None:
+    world = filled()
+    before = world.readable()
+    world.lose(f"{log}/head", *keys(world, f"{log}/{folder}/"))
+    world.rebuild()
+    assert world.readable() == before
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "pages", "history"])
+def test_a_head_is_rebuilt_without_any_one_document(folder: str) -> None:
+    for number in range(len(keys(filled(), f"shards/0000/{folder}/"))):
+        world = filled()
+        before = world.readable()
+        world.lose(SHARD, keys(world, f"shards/0000/{folder}/")[number])
+        world.rebuild()
+        assert world.readable() == before
+
+
+def test_a_damaged_checkpoint_is_said_and_passed_over() -> None:
+    world = filled()
+    before = world.readable()
+    newest = keys(world, "shards/0000/checkpoints/")[-1]
+    world.bucket.put(newest, world.bucket.get(newest).data[:-3])
+    world.lose(SHARD)
+    [report] = world.rebuild().reports
+    assert any(newest.rpartition("/")[2] in warning for warning in report.warnings)
+    assert world.readable() == before
+
+
+def test_a_lost_object_is_named_and_its_offsets_are_not_given_again() -> None:
+    world = filled()
+    tip = world.tips[2]
+    partition = world.tiered.partition(tip)
+    lost = partition.slices[0]
+    before = world.readable()
+    world.lose(SHARD, world.tiered.layout.data_key(lost.object_name))
+    [report] = world.rebuild().reports
+    assert (tip, lost.base_offset, lost.end_offset) in [one[:3] for one in report.lost]
+    assert world.tiered.partition(tip).tiered_end_offset == partition.tiered_end_offset
+    kept = [one for one in before[tip] if one[0] >= lost.end_offset]
+    assert world.readable()[tip] == kept
+
+
+def test_a_lost_object_in_the_middle_becomes_a_gap() -> None:
+    world = RestoreWorld(3)
+    while len(world.tiered.partition(world.tips[2]).slices) < 3:
+        world.step("upload")
+    tip = world.tips[2]
+    middle = world.tiered.partition(tip).slices[1]
+    world.lose(SHARD, world.tiered.layout.data_key(middle.object_name))
+    [report] = world.rebuild().reports
+    assert (tip, middle.base_offset, middle.end_offset, False) in report.lost
+    gap = world.tiered.partition(tip).slices[1]
+    assert gap.gap is not None
+    assert gap.gap.reason == "object_lost"
+    assert (gap.base_offset, gap.end_offset) == (middle.base_offset, middle.end_offset)
+
+
+def test_a_damaged_object_is_passed_over() -> None:
+    world = RestoreWorld(3)
+    name = world.upload()
+    key = world.tiered.layout.data_key(name)
+    world.bucket.put(key, world.bucket.get(key).data[:-3])
+    world.lose(SHARD)
+    [report] = HeadRebuild(world.actor()).plan().reports
+    assert report.live_object_count == 0
+    assert any(name in warning for warning in report.warnings)
+
+
+def test_a_catalog_without_checkpoint_gets_the_names_of_the_objects() -> None:
+    world = RestoreWorld(1)
+    while not all(world.tiered.partition(tip).slices for tip in world.tips):
+        world.step("upload")
+    before = world.readable()
+    seen_seq = world.tiered.metadata.state().catalog_seq
+    world.lose(CATALOG, *keys(world, "catalog/"))
+    [report] = world.rebuild().reports
+    topics = world.tiered.catalog.topics()
+    assert {name: topic.partition_count for name, topic in topics.items()} == {"events": 1, "state": 2}
+    assert all(topic.config == {} for topic in topics.values()), "the configuration cannot be known"
+    assert sum("default configuration" in warning for warning in report.warnings) == 2
+    assert world.tiered.catalog.seq > seen_seq
+    assert world.tiered.catalog.state().next_producer_id > 1_000_000
+    assert world.readable() == before
+
+
+def test_a_rebuilt_catalog_is_newer_than_any_that_a_shard_has_seen() -> None:
+    world = filled()
+    log = StoredLog(world.bucket, StoreLayout(None), CatalogMachine())
+    rebuilt = rebuild_catalog(world.actor(), log, [ShardState(catalog_seq=50_000)], 0)
+    assert rebuilt.state.seq > 50_000, "a shard refuses what an older catalog decides"
+
+
+def test_a_topic_that_is_deleted_stays_deleted() -> None:
+    world = filled()
+    deleted = world.tips[2].topic_id
+    world.tiered.catalog.delete(deleted)
+    world.lose(SHARD)
+    world.rebuild()
+    assert world.tips[2] not in world.tiered.metadata.state().partitions
+    assert world.tips[0] in world.tiered.metadata.state().partitions
+
+
+def test_a_head_that_is_there_is_never_replaced() -> None:
+    world = filled()
+    with pytest.raises(PreconditionFailedError):
+        HeadRebuild(world.actor()).plan()
+    data = world.bucket.get(SHARD).data
+    world.lose(SHARD)
+    rebuild = HeadRebuild(world.actor())
+    plan = rebuild.plan()
+    world.bucket.put(SHARD, data)
+    with pytest.raises(PreconditionFailedError):
+        rebuild.write(plan)
+    assert world.bucket.get(SHARD).data == data
+
+
+def test_a_plan_writes_nothing() -> None:
+    world = filled()
+    world.lose(SHARD, CATALOG)
+    before = [(info.key, info.modified_ms) for info in world.bucket.list("")]
+    HeadRebuild(world.actor()).plan()
+    assert [(info.key, info.modified_ms) for info in world.bucket.list("")] == before
+
+
+def write_all(rebuild: HeadRebuild) -> None:
+    rebuild.write(rebuild.plan())
+
+
+def test_a_death_at_any_write_is_repaired_by_the_next_run() -> None:
+    def lost() -> RestoreWorld:
+        world = filled()
+        world.lose(SHARD, CATALOG)
+        return world
+
+    world, trace = lost(), StoreTrace()
+    before = filled().readable()
+    rebuild = HeadRebuild(world.actor(FaultyObjectStore(world.bucket, Random(0), trace=trace)))
+    rebuild.write(rebuild.plan())
+    writes = [entry.operation.number for entry in trace.entries if entry.operation.verb in ("PUT", "DELETE")]
+    assert len(writes) > 10
+    for number in writes:  # what dies at a read has written the same
+        for fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER):
+            world = lost()
+            store = FaultyObjectStore(world.bucket, Random(0), FaultsAt({number: fault}))
+            with pytest.raises(ActorStopped):
+                write_all(HeadRebuild(world.actor(store)))
+            if {SHARD, CATALOG} <= {*keys(world, "")}:
+                world.reopen()
+            else:
+                world.rebuild()
+            assert world.readable() == before

@@ -1,0 +1,122 @@
+"""A restore of what is gone in part, over what is there, and one that dies."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from stratalog.base.errors import PreconditionFailedError, StoreCorruptError
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.restore.store_cut import StoreCutter, Until
+from stratalog.remote.restore.store_restore import StoreRestore
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.store_faults import Fault, FaultsAt
+from tests.support.tiered.restore_world import RestoreWorld
+from tests.support.tiered.tiered_store import TieredStore
+
+NOW = Until()
+
+
+def filled() -> RestoreWorld:
+    world = RestoreWorld(3)
+    for name in ("upload", "upload", "compact", "fold", "upload", "upload", "upload"):
+        world.step(name)
+    return world
+
+
+def restore_of(world: RestoreWorld, until: Until = NOW) -> StoreRestore:
+    identity = StoreIdentity.open(world.bucket)
+    cut = StoreCutter(world.bucket, identity).cut(until)
+    return StoreRestore(world.bucket, identity, cut, world.clock.now_ms())
+
+
+def write(world: RestoreWorld, target: ObjectStore, until: Until = NOW, *, accepts_loss: bool = False) -> int:
+    """Restore; returns the bytes of the objects."""
+    restore = restore_of(world, until)
+    sizes: list[int] = []
+    actor = world.actor(target, restore.identity_for(target))
+    restore.write(actor, sizes.append, accepts_loss=accepts_loss)
+    return sum(sizes)
+
+
+def test_a_plan_says_what_is_copied_and_changes_nothing() -> None:
+    world = filled()
+    before = {info.key: info.modified_ms for info in world.bucket.list("")}
+    plan = restore_of(world).plan()
+    state = world.tiered.metadata.state()
+    assert plan.object_count == len(state.objects)
+    assert plan.object_bytes == sum(live.ref.size_bytes for live in state.objects.values())
+    assert [(one.topic, one.partition, one.tiered_end_offset) for one in plan.partitions] == [
+        (name, tip.partition, world.tiered.partition(tip).tiered_end_offset)
+        for name, tip in sorted(zip(("state", "state", "events"), world.tips, strict=True))
+        if tip in state.partitions
+    ]
+    assert write(world, MemoryObjectStore(world.clock)) == plan.object_bytes
+    assert {info.key: info.modified_ms for info in world.bucket.list("")} == before
+
+
+def test_a_lost_object_is_refused_and_its_offsets_become_a_gap_if_that_is_accepted() -> None:
+    world = filled()
+    tip = world.tips[2]
+    lost = world.tiered.partition(tip).slices[1]
+    before = world.readable()
+    world.lose(world.tiered.layout.data_key(lost.object_name))
+    target = MemoryObjectStore(world.clock)
+    with pytest.raises(PreconditionFailedError) as refused:
+        write(world, target)
+    offsets = refused.value.fields["offsets"]
+    assert isinstance(offsets, int)
+    assert offsets >= lost.end_offset - lost.base_offset
+    assert list(target.list("")) == []
+    write(world, target, accepts_loss=True)
+    tiered = TieredStore(MemoryFileSystem(), target, world.clock, world.ids)
+    tiered.metadata.check()
+    assert (tip, lost.base_offset, lost.end_offset, False) in restore_of(world).plan().lost
+    gap = tiered.partition(tip).slices[1]
+    assert gap.gap is not None
+    assert [one[0] for one in before[tip]] == sorted(
+        [one.offset for one in tiered.records(tip)] + list(range(lost.base_offset, lost.end_offset))
+    )
+
+
+def test_a_target_with_other_files_is_refused() -> None:
+    world = filled()
+    with pytest.raises(PreconditionFailedError):
+        write(world, world.bucket)
+    target = MemoryObjectStore(world.clock)
+    target.put("another/file", b"x")
+    with pytest.raises(PreconditionFailedError):
+        write(world, target)
+    target = MemoryObjectStore(world.clock)
+    write(world, target, Until(seq=3, shard=0))
+    with pytest.raises(PreconditionFailedError):
+        write(world, target)
+
+
+def test_a_lost_head_is_rebuilt_first() -> None:
+    world = filled()
+    world.lose("shards/0000/head")
+    with pytest.raises(StoreCorruptError):
+        restore_of(world)
+
+
+def test_a_death_at_any_write_is_repaired_by_the_next_attempt() -> None:
+    world = filled()
+    before, trace = world.readable(), StoreTrace()
+    write(world, FaultyObjectStore(MemoryObjectStore(world.clock), Random(0), trace=trace))
+    writes = [entry.operation.number for entry in trace.entries if entry.operation.verb != "LIST"]
+    writes = [number for number in writes if trace.entries[number].operation.verb.startswith("PUT")]
+    assert len(writes) > 8
+    for number in writes:
+        for fault in (Fault.STOPS_BEFORE, Fault.STOPS_AFTER):
+            target = MemoryObjectStore(world.clock)
+            with pytest.raises(ActorStopped):
+                write(world, FaultyObjectStore(target, Random(0), FaultsAt({number: fault})))
+            write(world, target)
+            tiered = TieredStore(MemoryFileSystem(), target, world.clock, world.ids)
+            tiered.metadata.check()
+            assert world.readable(tiered) == before

@@ -1,0 +1,47 @@
+"""The metadata version: which actions the commits of a log may have.
+
+Software that does not know an action of a commit can neither apply it nor write on top of it. So each version
+of the metadata has a set of actions, and a head says up to which version its commits go: its `write_version`
+is the finalized version, and its `read_version` is the same, because an action changes what is live. Newer
+software goes on with the actions of the finalized version, so that the former software may come back, until
+an operator finalizes the version of the newer one. There is no way back. A new store begins with the newest
+version. Kafka has the same rule and the same words: `metadata.version`, finalized, upgrade.
+
+Version 1 has all actions but these, which version 2 has added: `add_gap`, `raise_horizon`, `trim_history`,
+`pin`, `renew_pin`, `unpin`. `finalize` belongs to the version that it finalizes.
+
+A new field needs no version, because older software keeps the fields that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stratalog.base.errors import StoreNotUsableError
+
+METADATA_VERSION = 2
+"""The newest version, whose actions this software knows."""
+FIRST_VERSION = 1
+
+ActionVersions = Mapping[type, int]
+"""The versions that brought actions, by their types. An action that is not here is of the first version."""
+
+
+def newest_version_of(actions: Iterable[object], versions: ActionVersions) -> int:
+    """The lowest metadata version that has all of these actions."""
+    return max((versions.get(type(action), FIRST_VERSION) for action in actions), default=FIRST_VERSION)
+
+
+def require_finalized(
+    finalized_version: int, actions: Iterable[object], versions: ActionVersions, key: str
+) -> None:
+    """Raise StoreNotUsableError if a head of this version must not get these actions yet."""
+    needed_version = newest_version_of(actions, versions)
+    if needed_version > finalized_version:
+        raise StoreNotUsableError(
+            "older software may still write here and does not know this action; once no server needs to go"
+            " back to it, run `stratalog tier finalize`",
+            key=key,
+            finalized_version=finalized_version,
+            needed_version=needed_version,
+        )

@@ -1,0 +1,1 @@
+"""Reads of tiered data: caches, read-ahead, and look-ups."""

@@ -1,0 +1,56 @@
+"""The batches that one read returns."""
+
+from __future__ import annotations
+
+from stratalog.log.fetch_data import FetchData
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.read.read_streams import Place
+from stratalog.remote.read.slice_source import SliceCursor
+
+
+class BatchCollection:
+    """Collects whole batches of consecutive slices for one read. Not thread-safe: belongs to the read."""
+
+    def __init__(self, offset: int, end_offset: int, max_bytes: int, min_one_message: bool) -> None:
+        """Collects batches that reach `offset` and begin below `end_offset`."""
+        self._offset = offset
+        self._end_offset = end_offset
+        self._max_bytes = max_bytes
+        self._min_one_message = min_one_message
+        self._parts: list[memoryview] = []
+        self._size_bytes = 0
+        self.next_offset = offset
+        """The next read begins here."""
+        self.place: Place | None = None
+        """The batch at which the read ended; None behind a slice."""
+
+    @property
+    def data(self) -> FetchData:
+        return FetchData(b"".join(self._parts), self.next_offset)
+
+    def take(self, cursor: SliceCursor) -> bool:
+        """Take the batches of a slice. Returns False if the read ends before the slice does. Only the first
+        batch may wait for the store."""
+        while not cursor.is_at_end:
+            self.place = Place(cursor.object_name, cursor.position)
+            batch = cursor.next_cached() if self._parts else cursor.next()
+            if batch is None:
+                return False
+            header = batch.header
+            if header.base_offset >= self._end_offset:
+                self.next_offset = max(self.next_offset, self._end_offset)
+                return False
+            if header.next_offset <= max(self._offset, cursor.base_offset):
+                continue
+            size_bytes = self._size_bytes + len(batch.data)
+            if size_bytes > self._max_bytes and (self._parts or not self._min_one_message):
+                return False
+            self._size_bytes = size_bytes
+            self._parts.append(batch.data)
+            self.next_offset = max(self.next_offset, header.next_offset)
+        return True
+
+    def pass_slice(self, live: LiveSlice) -> None:
+        """Go on behind a slice that has no more batches."""
+        self.place = None
+        self.next_offset = max(self.next_offset, min(live.end_offset, self._end_offset))

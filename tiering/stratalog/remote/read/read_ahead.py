@@ -1,0 +1,64 @@
+"""Loads what lies ahead of sequential readers, across the ends of slices and objects.
+
+After each read of such a reader, as much lies ahead of it in memory, or is on its way, as its window has
+bytes. Requests are chunks, like those of the reader itself, and begin where the last one ended.
+"""
+
+from __future__ import annotations
+
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.read.object_reads import ObjectReads
+from stratalog.remote.read.read_streams import ReadStream
+from stratalog.remote.read.slice_source import SliceSource
+
+_LEAST_SHARE = 4
+"""A range counts as at least this part of a chunk, which bounds the requests for many small slices."""
+
+
+class ReadAhead:
+    """Reads ahead in the partitions of a shard. Thread-safe: it holds only thread-safe parts."""
+
+    def __init__(self, reads: ObjectReads, source: SliceSource) -> None:
+        self._reads = reads
+        self._source = source
+        self._chunk_bytes = reads.settings.chunk_bytes
+        self._max_bytes = reads.settings.read_ahead_bytes
+
+    def follow(
+        self,
+        state: ShardState,
+        partition: TieredPartition,
+        next_offset: int,
+        stream: ReadStream,
+    ) -> None:
+        """Load what the reader will want that goes on at `next_offset`."""
+        left_bytes = min(stream.window_bytes, self._max_bytes)
+        chunk_bytes = min(stream.window_bytes, self._chunk_bytes)
+        for live in partition.slices_from(next_offset):
+            if left_bytes <= 0:
+                return
+            found = state.objects.get(live.object_name)
+            if found is None or not live.entry.data_bytes:
+                continue
+            position = live.entry.data_position
+            if stream.place is not None and stream.place.is_in(live):
+                position = stream.place.position
+            left_bytes = self._load(found.ref, live, position, left_bytes, chunk_bytes)
+
+    def _load(self, ref: ObjectRef, live: LiveSlice, position: int, left_bytes: int, chunk_bytes: int) -> int:
+        """Load the slice from `position` on; returns what is left of the window, 0 if there is no room."""
+        key = self._source.key(ref.name)
+        slice_end = live.entry.data_end_position
+        while position < slice_end and left_bytes > 0:
+            end = self._reads.ranges.end_of(key, position)
+            if end is None:
+                wanted_end = min(position + chunk_bytes, slice_end)
+                end = self._reads.read_ahead(key, position, wanted_end)
+                if end is None:
+                    return 0
+            left_bytes -= max(min(end, slice_end) - position, chunk_bytes // _LEAST_SHARE)
+            position = end
+        return left_bytes

@@ -1,0 +1,88 @@
+"""Recognises readers that go on where a read ended, and tells how much such a reader wants at once.
+
+The next read of a sequential reader begins at the offset where its last one ended. So that offset, with its
+partition, is the name of the reader: however many readers a partition has, each is recognised, and one that
+seeks begins anew. Readers at the same offset share one entry, and lose nothing by it: the data are cached.
+
+The first read of a reader fetches one index interval. After that its window is twice as large as what it has
+read without a seek, within bounds: so windows at least double, and a reader that ends somewhere has fetched
+at most about three times what it read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import NamedTuple
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+
+_MAX_STREAM_COUNT = 8192
+_GROWTH = 2
+
+
+class Place(NamedTuple):
+    """The first byte of a batch in an object."""
+
+    object_name: str
+    position: int
+
+    def is_in(self, live: LiveSlice) -> bool:
+        entry = live.entry
+        is_inside = entry.data_position <= self.position < entry.data_end_position
+        return is_inside and live.object_name == self.object_name
+
+
+class ReadStream(NamedTuple):
+    """A reader between two reads."""
+
+    window_bytes: int
+    """Size of its next request, and of what is loaded ahead of it; 0 for a reader that begins."""
+    read_bytes: int
+    """Bytes that it has read since it began."""
+    place: Place | None
+    """The batch behind its last one, in the same slice; None if that ended."""
+
+
+BEGIN = ReadStream(0, 0, None)
+"""A reader that begins or has sought."""
+
+
+class ReadStreams:
+    """The sequential readers of a shard's partitions. Thread-safe: `_lock` guards everything."""
+
+    def __init__(self, min_window_bytes: int, max_window_bytes: int) -> None:
+        self._min_window_bytes = min_window_bytes
+        self._max_window_bytes = max(min_window_bytes, max_window_bytes)
+        self._lock = threading.Lock()
+        # The least recently used reader is forgotten first.
+        self._streams: OrderedDict[tuple[TopicIdPartition, int], ReadStream] = OrderedDict()
+
+    def at(self, tip: TopicIdPartition, offset: int) -> ReadStream:
+        """The reader that goes on at `offset`; `BEGIN` if none does."""
+        with self._lock:
+            return self._streams.get((tip, offset), BEGIN)
+
+    def end_read(
+        self,
+        tip: TopicIdPartition,
+        before: ReadStream,
+        data: FetchData,
+        place: Place | None,
+    ) -> ReadStream:
+        """Remember where the read of a reader ended; returns how it goes on."""
+        read_bytes = before.read_bytes + len(data.batches)
+        window_bytes = min(max(_GROWTH * read_bytes, self._min_window_bytes), self._max_window_bytes)
+        stream = ReadStream(window_bytes, read_bytes, place)
+        next_offset = data.next_offset
+        with self._lock:
+            self._streams[tip, next_offset] = stream
+            self._streams.move_to_end((tip, next_offset))
+            while len(self._streams) > _MAX_STREAM_COUNT:
+                self._streams.popitem(last=False)
+        return stream
+
+    def __len__(self) -> int:
+        return len(self._streams)

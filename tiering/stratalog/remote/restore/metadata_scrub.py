@@ -1,0 +1,209 @@
+"""Checks the metadata of a log against itself, against a listing of the bucket, and against the catalog.
+
+No data is read: documents of the metadata, and names and sizes of everything else. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.metadata.catalog.catalog_state import CatalogState
+from stratalog.remote.metadata.head.committed_log import CommittedLog
+from stratalog.remote.metadata.head.head_log import StateMachine
+from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.restore.document_faults import document_faults
+from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.tier.orphan_sweep import OrphanKind, OrphanSweep, SweepSettings
+
+S = TypeVar("S", bound=HeadState)
+
+NO_PARTITION = -1
+_MAX_COUNTED_ORPHANS = 1_000_000
+
+
+class FindingKind(enum.Enum):
+    """Kinds of findings."""
+
+    DAMAGED = "damaged"
+    """A slice, or a document of the metadata, is not what was written."""
+    MISSING = "missing"
+    """An object or a document that the metadata refers to is not in the bucket."""
+    HOLE = "hole"
+    """Offsets that no slice has, between two slices or at an end of a partition."""
+    OVERLAP = "overlap"
+    """Offsets that two slices have."""
+    CATALOG = "catalog"
+    """A partition that the catalog does not know."""
+
+
+class VerificationFinding(NamedTuple):
+    """Something in the store that is not as the commits say."""
+
+    topic: str
+    """Empty for a document of the metadata; the id where no slice tells the name."""
+    partition: int
+    """-1 for a document."""
+    object_name: str
+    """The object's name; the key of a document; empty for offsets without an object."""
+    base_offset: int
+    end_offset: int
+    reason: str
+    kind: FindingKind = FindingKind.DAMAGED
+
+
+class Unreferenced(NamedTuple):
+    """Files that no commit refers to, those in their grace included. They cost money, and are no findings."""
+
+    file_count: int
+    size_bytes: int
+
+
+def document_findings(
+    store: ObjectStore, log: CommittedLog[Any], machine: StateMachine[Any]
+) -> list[VerificationFinding]:
+    """Missing and damaged documents of a log. Raises StoreUnavailableError, StoreAccessDeniedError."""
+    faults = document_faults(StoredLog(store, log.layout, machine), log.state().history_start_seq)
+    return [
+        VerificationFinding(
+            topic="",
+            partition=NO_PARTITION,
+            object_name=fault.key,
+            base_offset=0,
+            end_offset=0,
+            reason=str(fault.error),
+            kind=FindingKind.MISSING if isinstance(fault.error, ObjectNotFoundError) else FindingKind.DAMAGED,
+        )
+        for fault in faults
+    ]
+
+
+def partition_findings(
+    state: ShardState, catalog: CatalogState | None, topic_ids: Collection[UUID] | None
+) -> Iterator[VerificationFinding]:
+    """Slices that do not tile, and partitions that the catalog does not know. `catalog` is not older than
+    the state; None if it is not to be asked.
+    """
+    for tip in state.partitions:
+        if topic_ids is not None and tip.topic_id not in topic_ids:
+            continue
+        partition = state.partition(tip)
+        yield from _tiling_findings(tip, partition)
+        reason = "" if catalog is None else _stranger(tip, catalog)
+        if reason:
+            start, end = partition.log_start_offset, partition.tiered_end_offset
+            yield _finding(tip, partition, start, end, reason, FindingKind.CATALOG)
+
+
+def existence_findings(
+    state: ShardState, listed: Mapping[str, int], topic_ids: Collection[UUID] | None
+) -> Iterator[VerificationFinding]:
+    """Slices whose object is not in a listing, which is younger than the state, or has another size there."""
+    for tip in state.partitions:
+        if topic_ids is not None and tip.topic_id not in topic_ids:
+            continue
+        partition = state.partition(tip)
+        for live in partition.slices:
+            if live.gap is not None:
+                continue
+            known = state.objects.get(live.object_name)
+            size_bytes = listed.get(live.object_name)
+            base, end = live.base_offset, live.end_offset
+            if size_bytes is None:
+                reason = "the object is not in the bucket; restore it from a copy"
+                found = _finding(tip, partition, base, end, reason, FindingKind.MISSING)
+                yield found._replace(object_name=live.object_name)
+            elif known is None or known.ref.size_bytes != size_bytes:
+                reason = (
+                    "no commit that is left has brought the object"
+                    if known is None
+                    else f"the object has {size_bytes} bytes instead of {known.ref.size_bytes}; restore it"
+                )
+                found = _finding(tip, partition, base, end, reason, FindingKind.DAMAGED)
+                yield found._replace(object_name=live.object_name)
+
+
+def newest_state(log: CommittedLog[S]) -> S:
+    """The current state; the newest one that was read if the head is damaged or lost since."""
+    try:
+        return log.refresh()
+    except (StoreCorruptError, StoreNotUsableError):
+        return log.state()
+
+
+def list_objects(store: ObjectStore, log: MetadataLog, stop: StopSignal) -> dict[str, int]:
+    """Names and sizes of a shard's objects. Raises StoreError, StoppingError."""
+    prefix = log.layout.data_prefix
+    listed: dict[str, int] = {}
+    for info in store.list(prefix):
+        stop.check()
+        listed[info.key.removeprefix(prefix)] = info.size
+    return listed
+
+
+def unreferenced(store: ObjectStore, log: CommittedLog[Any], grace_ms: int, stop: StopSignal) -> Unreferenced:
+    """The files that a sweep of a log would find, without unfinished uploads. Raises StoreError,
+    StoppingError.
+    """
+    log.refresh(dated=True)
+    settings = SweepSettings(grace_ms=grace_ms, max_file_count=_MAX_COUNTED_ORPHANS)
+    report = OrphanSweep(store, log, settings).run(log.store_date_ms, stop, is_dry_run=True)
+    found = [one for one in (*report.deleted, *report.waiting) if one.kind is not OrphanKind.UPLOAD]
+    return Unreferenced(len(found), sum(one.size_bytes for one in found))
+
+
+def _tiling_findings(tip: TopicIdPartition, partition: TieredPartition) -> Iterator[VerificationFinding]:
+    slices = partition.slices
+    start = slices[0].base_offset if slices else partition.tiered_end_offset
+    if start > partition.log_start_offset:
+        yield _hole(tip, partition, partition.log_start_offset, start)
+    for earlier, later in itertools.pairwise(slices):
+        if earlier.end_offset < later.base_offset:
+            yield _hole(tip, partition, earlier.end_offset, later.base_offset)
+        elif earlier.end_offset > later.base_offset:
+            reason = f"two slices have these offsets; the first is of object {earlier.object_name}"
+            base, end = later.base_offset, earlier.end_offset
+            found = _finding(tip, partition, base, end, reason, FindingKind.OVERLAP)
+            yield found._replace(object_name=later.object_name)
+    if slices and slices[-1].end_offset < partition.tiered_end_offset:
+        yield _hole(tip, partition, slices[-1].end_offset, partition.tiered_end_offset)
+
+
+def _hole(tip: TopicIdPartition, partition: TieredPartition, base: int, end: int) -> VerificationFinding:
+    reason = "no slice has these offsets, and no gap says that they are lost; keep everything, investigate"
+    return _finding(tip, partition, base, end, reason, FindingKind.HOLE)
+
+
+def _finding(
+    tip: TopicIdPartition, partition: TieredPartition, base: int, end: int, reason: str, kind: FindingKind
+) -> VerificationFinding:
+    names = (live.entry.topic for live in partition.slices if live.entry.topic)
+    return VerificationFinding(
+        topic=next(names, str(tip.topic_id)),
+        partition=tip.partition,
+        object_name="",
+        base_offset=base,
+        end_offset=end,
+        reason=reason,
+        kind=kind,
+    )
+
+
+def _stranger(tip: TopicIdPartition, catalog: CatalogState) -> str:
+    """The reason that the catalog does not know the partition; empty if it does."""
+    entry = catalog.entries.get(tip.topic_id)
+    if entry is None:
+        return f"the catalog does not know the topic {tip.topic_id}; its records cannot be read"
+    if tip.partition >= entry.partition_count and not entry.is_deleted:
+        return f"topic {entry.name} has {entry.partition_count} partitions in the catalog"
+    return ""

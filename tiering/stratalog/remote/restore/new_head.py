@@ -1,0 +1,73 @@
+"""Puts the first head of a log whose state is known: of one that has lost its head, or of a new store.
+
+Checkpoint pages and root come first, the head last and only if there is none. So a crash at any operation
+leaves files that nothing refers to, and the next attempt begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreUnavailableError
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
+from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import DocumentRef, TrackedFile
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_actions import Action, Fold
+from stratalog.remote.metadata.head.head_log import CommitSettings, StateMachine, StoreActor
+from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.store_layout import StoreLayout
+
+S = TypeVar("S", bound=HeadState)
+
+
+class Beginning(NamedTuple):
+    """The references of a new head besides its checkpoint, and the further actions of its first commit."""
+
+    history: DocumentRef | None = None
+    """The newest history file; commits before the new head stay readable there."""
+    replaced: tuple[TrackedFile, ...] = ()
+    """Files of the checkpoint that the state was read from. They are dropped."""
+    actions: Sequence[Action] = ()
+
+
+def put_new_head(
+    actor: StoreActor, layout: StoreLayout, machine: StateMachine[S], state: S, beginning: Beginning
+) -> Head:
+    """Write the checkpoint of `state`, then a head that begins with it; returns the head.
+
+    Raises PreconditionFailedError if there is a head by now, StoreUnavailableError if the outcome is unknown.
+    """
+    folder = CheckpointFolder(actor.store, layout, actor.loader)
+    writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
+    replaced = tuple(file for file in beginning.replaced if file.name not in state.dropped_objects)
+    changes = machine.to_checkpoint(machine.detached(state))
+    root = writer.write(state.seq, changes, None, replaced=replaced)
+    fold = Fold(root.ref, beginning.history, None)
+    actions = (fold, *beginning.actions)
+    commit = Commit.build(state.seq + 1, actor.ids.uuid(), state.time_ms, actor.writer, None, actions)
+    assert state.uuid is not None, "a state with commits"
+    before = Head(store_id=actor.identity.store_id, shard=layout.shard, uuid=state.uuid, seq=state.seq)
+    head = before.after(commit, machine.apply(state, commit, root))
+    _put(actor, layout, head)
+    return head
+
+
+def _put(actor: StoreActor, layout: StoreLayout, head: Head) -> None:
+    data = head.encode()
+    try:
+        actor.store.put(layout.head_key, data, if_absent=True)
+    except (PreconditionFailedError, StoreUnavailableError) as error:
+        try:
+            found = actor.store.get(layout.head_key).data
+        except ObjectNotFoundError:
+            raise StoreUnavailableError(
+                "the store did not take the new head; run the command again", key=layout.head_key
+            ) from error
+        if found != data:
+            raise PreconditionFailedError(
+                "there is a head by now, and it stays as it is; another process has written it",
+                key=layout.head_key,
+            ) from error

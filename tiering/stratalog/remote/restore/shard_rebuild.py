@@ -1,0 +1,311 @@
+"""Rebuilds the state of a shard whose head is lost: from its newest checkpoint, its history, and the objects
+that describe themselves.
+
+Commits after the history are lost. Their uploads and compactions are found again by the objects
+(`partition_tiling` has the rules). Not found again are claims, so the epoch jumps; deletions, so what
+retention has deleted lately may be back; and pins.
+
+The rebuilt state has a later number than any file, and its orphan horizon is that number: whatever was begun
+before and is not live is refused from now on. Its claim fences every former owner.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import ObjectInfo
+from stratalog.remote.metadata.catalog.catalog_state import CatalogState
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind
+from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_detached
+from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.object_format import ObjectKind
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.restore.found_object import FoundObject, read_object
+from stratalog.remote.restore.partition_tiling import (
+    LostOffsets,
+    Output,
+    Upload,
+    closed,
+    with_output,
+    with_uploads,
+)
+from stratalog.remote.restore.rebuild_report import RebuildReport
+from stratalog.remote.restore.stored_log import FoundState, StoredLog
+
+LOST_COMMITS = 1_000
+"""More commits, and more claims, than a head can lose: both numbers go on above."""
+_DAMAGE = (ObjectNotFoundError, StoreCorruptError, StoreNotUsableError)
+
+
+class RebuiltShard(NamedTuple):
+    """A shard's state without its head, and how it was found."""
+
+    number: int
+    state: ShardState
+    epoch: int
+    """The epoch of the claim that begins the new head; above every lost one."""
+    known: FoundState[ShardState] | None
+    report: RebuildReport
+
+
+class ShardRebuild:
+    """Rebuilds one shard's state. Not thread-safe: one command uses it."""
+
+    def __init__(
+        self, actor: StoreActor, log: StoredLog[ShardState], catalog: CatalogState | None, now_ms: int
+    ) -> None:
+        """`catalog`: the topics, None if they are not known. `now_ms`: the time by the store's clock."""
+        self._actor = actor
+        self._log = log
+        self._catalog = catalog
+        self._now_ms = now_ms
+        self._listed: dict[str, ObjectInfo] = {}
+        self._warnings: list[str] = []
+
+    def run(self) -> RebuiltShard:
+        """Find the state; writes nothing. Memory holds the directories of the objects that no checkpoint
+        knows. Raises StoreError."""
+        prefix = self._log.layout.data_prefix
+        self._listed = {info.key.removeprefix(prefix): info for info in self._log.store.list(prefix)}
+        known = self._log.newest_state()
+        before = ShardState() if known is None else known.state
+        found = self._read_unknown(before)
+        new_seq = max(self._log.newest_seq(), before.seq) + LOST_COMMITS
+        partitions, lost = self._partitions(before, found)
+        refs = {one.ref.name: one.ref for one in found}
+        state = self._state(before, partitions, refs, new_seq)
+        epoch = max((before.epoch, *(one.header.epoch for one in found))) + LOST_COMMITS
+        report = self._report(before, state, lost)
+        return RebuiltShard(self._log.layout.shard or 0, state, epoch, known, report)
+
+    def _read_unknown(self, before: ShardState) -> list[FoundObject]:
+        """The objects that the known state neither has nor has dropped."""
+        found: list[FoundObject] = []
+        foreign_count = 0
+        for name, info in self._listed.items():
+            if not FileKind.DATA.is_name(name):
+                self._warnings.append(f"{info.key} is not the name of an object file, and is passed over")
+            elif name not in before.objects and name not in before.dropped_objects:
+                try:
+                    found.append(read_object(self._log.store, self._log.layout, info))
+                except _DAMAGE as error:
+                    self._warnings.append(f"object {name} is passed over: {error}")
+                    continue
+                foreign_count += found[-1].header.store_id != self._actor.identity.store_id
+        if foreign_count:
+            self._warnings.append(
+                f"{foreign_count} objects were written to another store: this one was restored from it, or"
+                " they were copied here"
+            )
+        return found
+
+    def _partitions(
+        self, before: ShardState, found: Sequence[FoundObject]
+    ) -> tuple[dict[TopicIdPartition, TieredPartition], list[LostOffsets]]:
+        uploads, outputs = _uploads_of(found), outputs_of(found)
+        partitions: dict[TopicIdPartition, TieredPartition] = {}
+        lost: list[LostOffsets] = []
+        refused: set[str] = set()
+        for tip in sorted({*before.partitions, *uploads, *outputs}):
+            if self._is_deleted(tip.topic_id, before):
+                continue
+            known = before.partition(tip)
+            of_uploads = uploads.get(tip, [])
+            names = {one.object_name for one in of_uploads}
+            tiles = with_uploads(self._present(known), known.tiered_end_offset, of_uploads)
+            start = known.slices[0].base_offset if known.slices else known.tiered_end_offset
+            for output in outputs.get(tip, ()):
+                replaced = with_output(tiles, output, start, names)
+                if replaced is None:
+                    refused.add(output.slices[0].object_name)
+                else:
+                    tiles = replaced
+            tiling = closed(tip, known, tiles, self._now_ms)
+            partitions[tip] = tiling.partition
+            lost += tiling.lost
+        self._warnings += (
+            f"object {name} was not made from what is live, and is left out in a partition"
+            for name in sorted(refused)
+        )
+        return partitions, lost
+
+    def _is_deleted(self, topic_id: UUID, before: ShardState) -> bool:
+        entry = None if self._catalog is None else self._catalog.entries.get(topic_id)
+        return topic_id in before.dropped_topics or (entry is not None and entry.is_deleted)
+
+    def _present(self, known: TieredPartition) -> list[LiveSlice]:
+        return [live for live in known.slices if live.gap is not None or live.object_name in self._listed]
+
+    def _state(
+        self,
+        before: ShardState,
+        partitions: Mapping[TopicIdPartition, TieredPartition],
+        refs: Mapping[str, ObjectRef],
+        new_seq: int,
+    ) -> ShardState:
+        objects = live_objects(before.objects, partitions, refs, new_seq, self._now_ms)
+        dropped = before.dropped_objects.evolve()
+        for name, live in before.objects.items():
+            if name not in objects and name in self._listed:
+                dropped[name] = DroppedObject(
+                    name=name,
+                    size_bytes=live.ref.size_bytes,
+                    seq=new_seq,
+                    time_ms=self._now_ms,
+                    brought_seq=live.seq,
+                )
+        seen_seq = 0 if self._catalog is None else self._catalog.seq
+        state = dataclasses.replace(
+            before,
+            seq=new_seq,
+            uuid=self._actor.ids.uuid(),
+            time_ms=self._now_ms,
+            orphan_horizon_seq=new_seq,
+            catalog_seq=max(before.catalog_seq, seen_seq),
+            checkpoint=None,
+            history=None,
+            partitions=PersistentMap((tip, partition.row) for tip, partition in partitions.items()),
+            objects=PersistentMap(objects.items()),
+            dropped_objects=dropped.finish(),
+        )
+        return shard_detached(state)
+
+    def _report(self, before: ShardState, state: ShardState, lost: Sequence[LostOffsets]) -> RebuildReport:
+        unused = [
+            info
+            for name, info in self._listed.items()
+            if name not in state.objects and name not in state.dropped_objects
+        ]
+        return RebuildReport(
+            log=f"shard {self._log.layout.shard}",
+            known_seq=before.seq,
+            new_seq=state.seq,
+            topic_count=len({tip.topic_id for tip in state.partitions}),
+            partition_count=len(state.partitions),
+            slice_count=sum(row.slice_count for row in state.partitions.values()),
+            live_object_count=len(state.objects),
+            live_bytes=sum(live.live_bytes for live in state.objects.values()),
+            added_object_count=sum(name not in before.objects for name in state.objects),
+            unused_object_count=len(unused),
+            unused_bytes=sum(info.size for info in unused),
+            lost=tuple(lost),
+            warnings=(*self._log.problems, *self._warnings, *self._topic_warnings(state)),
+        )
+
+    def _topic_warnings(self, state: ShardState) -> Iterator[str]:
+        """Partitions that the catalog does not know, or contradicts."""
+        if self._catalog is None:
+            return
+        counts: dict[UUID, int] = {}
+        for tip in state.partitions:
+            counts[tip.topic_id] = max(counts.get(tip.topic_id, 0), tip.partition + 1)
+        for topic_id, count in sorted(counts.items()):
+            entry = self._catalog.entries.get(topic_id)
+            if entry is None:
+                yield f"the catalog does not know topic {topic_id}; its slices are kept, but cannot be read"
+            elif entry.partition_count < count:
+                yield (
+                    f"topic {entry.name} has {count} partitions here and {entry.partition_count} in the"
+                    " catalog; add partitions to it"
+                )
+
+
+def live_objects(
+    known: Mapping[str, LiveObject],
+    partitions: Mapping[TopicIdPartition, TieredPartition],
+    refs: Mapping[str, ObjectRef],
+    new_seq: int,
+    new_ms: int,
+) -> dict[str, LiveObject]:
+    """The objects of the partitions' slices. Those that are not known get `new_seq` as their commit and
+    `new_ms` as the time of their upload: they are no older than they may be."""
+    counts: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
+    for partition in partitions.values():
+        for live in partition.slices:
+            if live.gap is None:
+                counts[live.object_name] += 1
+                sizes[live.object_name] += live.entry.data_bytes
+    return {
+        name: known[name]._replace(live_slices=count, live_bytes=sizes[name])
+        if name in known
+        else LiveObject(refs[name], new_seq, count, sizes[name], new_ms)
+        for name, count in counts.items()
+    }
+
+
+def _uploads_of(found: Iterable[FoundObject]) -> dict[TopicIdPartition, list[Upload]]:
+    uploads: dict[TopicIdPartition, list[Upload]] = defaultdict(list)
+    for one in found:
+        if one.header.kind is ObjectKind.UPLOAD:
+            for entry in one.entries:
+                if entry.base_offset < entry.end_offset:
+                    uploads[entry.topic_id_partition].append(Upload(one.ref.name, one.header.epoch, entry))
+    return uploads
+
+
+def outputs_of(found: Iterable[FoundObject]) -> dict[TopicIdPartition, list[Output]]:
+    """The outputs of all jobs by partition, each behind those that it was made from."""
+    jobs: dict[tuple[str, ...], list[FoundObject]] = defaultdict(list)
+    for one in found:
+        if one.header.kind is ObjectKind.REPLACEMENT:
+            jobs[one.header.inputs].append(one)
+    generations = _generations(jobs)
+    proven = {name for inputs in jobs for name in inputs}
+
+    def order(inputs: tuple[str, ...]) -> tuple[int, bool, str]:
+        names = [one.ref.name for one in jobs[inputs]]
+        return generations[inputs], proven.isdisjoint(names), min(names)
+
+    outputs: dict[TopicIdPartition, list[Output]] = defaultdict(list)
+    for inputs in sorted(jobs, key=order):
+        slices: dict[TopicIdPartition, list[LiveSlice]] = defaultdict(list)
+        for one in jobs[inputs]:
+            for entry in one.entries:
+                if entry.base_offset < entry.end_offset:
+                    live = LiveSlice(one.ref.name, entry.base_offset, entry.end_offset, entry)
+                    slices[entry.topic_id_partition].append(live)
+        for tip, of_job in slices.items():
+            outputs[tip].append(Output(_chain(of_job), frozenset(inputs)))
+    return outputs
+
+
+def _generations(jobs: Mapping[tuple[str, ...], Sequence[FoundObject]]) -> dict[tuple[str, ...], int]:
+    """The number of jobs that stand behind each job: 0 for one that has read uploads only."""
+    makers = {one.ref.name: inputs for inputs, made in jobs.items() for one in made}
+    generations: dict[tuple[str, ...], int] = {}
+    # An input was committed before its job put anything, so births never fall along a chain.
+    for inputs in sorted(jobs, key=lambda one: min(made.ref.name for made in jobs[one])):
+        _generation(inputs, makers, generations)
+    return generations
+
+
+def _generation(
+    inputs: tuple[str, ...],
+    makers: Mapping[str, tuple[str, ...]],
+    generations: dict[tuple[str, ...], int],
+) -> int:
+    if inputs not in generations:
+        generations[inputs] = 0  # also ends a circle, which only a forged header can make
+        before = [_generation(makers[name], makers, generations) for name in inputs if name in makers]
+        generations[inputs] = 1 + max(before) if before else 0
+    return generations[inputs]
+
+
+def _chain(slices: Sequence[LiveSlice]) -> tuple[LiveSlice, ...]:
+    """One slice for each offset: a job that was repeated has made two."""
+    chain: list[LiveSlice] = []
+    for live in sorted(slices, key=lambda one: (one.base_offset, -one.end_offset)):
+        if not chain or live.base_offset >= chain[-1].end_offset:
+            chain.append(live)
+    return tuple(chain)

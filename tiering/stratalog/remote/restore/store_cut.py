@@ -1,0 +1,129 @@
+"""The state of a whole store at one moment: of the catalog and of every shard, by checkpoints and history.
+
+The logs of a store commit independently of each other, so the moment is a time: each log is taken up to its
+newest commit by then. A commit of one log stands for its time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.shard.metadata_log import ShardMachine
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.restore.partition_tiling import LostOffsets
+from stratalog.remote.restore.shard_replay import Replayed, ShardReplay
+from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
+
+
+class Until(NamedTuple):
+    """The end of what is restored: a time, or a commit of one log. Without either it is now."""
+
+    time_ms: int | None = None
+    """Milliseconds since 1970, by the clocks of the writers."""
+    seq: int | None = None
+    shard: int | None = None
+    """The shard of the commit; None for the catalog."""
+
+
+class StoreCut(NamedTuple):
+    """The states of a store's logs at one moment. Immutable."""
+
+    catalog: CatalogState
+    shards: tuple[ShardState, ...]
+    """The shards, by number."""
+    lost: tuple[LostOffsets, ...]
+    """Offsets that were live then and whose objects are gone; gaps stand for them in the states."""
+    gone: tuple[str, ...]
+    """Objects that are gone and were live then; nothing else tells of their slices."""
+    next_producer_id: int
+    """The one of the newest catalog: ids below may be in records of the cut."""
+    problems: tuple[str, ...]
+    """Damaged files that were passed over; a text for people each."""
+
+
+class StoreCutter:
+    """Cuts a store at a moment, without a change of it. Not thread-safe: one command uses it."""
+
+    def __init__(self, store: ObjectStore, identity: StoreIdentity) -> None:
+        self._catalog = StoredLog(store, StoreLayout(None), CatalogMachine())
+        self._shards = [
+            StoredLog(
+                store, StoreLayout(shard), ShardMachine(partial(read_directory, store, StoreLayout(shard)))
+            )
+            for shard in range(identity.shard_count)
+        ]
+
+    def cut(self, until: Until) -> StoreCut:
+        """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
+        there any more, StoreCorruptError if a head is lost, StoreError.
+        """
+        logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
+        heads = [_head_of(log) for log in logs]
+        time_ms, position = until.time_ms, 0
+        if until.seq is not None:
+            position = 0 if until.shard is None else until.shard + 1
+            if position >= len(logs):
+                raise PreconditionFailedError(
+                    "there is no such shard; name one of this store's", shard=until.shard
+                )
+            time_ms = _time_of(logs[position], heads[position], until.seq)
+        seqs = [
+            head.seq if time_ms is None else log.seq_at(head, time_ms)
+            for log, head in zip(logs, heads, strict=True)
+        ]
+        if until.seq is not None:
+            seqs[position] = until.seq
+        replayed = [
+            _shard_at(log, head, seq)
+            for log, head, seq in zip(self._shards, heads[1:], seqs[1:], strict=True)
+        ]
+        newest = self._catalog.state_at(heads[0], heads[0].seq)
+        return StoreCut(
+            catalog=self._catalog.state_at(heads[0], seqs[0]),
+            shards=tuple(one.state for one in replayed),
+            lost=tuple(lost for one in replayed for lost in one.lost),
+            gone=tuple(name for one in replayed for name in one.gone),
+            next_producer_id=newest.next_producer_id,
+            problems=tuple(problem for log in logs for problem in log.problems),
+        )
+
+
+def _head_of(log: StoredLog[Any]) -> Head:
+    head = log.head()
+    if head is None:
+        raise StoreCorruptError(
+            "a head is lost; rebuild it first, with `stratalog tier rebuild-head`", key=log.layout.head_key
+        )
+    return head
+
+
+def _shard_at(log: StoredLog[ShardState], head: Head, seq: int) -> Replayed:
+    """The shard after a commit; without the objects that are gone, where one of them is needed."""
+    try:
+        return Replayed(log.state_at(head, seq), (), ())
+    except ObjectNotFoundError:
+        state = log.checkpoint_before(head, seq)
+        replay = ShardReplay(state, partial(read_directory, log.store, log.layout))
+        for commit in log.commits_between(head, state.seq, seq):
+            replay.apply(commit)
+        return replay.finish()
+
+
+def _time_of(log: StoredLog[Any], head: Head, seq: int) -> int:
+    commit = log.commits(seq - 1, seq, head).get(seq)
+    if commit is None:
+        raise PreconditionFailedError(
+            "that commit is neither in the head nor in the history; choose another one",
+            log=log.layout.prefix,
+            commit=seq,
+            newest_commit=head.seq,
+        )
+    return commit.time_ms

@@ -1,0 +1,257 @@
+"""Restores an earlier state of a store as a new store, under another URL. The old one is only read.
+
+1. Every object that is live at the cut is copied, unless an earlier attempt has done so.
+2. Checkpoint and head of every shard follow, then those of the catalog.
+3. The identity of the new store comes last. Before that nothing takes the target for a store, so a restore
+   that was interrupted is repeated, and one that was not finished serves no server.
+
+The id of the new store follows from the old id, the target and the cut: a repeated attempt goes on with its
+own files, and a restore of another cut refuses them. Data directories are bound to the id of their store, so
+a server starts on the new store with a new data directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID, uuid5
+
+from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, ObjectStore
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
+from stratalog.remote.metadata.head.document_ref import DroppedObject
+from stratalog.remote.metadata.head.head_actions import Action
+from stratalog.remote.metadata.head.head_log import StateMachine, StoreActor
+from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.metadata_log import ShardMachine
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_detached
+from stratalog.remote.metadata.shard.shard_judge import judge_claim
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.restore.new_head import Beginning, put_new_head
+from stratalog.remote.restore.partition_tiling import LostOffsets, closed
+from stratalog.remote.restore.shard_rebuild import live_objects
+from stratalog.remote.restore.store_cut import StoreCut
+from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import IDENTITY_KEY, StoreLayout, is_probe
+
+S = TypeVar("S", bound=HeadState)
+
+OWNER = "stratalog tier restore"
+"""The owner that the head of a restored shard names until a server claims it."""
+_COPY_BYTES = 8 << 20
+
+
+class RestoredPartition(NamedTuple):
+    """A partition at the cut."""
+
+    topic: str
+    """Its name; the id where the catalog does not know it."""
+    partition: int
+    log_start_offset: int
+    tiered_end_offset: int
+    size_bytes: int
+
+
+class RestorePlan(NamedTuple):
+    """The objects and partitions that a restore copies. Nothing is written yet. Immutable."""
+
+    catalog_seq: int
+    shard_seqs: tuple[int, ...]
+    time_ms: int
+    """The time of the newest of these commits."""
+    object_count: int
+    object_bytes: int
+    partitions: tuple[RestoredPartition, ...]
+    lost: tuple[LostOffsets, ...]
+    """Offsets whose objects are no longer there."""
+    gone: tuple[str, ...]
+    """Objects that are no longer there; nothing else tells which offsets they had at the end of a
+    partition."""
+    problems: tuple[str, ...]
+
+
+class StoreRestore:
+    """Restores one cut. Not thread-safe: one command uses it."""
+
+    def __init__(self, source: ObjectStore, identity: StoreIdentity, cut: StoreCut, now_ms: int) -> None:
+        """`now_ms`: the time by the clock of the target."""
+        self._source = source
+        self._identity = identity
+        self._cut = cut
+        self._now_ms = now_ms
+        self._lost = [*cut.lost]
+        self._shards = [self._present(shard, state) for shard, state in enumerate(cut.shards)]
+
+    def plan(self) -> RestorePlan:
+        """The objects that would be copied, and those that are no longer there."""
+        live = [one for state in self._shards for one in state.objects.values()]
+        states: tuple[HeadState, ...] = (self._cut.catalog, *self._cut.shards)
+        return RestorePlan(
+            catalog_seq=self._cut.catalog.seq,
+            shard_seqs=tuple(state.seq for state in self._cut.shards),
+            time_ms=max(state.time_ms for state in states),
+            object_count=len(live),
+            object_bytes=sum(one.ref.size_bytes for one in live),
+            partitions=tuple(sorted(self._partitions())),
+            lost=tuple(self._lost),
+            gone=self._cut.gone,
+            problems=self._cut.problems,
+        )
+
+    def identity_for(self, target: ObjectStore) -> StoreIdentity:
+        """The identity of the new store."""
+        name = f"{target.url} {self._cut.catalog.seq} {[state.seq for state in self._cut.shards]}"
+        return StoreIdentity(uuid5(self._identity.store_id, name), self._identity.shard_count)
+
+    def write(
+        self, actor: StoreActor, on_object: Callable[[int], None], *, accepts_loss: bool = False
+    ) -> None:
+        """Make the new store; calls `on_object` with the size of each object that is there.
+
+        `actor` has the identity of `identity_for`. Raises PreconditionFailedError if the target has files of
+        something else, or if offsets are lost, unless it `accepts_loss`, StoreError. A call that failed may
+        be repeated.
+        """
+        if (self._lost or self._cut.gone) and not accepts_loss:
+            raise PreconditionFailedError(
+                "objects of that moment are gone; choose a later one, or accept gaps in their place",
+                partitions=len({one.partition for one in self._lost}),
+                offsets=sum(one.end_offset - one.base_offset for one in self._lost),
+                objects=",".join(self._cut.gone[:10]) or "none",
+            )
+        target = actor.store
+        there = self._require_own(target, actor.identity.store_id)
+        for key, size_bytes in self._keys():
+            if there.get(key) != size_bytes:
+                self._copy(target, key, size_bytes)
+            on_object(size_bytes)
+        for shard, state in enumerate(self._shards):
+            layout = StoreLayout(shard)
+            machine = ShardMachine(partial(read_directory, target, layout))
+            claim = judge_claim(state, OWNER, actor.ids.uuid(), 0, "").actions
+            _put_head(actor, layout, machine, self._begun(state), claim)
+        _put_head(actor, StoreLayout(None), CatalogMachine(), self._catalog(), ())
+        with contextlib.suppress(PreconditionFailedError):
+            target.put(IDENTITY_KEY, actor.identity.encode(), if_absent=True)
+        if target.get(IDENTITY_KEY).data != actor.identity.encode():
+            raise PreconditionFailedError("another store was made there meanwhile", store=target.url)
+
+    def _present(self, shard: int, state: ShardState) -> ShardState:
+        """The state without the objects that are gone; gaps take their place."""
+        prefix = StoreLayout(shard).data_prefix
+        listed = {info.key.removeprefix(prefix): info.size for info in self._source.list(prefix)}
+        gone = {name for name, one in state.objects.items() if listed.get(name) != one.ref.size_bytes}
+        if not gone:
+            return state
+        partitions: dict[TopicIdPartition, TieredPartition] = {}
+        for tip in state.partitions:
+            partition = state.partition(tip)
+            tiles = [live for live in partition.slices if live.object_name not in gone]
+            if len(tiles) == len(partition.slices):
+                partitions[tip] = partition
+                continue
+            tiling = closed(tip, partition, tiles, self._now_ms)
+            partitions[tip] = tiling.partition
+            self._lost += tiling.lost
+        present = dataclasses.replace(
+            state,
+            partitions=PersistentMap((tip, partition.row) for tip, partition in partitions.items()),
+            objects=PersistentMap(
+                live_objects(state.objects, partitions, {}, state.seq, self._now_ms).items()
+            ),
+        )
+        return shard_detached(present)
+
+    def _partitions(self) -> Iterator[RestoredPartition]:
+        for state in self._shards:
+            for tip, partition in state.partitions.items():
+                entry = self._cut.catalog.entries.get(tip.topic_id)
+                yield RestoredPartition(
+                    topic=str(tip.topic_id) if entry is None else entry.name,
+                    partition=tip.partition,
+                    log_start_offset=partition.log_start_offset,
+                    tiered_end_offset=partition.tiered_end_offset,
+                    size_bytes=partition.tiered_bytes,
+                )
+
+    def _keys(self) -> Iterator[tuple[str, int]]:
+        """Keys and sizes of the objects to copy."""
+        for shard, state in enumerate(self._shards):
+            for name, live in sorted(state.objects.items()):
+                yield StoreLayout(shard).data_key(name), live.ref.size_bytes
+
+    def _require_own(self, target: ObjectStore, store_id: UUID) -> Mapping[str, int]:
+        """The files of the target by key. Raises PreconditionFailedError unless it is empty, or an earlier
+        attempt has made them."""
+        there = {info.key: info.size for info in target.list("") if not is_probe(info.key)}
+        planned = {key for key, _ in self._keys()}
+        metadata = tuple(
+            StoreLayout(shard).prefix + folder
+            for shard in (None, *range(self._identity.shard_count))
+            for folder in ("checkpoints/", "pages/", "head")
+        )
+        known = (*metadata, IDENTITY_KEY)
+        foreign = [key for key in there if key not in planned and not key.startswith(known)]
+        if IDENTITY_KEY in there and StoreIdentity.open(target).store_id != store_id:
+            foreign.append(IDENTITY_KEY)
+        if foreign:
+            raise _foreign(target, foreign[0])
+        return there
+
+    def _copy(self, target: ObjectStore, key: str, size_bytes: int) -> None:
+        with contextlib.closing(self._source.open_range(key, 0, size_bytes)) as stream:
+            parts = iter(lambda: stream.read(_COPY_BYTES), b"")
+            target.put_parts(key, parts, part_bytes=DEFAULT_PART_BYTES)
+
+    def _begun(self, state: ShardState) -> ShardState:
+        return dataclasses.replace(state, **_first_fields(state, self._now_ms))
+
+    def _catalog(self) -> CatalogState:
+        """The catalog, with a number that no shard has seen a later one of."""
+        catalog = self._cut.catalog
+        seq = max((catalog.seq, *(state.catalog_seq for state in self._shards)))
+        catalog = dataclasses.replace(catalog, seq=seq, next_producer_id=self._cut.next_producer_id)
+        return dataclasses.replace(catalog, **_first_fields(catalog, self._now_ms))
+
+
+def _first_fields(state: HeadState, now_ms: int) -> dict[str, Any]:
+    """The bookkeeping of a log that begins with this state."""
+    return {
+        "time_ms": now_ms,
+        "orphan_horizon_seq": state.seq,
+        "checkpoint": None,
+        "history": None,
+        "history_start_seq": max(state.seq, 1),
+        "pins": (),
+        "dropped_objects": PersistentMap[str, DroppedObject](),
+    }
+
+
+def _put_head(
+    actor: StoreActor, layout: StoreLayout, machine: StateMachine[S], state: S, actions: Sequence[Action]
+) -> None:
+    """Put the head of a log, unless an earlier attempt has. A log without a commit gets its head from the
+    server."""
+    if state.uuid is None:
+        return
+    there = StoredLog(actor.store, layout, machine).head()
+    if there is None:
+        put_new_head(actor, layout, machine, state, Beginning(actions=actions))
+    elif there.store_id != actor.identity.store_id:
+        raise _foreign(actor.store, layout.head_key)
+
+
+def _foreign(target: ObjectStore, key: str) -> PreconditionFailedError:
+    return PreconditionFailedError(
+        "the target has files that this restore has not written; choose an empty one",
+        store=target.url,
+        key=key,
+    )

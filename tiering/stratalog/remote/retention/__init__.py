@@ -1,0 +1,1 @@
+"""Retention over all tiers: the rules, and the moves of log starts."""
