@@ -83,7 +83,7 @@ class World(TieredSite):
 
     @property
     def slices(self) -> Sequence[LiveSlice]:
-        return self.logs.metadata.refresh().partition(self.tip).slices
+        return tuple(self.logs.metadata.refresh().partition(self.tip).slices)
 
     @property
     def start_offset(self) -> int:
