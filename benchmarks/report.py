@@ -60,6 +60,11 @@ def promised(work: str, unit: str, ours: float, at_least: float) -> Row:
     return Row(work=work, unit=unit, ours=ours, reference=at_least, target=1.0)
 
 
+def promised_cost(work: str, unit: str, ours: float, at_most: float) -> Row:
+    """A row whose target is a cost as it is, not a ratio to something that was measured."""
+    return Row(work=work, unit=unit, ours=ours, reference=at_most, target=1.0, is_cost=True)
+
+
 HEADING = f"{'work':<44} {'ours':>14} {'reference':>14} {'':<10} {'ratio':>6} {'target':>6} met"
 
 

@@ -21,6 +21,7 @@ from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation, no_faults
 from tests.support.logs.crash_sweep import CrashSweep, Death
+from tests.support.tiered.shard_states import partitions_in
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -84,7 +85,7 @@ def check_whole(backlog: Backlog, logs: TieredLogs) -> None:
     report = logs.upload()
     assert not report.failed
     assert not report.refused
-    [partition] = logs.metadata.state().partitions.values()
+    [partition] = partitions_in(logs.metadata.state()).values()
     partition.check()
     lost = [(live.base_offset, live.end_offset) for live in partition.slices if live.gap is not None]
     assert lost == ([(TIERED, begin)] if begin > TIERED else [])

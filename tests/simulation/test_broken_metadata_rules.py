@@ -18,11 +18,12 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import AddGap
 from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanSweep
 from stratalog.testing.store_faults import no_faults
 from tests.support.simulation import metadata_actors as actors

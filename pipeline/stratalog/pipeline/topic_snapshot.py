@@ -27,9 +27,10 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
@@ -99,7 +100,7 @@ def _spans(
     layout = StoreLayout(shard)
     is_committed = isolation is IsolationLevel.READ_COMMITTED
     for partition in partitions:
-        known = state.partitions.get(partition)
+        known = state.known_partition(partition)
         if known is None:
             continue
         readable_end_offset = known.stable_end_offset if is_committed else known.tiered_end_offset
@@ -127,5 +128,5 @@ def _deciding(
     return tuple(
         live
         for live in partition.deciding_slices(first_offset, end_offset)
-        if live is own or live.has_markers
+        if live.base_offset == own.base_offset or live.has_markers
     )

@@ -54,6 +54,7 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -105,6 +106,7 @@ from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
+from stratalog.server.worker_pools import run_together
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +236,8 @@ class StorageEngineBuilder:
         (in use, bound to another store, or not readable), StoreError, and InvalidConfigError if this version
         refuses the configuration in the catalog.
 
-        `opening` returns the executor for a log directory and a number of threads, which open its logs.
+        `opening` returns the executor for a log directory and a number of threads, which open its logs; and
+        one for the requests of the metadata.
         `on_all_failed` is called, under any lock, when the last log directory goes offline; `on_logs` with
         the log manager, before it opens a log.
         """
@@ -269,7 +272,8 @@ class StorageEngineBuilder:
         identity = self._open_identity(logs)
         if not self._settings.read_only:
             require_conditional_writes(self._store, self._ids)
-        catalog, shards = self._open_metadata(logs, identity)
+        threads = opening("metadata", self._settings.metadata_thread_count)
+        catalog, shards = self._open_metadata(logs, identity, threads)
         static, limit = self._settings.config, self._settings.max_request_bytes
         runtime = RuntimeConfig(catalog, logs, static, limit)
         logs.directories.bind_store(str(identity.store_id))
@@ -362,9 +366,11 @@ class StorageEngineBuilder:
             ForeignShard(metadata) for metadata in shards if own_shards and metadata.shard not in own_shards
         ]
 
-    def _open_metadata(self, logs: LogManager, identity: StoreIdentity) -> tuple[Catalog, list[MetadataLog]]:
-        """Open the catalog and the metadata logs of the shards. Raises DataDirectoryError, StoreError, and
-        InvalidConfigError if a shard to own is not there."""
+    def _open_metadata(
+        self, logs: LogManager, identity: StoreIdentity, threads: Executor
+    ) -> tuple[Catalog, list[MetadataLog]]:
+        """Open the catalog and the metadata logs of the shards, which use `threads` for requests. Raises
+        DataDirectoryError, StoreError, and InvalidConfigError if a shard to own is not there."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
         actor = StoreActor(
@@ -374,6 +380,7 @@ class StorageEngineBuilder:
             ids=self._ids,
             identity=identity,
             writer=writer,
+            loader=PageLoader(self._settings.metadata_cache_bytes, partial(run_together, threads)),
         )
         self._require_own_shards(identity)
         catalog = Catalog.open(actor, witness=witness.of_catalog)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -46,8 +46,8 @@ class WorkerPools:
         self._cold_count = 0
 
     def opening(self, directory: str, thread_count: int) -> Executor:
-        """The threads that open the logs of this log directory, so that no disk waits for another; the first
-        call sets their number. Any thread may call."""
+        """The threads that open the logs of this log directory, so that no disk waits for another, or those
+        for the requests of the `metadata`; the first call sets their number. Any thread may call."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:
@@ -99,6 +99,18 @@ class WorkerPools:
         # Retrieve the failure of a cancelled call, or asyncio logs a warning.
         if not future.cancelled():
             future.exception()
+
+
+def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
+    """Run functions on threads, and wait for all of them; their results in order. Raises the first error.
+
+    Not for a function that runs on the same threads.
+    """
+    if len(functions) == 1:
+        return [functions[0]()]
+    futures = [threads.submit(function) for function in functions]
+    wait(futures)
+    return [future.result() for future in futures]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.tiered.shard_states import partitions_in
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
 DAY_MS = 24 * 3_600_000
@@ -137,7 +138,7 @@ def parts_of_slice(bench: ServiceBench, object_name: str) -> list[range]:
     [shard] = bench.server.engine.tier.shards
     state = shard.metadata.state()
     [live] = [
-        one for part in state.partitions.values() for one in part.slices if one.object_name == object_name
+        one for part in partitions_in(state).values() for one in part.slices if one.object_name == object_name
     ]
     ref, entry, stream = state.objects[object_name].ref, live.entry, live.entry.key_stream
     assert stream is not None

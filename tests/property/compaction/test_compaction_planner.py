@@ -22,13 +22,16 @@ from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, P
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import Gap, GapReason, LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 from tests.support.tiered.sample_entry import sample_entry
+from tests.support.tiered.shard_states import row_of
 
 NOW_MS = 1_000_000
 DELETE_RETENTION_MS = 1_000
@@ -87,7 +90,7 @@ class Shard:
 
     def __init__(self) -> None:
         self.seq = 0
-        self.partitions: dict[TopicIdPartition, TieredPartition] = {}
+        self.partitions: dict[TopicIdPartition, PartitionRow] = {}
         self.refs: dict[str, ObjectRef] = {}
         self.object_seqs: dict[str, int] = {}
 
@@ -110,8 +113,8 @@ class Shard:
     def state(self) -> ShardState:
         counts: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
-        for partition in self.partitions.values():
-            for live in partition.slices:
+        for row in self.partitions.values():
+            for live in slices_of(row):
                 if live.gap is None:
                     counts[live.object_name] += 1
                     sizes[live.object_name] += live.entry.data_bytes
@@ -123,6 +126,7 @@ class Shard:
             seq=self.seq,
             partitions=PersistentMap(self.partitions.items()),
             objects=PersistentMap(objects.items()),
+            unfolded_slices=sum(row.slice_count for row in self.partitions.values()),
         )
 
     def commit(self, job: CompactionJob) -> None:
@@ -146,8 +150,9 @@ class Shard:
         """Replace a part of a run by one slice. The parts of a run come in order."""
         tip = run.topic_id_partition
         before = self.partitions[tip]
-        first = before.slices.index(run.slices[0])
-        assert before.slices[first : first + len(run.slices)] == run.slices, "inputs are live, in a row"
+        old = slices_of(before)
+        first = old.index(run.slices[0])
+        assert old[first : first + len(run.slices)] == run.slices, "inputs are live, in a row"
         tombstone_count, horizon_ms = tombstones_after(run)
         entry = entry_of(
             run.topic,
@@ -161,10 +166,20 @@ class Shard:
             max_timestamp=max(live.entry.max_timestamp for live in run.slices),
         )
         output = LiveSlice(name, run.base_offset, run.end_offset, entry)
-        slices = (*before.slices[:first], output, *before.slices[first + len(run.slices) :])
+        slices = (*old[:first], output, *old[first + len(run.slices) :])
         is_covering = run.mode is RunMode.COMPACT and run.covers
         upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
-        self.partitions[tip] = before._replace(slices=slices, compacted_upto=upto)
+        self.partitions[tip] = row_of(slices)._replace(
+            log_start_offset=before.log_start_offset,
+            stable_end_offset=before.stable_end_offset,
+            end_mark=before.end_mark,
+            compacted_upto=upto,
+        )
+
+
+def slices_of(row: PartitionRow) -> tuple[LiveSlice, ...]:
+    """The slices of a row that has all of them in memory."""
+    return tuple(TieredPartition(TopicIdPartition(UUID(int=0), 0), row).slices)
 
 
 def output_bytes(run: PartitionRun) -> int:
@@ -219,7 +234,7 @@ def random_shard(random: Random, topics: Topics) -> Shard:
                 has_markers=size_bytes > 0 and random.random() < 0.03,
             )
             position += size_bytes
-            before = shard.partitions.get(tip, TieredPartition())
+            before = shard.partitions.get(tip, PartitionRow())
             after = before.with_slice(LiveSlice(name, base, end, entry))
             if random.random() < 0.1:
                 ends[tip] = end + random.randrange(1, 5)
@@ -228,8 +243,9 @@ def random_shard(random: Random, topics: Topics) -> Shard:
             shard.partitions[tip] = after
     for tip, partition in shard.partitions.items():
         start = random.choice((0, 0, random.randrange(partition.tiered_end_offset + 1)))
-        upto = random.choice((0, partition.slices[random.randrange(len(partition.slices))].end_offset))
-        shard.partitions[tip] = partition._replace(compacted_upto=upto).with_log_start(start)
+        upto = random.choice((0, partition.pieces[random.randrange(len(partition.pieces))].end_offset))
+        compacted = TieredPartition(tip, partition._replace(compacted_upto=upto))
+        shard.partitions[tip] = compacted.with_log_start(start).row
     return shard
 
 
@@ -260,10 +276,11 @@ def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSet
     job.check()
     assert len(job.inputs) <= settings.max_inputs_per_job
     for run in job.runs:
-        partition = state.partitions[run.topic_id_partition]
-        first = partition.slices.index(run.slices[0])
-        assert partition.slices[first : first + len(run.slices)] == run.slices
-        assert run.covers == all(live.gap is not None for live in partition.slices[:first])
+        partition = state.partition(run.topic_id_partition)
+        slices = tuple(partition.slices)
+        first = slices.index(run.slices[0])
+        assert slices[first : first + len(run.slices)] == run.slices
+        assert run.covers == all(live.gap is not None for live in slices[:first])
         assert all(live.gap is None for live in run.slices)
         is_full = len(job.inputs) == settings.max_inputs_per_job
         if run.mode is RunMode.CARRY or not is_full:
@@ -299,7 +316,7 @@ def test_plans_are_valid_and_come_to_an_end(seed: int) -> None:
     topics = random_topics(random)
     shard = random_shard(random, topics)
     settings = random_settings(random)
-    slice_count = sum(len(partition.slices) for partition in shard.partitions.values())
+    slice_count = sum(len(row.pieces) for row in shard.partitions.values())
     for _ in range(4 * slice_count + 10):
         state = shard.state()
         state.check()
@@ -321,7 +338,7 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
     """Where nothing more is planned, nothing is left that should have been."""
     for tip, partition in shard.partitions.items():
         policy = topics[tip.topic_id]
-        if not policy.is_compacted or not partition.slices:
+        if not policy.is_compacted or not partition.pieces:
             continue
         sections = [
             list(section)
@@ -343,11 +360,11 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             assert not live.entry.tombstone_count or horizon_ms is None or horizon_ms > NOW_MS
 
 
-def eligible_slices(policy: TopicPolicy, partition: TieredPartition) -> list[LiveSlice]:
+def eligible_slices(policy: TopicPolicy, partition: PartitionRow) -> list[LiveSlice]:
     """Slices that may be compacted: all up to the first slice that is too young or holds a transaction."""
     latest = NOW_MS - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else NOW_MS
     eligible: list[LiveSlice] = []
-    for live in partition.slices:
+    for live in slices_of(partition):
         if live.entry.marker_count or live.entry.max_timestamp > latest:
             break
         eligible.append(live)
@@ -377,7 +394,7 @@ def test_what_is_excluded_or_unknown_is_left_alone_and_reported(seed: int) -> No
     assert not moved & excluded.keys()
     assert not any(tip.topic_id == unknown for tip in moved)
     reported = {refusal.topic_id_partition for refusal in planned.refusals}
-    with_slices = {tip for tip, partition in shard.partitions.items() if partition.slices}
+    with_slices = {tip for tip, partition in shard.partitions.items() if partition.pieces}
     assert {tip for tip in with_slices if tip in excluded or tip.topic_id == unknown} <= reported
 
 
@@ -386,7 +403,7 @@ def uploads(
 ) -> Shard:
     shard = Shard()
     tip = TopicIdPartition(policy.topic_id, 0)
-    partition = TieredPartition()
+    partition = PartitionRow()
     for number, size_bytes in enumerate(sizes):
         name = shard.new_object(size_bytes)
         made = entry_of(
@@ -408,10 +425,10 @@ def test_a_clean_object_is_left_alone_until_a_horizon_has_passed() -> None:
     topics = {policy.topic_id: policy}
     shard = uploads(policy, [1_000], tombstone_count=1)
     tip = TopicIdPartition(policy.topic_id, 0)
-    (live,) = shard.partitions[tip].slices
+    (live,) = TieredPartition(tip, shard.partitions[tip]).slices
     entry = dataclasses.replace(live.entry, earliest_delete_horizon_ms=NOW_MS)
     shard.partitions[tip] = shard.partitions[tip]._replace(
-        compacted_upto=10, slices=(live._replace(entry=entry),)
+        compacted_upto=10, pieces=(live._replace(entry=entry),)
     )
     settings = CompactionSettings(spool_directory="/spool")
     assert not plan(shard.state(), topics, NOW_MS - 1, settings).jobs
@@ -461,11 +478,11 @@ def dated(policy: TopicPolicy, times_ms: list[int]) -> Shard:
     shard = uploads(policy, [1_000] * len(times_ms))
     tip = TopicIdPartition(policy.topic_id, 0)
     partition = shard.partitions[tip]
-    shard.partitions[tip] = partition._replace(
-        slices=tuple(
+    shard.partitions[tip] = row_of(
+        [
             live._replace(entry=dataclasses.replace(live.entry, min_timestamp=time_ms, max_timestamp=time_ms))
-            for live, time_ms in zip(partition.slices, times_ms, strict=True)
-        )
+            for live, time_ms in zip(slices_of(partition), times_ms, strict=True)
+        ]
     )
     return shard
 
@@ -531,10 +548,10 @@ def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:
     name = shard.new_object(5_000)
     for tip, size_bytes, position in ((brief, 4_000, 0), (lasting, 1_000, 4_000)):
         entry = entry_of(policy, tip.partition, 0, 10, size_bytes, position=position)
-        shard.partitions[tip] = TieredPartition().with_slice(LiveSlice(name, 0, 10, entry))
+        shard.partitions[tip] = row_of([LiveSlice(name, 0, 10, entry)])
     settings = CompactionSettings(spool_directory="/spool")
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
-    shard.partitions[brief] = shard.partitions[brief].with_log_start(10)
+    shard.partitions[brief] = TieredPartition(brief, shard.partitions[brief]).with_log_start(10).row
     (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
     assert (job.reason, [run.topic_id_partition for run in job.runs]) == (JobReason.SPACE, [lasting])
     shard.commit(job)

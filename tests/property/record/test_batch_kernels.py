@@ -47,7 +47,7 @@ from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_key_kernels import hash_keys, sort_key_entries
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart

@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.restore.store_cut import StoreCutter, Until
 from stratalog.remote.restore.store_restore import RestorePlan, StoreRestore
 from stratalog.remote.store_identity import StoreIdentity
@@ -77,9 +78,13 @@ def test_what_was_collected_since_is_not_needed(seed: int) -> None:
     assert not plan.lost
     for tip in world.tips:
         partition = tiered.partition(tip)
-        assert partition == state.partition(tip)._replace(
-            compacted_upto=partition.compacted_upto, end_mark=partition.end_mark
+        row = state.partition(tip).row._replace(
+            compacted_upto=partition.compacted_upto,
+            end_mark=partition.end_mark,
+            newest_ms=partition.row.newest_ms,
+            pieces=tuple(state.partition(tip).slices),
         )
+        assert partition == TieredPartition(tip, row)
         assert partition.compacted_upto <= state.partition(tip).compacted_upto
 
 

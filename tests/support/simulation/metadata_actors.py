@@ -22,10 +22,10 @@ from stratalog.base.errors import (
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
+from stratalog.remote.metadata.shard.live_slice import GapReason, LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import GapReason, LiveSlice
 from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
 from tests.support.simulation.mock_objects import (

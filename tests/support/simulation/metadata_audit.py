@@ -16,19 +16,20 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.json_document import parse_json
-from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_actions import Fold
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, AddGap, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
-from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 from tests.support.simulation.mock_objects import MockRecord, MockSlice, latest_by_key, parse_mock_slices
+from tests.support.tiered.shard_states import partitions_in, stored_state
 
 
 class InvariantViolatedError(AssertionError):
@@ -90,8 +91,8 @@ class MetadataAudit:
             self.acknowledged <= numbers,
             f"acknowledged but not committed: {self.acknowledged - numbers}",
         )
-        for tip, partition in self.state.partitions.items():
-            self._check_readable(tip, partition)
+        for tip in self.state.partitions:
+            self._check_readable(tip, self.state.partition(tip))
         self._is_checked = True
 
     def directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
@@ -152,7 +153,8 @@ class MetadataAudit:
                 lost = action.base_offset, action.end_offset
                 self.gaps.setdefault(action.partition, set()).add(lost)
         try:
-            after = apply_commit(before, commit, self.directory)
+            # Not rebased on the checkpoint: this state has all slices in memory, whatever is folded.
+            after = apply_commit(before, commit, self.directory, self._folded_root(commit))
         except LogStoreError as error:
             raise InvariantViolatedError(f"commit {commit.seq} cannot be applied: {error}") from error
         _require(after.epoch >= before.epoch, "the epoch went back")
@@ -184,14 +186,20 @@ class MetadataAudit:
     def _check_checkpoint(self, head: Head) -> None:
         """A fold changes nothing: a fresh reader sees the same state."""
         assert head.checkpoint is not None, "the caller has one"
-        state = shard_from_parts(read_checkpoint(self._store, self._layout, head.checkpoint))
+        state = stored_state(self._store, self._layout, head.checkpoint)
         for commit in head.commits:
-            state = apply_commit(state, commit, self.directory)
-        _require(state.partitions == self.state.partitions, "a fold lost or changed slices")
+            state = apply_commit(state, commit, self.directory, self._folded_root(commit))
+        _require(partitions_in(state) == partitions_in(self.state), "a fold lost or changed slices")
         _require(state.objects == self.state.objects, "a fold lost or changed objects")
         _require(
             state.dropped_objects == self.state.dropped_objects, "a fold lost or changed what is dropped"
         )
+
+    def _folded_root(self, commit: Commit) -> CheckpointRoot | None:
+        for action in commit.actions:
+            if isinstance(action, Fold):
+                return read_root(self._store, self._layout, action.checkpoint)
+        return None
 
     def _needed_keys(self, head: Head) -> Iterator[str]:
         """Keys of the live objects, and of what the state can be built from: the checkpoint, and the objects

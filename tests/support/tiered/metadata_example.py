@@ -7,9 +7,9 @@ compare them byte for byte.
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
-from stratalog.remote.metadata.shard.tiered_partition import GapReason
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,

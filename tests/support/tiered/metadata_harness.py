@@ -13,9 +13,9 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
@@ -144,4 +144,4 @@ def ranges_of(log: MetadataLog, tip: TopicIdPartition) -> list[tuple[str, int, i
 
 def slices_of(log: MetadataLog, tip: TopicIdPartition) -> tuple[LiveSlice, ...]:
     """A partition's live slices."""
-    return log.state().partition(tip).slices
+    return tuple(log.state().partition(tip).slices)

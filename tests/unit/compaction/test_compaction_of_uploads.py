@@ -65,10 +65,19 @@ class World(TieredSite):
 
     def committed(self) -> dict[bytes | None, bytes | None]:
         """The last committed value of each key, from the object store."""
-        found = self.logs.reader.read(self.tip, 0, 1 << 20, Isolation.TXN_COMMITTED)
-        assert [one.producer_id for one in found.aborted_transactions] == [8], "which aborts all it does"
-        records = [record for record in decode_all(found.batches) if record.value != b"aborted"]
-        return {record.key: record.value for record in records}
+        offset, end_offset = 0, self.logs.metadata.state().partition(self.tip).tiered_end_offset
+        aborted: set[int] = set()
+        records: dict[bytes | None, bytes | None] = {}
+        while offset < end_offset:
+            found = self.logs.reader.read(self.tip, offset, 1 << 20, Isolation.TXN_COMMITTED)
+            assert found.next_offset > offset, "a read goes on, though it may return less than is there"
+            offset = found.next_offset
+            aborted |= {one.producer_id for one in found.aborted_transactions}
+            for record in decode_all(found.batches):
+                if record.value != b"aborted":
+                    records[record.key] = record.value
+        assert aborted == {8}, "which aborts all it does"
+        return records
 
 
 def test_the_producers_of_the_last_slice_are_those_of_the_output() -> None:

@@ -23,8 +23,8 @@ from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import TRANSACTIONAL_BIT
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
-from stratalog.remote.metadata.shard.tiered_partition import GapReason
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.tier_verification import TierVerification, VerificationReport
 from stratalog.objectstore.protocol import ObjectInfo
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.restore.metadata_scrub import FindingKind, partition_findings
 from tests.support.tiered.restore_world import RestoreWorld
 
@@ -106,8 +107,10 @@ def test_holes_overlaps_and_strangers_are_found_without_the_checks_of_the_state(
     partition = state.partition(tip)
     first, second = partition.slices[:2]
 
-    def found(slices: tuple[LiveSlice, ...], log_start_offset: int = 0) -> list[tuple[FindingKind, int, int]]:
-        changed = partition._replace(slices=slices, log_start_offset=log_start_offset)
+    def found(slices: Sequence[LiveSlice], log_start_offset: int = 0) -> list[tuple[FindingKind, int, int]]:
+        changed = partition.row._replace(
+            pieces=tuple(slices), slice_count=len(slices), log_start_offset=log_start_offset
+        )
         others = PersistentMap([(tip, changed)])
         one = dataclasses.replace(state, partitions=others)
         catalog = world.tiered.catalog.state()

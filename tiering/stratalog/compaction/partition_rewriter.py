@@ -28,7 +28,7 @@ from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_kernels import filter_batches
 from stratalog.record.native.kernels import copy_records
 from stratalog.record.records_summary import CopiedRecords
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs

@@ -39,9 +39,9 @@ from stratalog.record.native.batch_kernels import scan_batches
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
 from stratalog.remote.metadata.head.head_log import StateMachine
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ShardMachine
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.key_stream import verify_key_stream
 from stratalog.remote.objects.object_directory import read_directory, read_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -147,9 +147,9 @@ class TierVerification:
         state = self._metadata.state()
         slices: dict[str, list[LiveSlice]] = {}
         gaps: list[LiveSlice] = []
-        for tip, partition in state.partitions.items():
+        for tip in state.partitions:
             if topic_ids is None or tip.topic_id in topic_ids:
-                for live in partition.slices:
+                for live in state.partition(tip).slices:
                     if live.gap is not None:
                         gaps.append(live)
                         continue

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.record.keep_rules import new_horizon_ms
 from stratalog.record.native.batch_filter import BatchFilter
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 
 class TombstoneRule(NamedTuple):

@@ -64,7 +64,16 @@ def decode_document(
 
     Raises StoreCorruptError, or StoreNotUsableError if only newer software may read it.
     """
-    fields = parse_json(data, what)
+    return decode_fields(
+        stored_text(data, what), what, format_name=format_name, supported_version=supported_version
+    )
+
+
+def decode_fields(
+    text: str, what: str, *, format_name: str, supported_version: int = FORMAT_VERSION
+) -> JsonFields:
+    """Parse the text of a JSON object that names its format and versions. Raises as `decode_document`."""
+    fields = _parse_text(text, what)
     if fields.text("format") != format_name:
         raise fields.fault("format", format_name)
     version = fields.integer("read_version", minimum=1)
@@ -91,10 +100,24 @@ def require_writable(write_version: int, what: str, supported_version: int = FOR
 
 def parse_json(data: bytes, what: str) -> JsonFields:
     """The JSON object in stored bytes of any format. Raises StoreCorruptError."""
+    return _parse_text(stored_text(data, what), what)
+
+
+def stored_text(data: bytes, what: str) -> str:
+    """The text in stored bytes, which may be compressed. Raises StoreCorruptError."""
     if data[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
         data = _decompress(data, what)
     try:
-        value: object = json.loads(data.decode())
+        return data.decode()
+    except ValueError as error:
+        raise StoreCorruptError(
+            "this is not text; keep it and investigate", what=what, reason=error
+        ) from error
+
+
+def _parse_text(text: str, what: str) -> JsonFields:
+    try:
+        value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StoreCorruptError(
             "this is not JSON; keep it and investigate", what=what, reason=error

@@ -167,6 +167,15 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     " takes about twice as much memory.",
 )
 @environment_option(
+    "--metadata-cache",
+    "metadata_cache_mib",
+    type=MEMORY_MIB,
+    default=64,
+    metavar="MIB",
+    help="Memory for pages of the metadata: the live slices of tiered partitions, which are read from the"
+    " store when they are wanted.",
+)
+@environment_option(
     "--config-file",
     default="",
     metavar="FILE",
@@ -199,6 +208,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
     history_days: int,
     max_silence_s: int,
     max_request_memory_mib: int,
+    metadata_cache_mib: int,
     config_file: str,
     config: dict[str, str],
     log_level: str,
@@ -234,6 +244,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
             history_ms=history_days * 24 * 60 * 60 * 1000,
             max_silence_ms=max_silence_s * 1000,
             max_request_memory_bytes=max_request_memory_mib << 20,
+            metadata_cache_bytes=metadata_cache_mib << 20,
             config={**read_properties(config_file), **config} if config_file else config,
         )
         if read_only:

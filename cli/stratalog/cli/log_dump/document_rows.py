@@ -14,11 +14,11 @@ import zstandard
 
 from stratalog.base.errors import StoreError
 from stratalog.cli.log_dump.dump_rows import CorruptPlace, DumpItem, Row
-from stratalog.cli.log_dump.partial_json import read_partial_object
+from stratalog.cli.log_dump.partial_json import read_partial_lines, read_partial_object
 from stratalog.cli.record_json import JsonValue
 from stratalog.remote.json_document import MAX_TEXT_BYTES, JsonFields, decode_document
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
-from stratalog.remote.metadata.head.checkpoint_page import decode_page
+from stratalog.remote.metadata.head.checkpoint_page import PAGE_FORMAT, check_page
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import ActionTable
@@ -46,6 +46,8 @@ def dump_document(data: bytes, name: str, kind: DocumentKind | None = None) -> I
     lost, `kind` does."""
     text, fault = _text_of(data)
     found = read_partial_object(text)
+    if found.fields.get("format") == PAGE_FORMAT:
+        found = read_partial_lines(text, "rows")
     kind = KINDS.get(str(found.fields.get("format")), kind)
     if kind is None:
         yield CorruptPlace(None, "it does not say of which format it is", len(data))
@@ -127,8 +129,8 @@ def _verify_history(data: bytes, name: str, fields: _Fields) -> None:
     decoded.each("commits", lambda item, what: Commit.parse(JsonFields.of(item, what), _table(fields)))
 
 
-def _verify_page(data: bytes, name: str, fields: _Fields) -> None:
-    decode_page(data, name, str(fields.get("kind")))
+def _verify_page(data: bytes, name: str, _: _Fields) -> None:
+    check_page(data, name)
 
 
 def _verify_format(format_name: str) -> Callable[[bytes, str, _Fields], object]:

@@ -54,6 +54,24 @@ def read_partial_object(text: str) -> PartialObject:
     return PartialObject(fields, position or 0)
 
 
+def read_partial_lines(text: str, name: str) -> PartialObject:
+    """Read a text whose first line is an object and whose other lines are values each, up to the first fault.
+    The values become the field `name`."""
+    header, *lines = text.split("\n")
+    found = read_partial_object(header)
+    if found.fault_position is not None:
+        return found
+    items: list[JsonValue] = []
+    position = len(header) + 1
+    for line in lines:
+        try:
+            items.append(cast("JsonValue", json.loads(line)))
+        except (ValueError, RecursionError):
+            return PartialObject({**found.fields, name: items}, position)
+        position += len(line) + 1
+    return PartialObject({**found.fields, name: items}, None)
+
+
 def _items(text: str, position: int) -> tuple[list[JsonValue], int]:
     """The items of a list before its fault, none for another value, and the position of the fault."""
     items: list[JsonValue] = []

@@ -241,7 +241,8 @@ class TierManager:
     def fold_pass(self) -> PassOutcome:
         """Fold the heads that have outgrown their bounds. Raises StoreError."""
         logs = [tier.shard.metadata for tier in self._tiers if not tier.shard.is_fenced]
-        folded_count = sum(log.fold_if_needed() is not None for log in logs)
+        folds = [self._catalog.fold_if_needed(), *(log.fold_if_needed() for log in logs)]
+        folded_count = sum(seq is not None for seq in folds)
         states = [log.state() for log in logs]
         return PassOutcome(
             {"heads": folded_count}, backlog=Backlog(sum(state.seq - state.folded_seq for state in states))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.retention.retention_outlook import RetentionOutlook
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.retention.remote_retention import ExplainedPartition
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_outcome import PassOutcome
@@ -37,7 +38,7 @@ UNCONFIRMED = (
 
 class _Before(NamedTuple):
     log_start_offset: int
-    slices: tuple[LiveSlice, ...]
+    slices: Sequence[LiveSlice]
     segments: tuple[SegmentInfo, ...]
 
 
@@ -142,7 +143,7 @@ def _before(partition: HostedPartition) -> _Before:
 def _retained(partition: HostedPartition, before: _Before) -> RetainedPartition:
     start_offset = partition.log_start_offset
     local_start_offset = partition.log.local_log.segments.start_offset
-    slices = [live for live in before.slices if live.end_offset <= start_offset]
+    slices = list(takewhile(lambda live: live.end_offset <= start_offset, before.slices))
     segments = [one for one in before.segments if one.end_offset <= local_start_offset and one.size_bytes]
     return RetainedPartition(
         topic_partition=partition.topic_partition,

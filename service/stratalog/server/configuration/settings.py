@@ -139,8 +139,16 @@ class ServerSettings:
     history_ms: int = 30 * 24 * 60 * 60 * 1000
     """How long the metadata's commits stay in the history in the store."""
 
-    fold_ms: int = 30_000
-    """Period of the check whether a metadata head needs folding."""
+    fold_ms: int = 5_000
+    """Period of the check whether a metadata head needs folding. A commit waits for a fold only where a head
+    has outgrown its limits four times."""
+
+    metadata_cache_bytes: int = 64 * MIB
+    """Memory for pages of the metadata, over all shards: the live slices of tiered partitions. A page that is
+    not at hand costs one request."""
+
+    metadata_thread_count: int = 8
+    """Requests for parts of the metadata at once: at the start, and while a head is folded."""
 
     compaction_ms: int = 0
     """Period of compaction of tiered data; 0: only by `stratalog compaction run`."""

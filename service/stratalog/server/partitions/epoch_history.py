@@ -15,12 +15,11 @@ segments, and the slices in the object store tell the others.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import LogTruncatedError
 from stratalog.log.leader_epoch_cache import EpochEnd, LeaderEpochCache
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import joined_epochs
 
 UNKNOWN_EPOCH = -1
@@ -30,8 +29,8 @@ class EpochHistory(NamedTuple):
     """The epochs of a partition at one moment. Making one is cheap."""
 
     local: LeaderEpochCache
-    slices: Sequence[LiveSlice]
-    """The live slices; empty if the topic is not tiered."""
+    tiered: TieredPartition | None
+    """The tiered part; None if the topic is not tiered or has no commit yet."""
     log_start_offset: int
     log_end_offset: int
 
@@ -64,7 +63,8 @@ class EpochHistory(NamedTuple):
 
     def _end_of(self, epoch: int) -> EpochEnd:
         """The end of `epoch`, or else of the highest one below that the log has; inside the log."""
-        entries = list(joined_epochs(live.entry for live in self.slices))
+        slices = () if self.tiered is None else self.tiered.slices
+        entries = list(joined_epochs(live.entry for live in slices))
         latest_epoch = entries[-1].epoch if entries else UNKNOWN_EPOCH
         starts = [(entry.epoch, entry.start_offset) for entry in entries]
         starts += [(one.epoch, one.start_offset) for one in self.local.entries if one.epoch > latest_epoch]
@@ -74,12 +74,11 @@ class EpochHistory(NamedTuple):
         return EpochEnd(known_epoch, min(max(end_offset, self.log_start_offset), self.log_end_offset))
 
     def _tiered_epoch_at(self, offset: int) -> int:
-        count = bisect_right(self.slices, offset, key=lambda live: live.base_offset)
-        if not count or offset >= self.slices[count - 1].end_offset:
+        if self.tiered is None or offset >= self.tiered.tiered_end_offset:
             return UNKNOWN_EPOCH
         # Each slice names the epoch that it begins in, unless it was written without batches.
-        for index in range(count - 1, -1, -1):
-            epochs = self.slices[index].entry.leader_epochs
+        for live in self.tiered.slices.ending_at(offset):
+            epochs = live.entry.leader_epochs
             known_count = bisect_right(epochs, offset, key=lambda epoch: epoch.start_offset)
             if known_count:
                 return epochs[known_count - 1].epoch

@@ -59,8 +59,7 @@ class FollowedPartition(HostedPartition):
 
     def epoch_history(self) -> EpochHistory:
         marks, state = self.watermarks(), self.tier_state()
-        slices = () if state is None else state.slices
-        return EpochHistory(self.log.state.epochs, slices, marks.log_start_offset, marks.high_watermark)
+        return EpochHistory(self.log.state.epochs, state, marks.log_start_offset, marks.high_watermark)
 
     def epoch_at(self, offset: int) -> int:
         return self.epoch_history().epoch_at(offset)

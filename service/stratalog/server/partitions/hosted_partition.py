@@ -85,7 +85,9 @@ class HostedPartition:
 
     def tier_state(self) -> TieredPartition | None:
         """The partition's state in the object store; None if the topic is not tiered or has no commit yet."""
-        return self.shard.metadata.state().partitions.get(self.topic_id_partition) if self.is_tiered else None
+        if not self.is_tiered:
+            return None
+        return self.shard.metadata.state().known_partition(self.topic_id_partition)
 
     @property
     def log_start_offset(self) -> int:
@@ -145,12 +147,8 @@ class HostedPartition:
 
     def epoch_history(self) -> EpochHistory:
         """The leader epochs of both tiers as they are now."""
-        state = self.tier_state()
         return EpochHistory(
-            self.log.state.epochs,
-            () if state is None else state.slices,
-            self.log_start_offset,
-            self.log_end_offset,
+            self.log.state.epochs, self.tier_state(), self.log_start_offset, self.log_end_offset
         )
 
     def epoch_at(self, offset: int) -> int:

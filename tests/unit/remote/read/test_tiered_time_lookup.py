@@ -13,7 +13,8 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.read.highest_times import HighestTimes
 from stratalog.remote.read.slice_source import SliceSource
 from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup

@@ -5,7 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.shard.tiered_partition import Gap, LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import OpenTransaction
 from stratalog.remote.restore.partition_tiling import (
     LostOffsets,
@@ -16,9 +18,10 @@ from stratalog.remote.restore.partition_tiling import (
     with_uploads,
 )
 from tests.support.tiered.sample_entry import sample_entry
+from tests.support.tiered.shard_states import row_of
 
 TIP = TopicIdPartition(UUID(int=1), 0)
-EMPTY = TieredPartition()
+EMPTY = TieredPartition(TIP, EMPTY_ROW)
 Ranges = list[tuple[str, int, int]]
 
 
@@ -106,7 +109,8 @@ def test_log_start_moves_to_the_first_slice() -> None:
 
 
 def test_offsets_of_lost_records_are_never_given_again() -> None:
-    known = TieredPartition(2, 9, 9, slices=(live("a", 0, 5), live("b", 5, 9)), compacted_upto=5)
+    row = row_of([live("a", 0, 5), live("b", 5, 9)])
+    known = TieredPartition(TIP, row._replace(log_start_offset=2, compacted_upto=5))
     tiling = closed(TIP, known, [live("a", 0, 5)], 0)
     tiling.partition.check()
     assert tiling.partition.tiered_end_offset == 9

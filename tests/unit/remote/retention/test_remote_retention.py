@@ -8,7 +8,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import (
@@ -23,8 +23,9 @@ from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.partition_row import PartitionRow, StoredSlices
 from stratalog.remote.retention.remote_retention import RemoteRetention, RetentionReport
-from stratalog.remote.retention.retention_units import RetentionUnit, log_start_after
+from stratalog.remote.retention.retention_units import RetentionUnit, is_worth_a_look, log_start_after
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
@@ -76,6 +77,26 @@ def test_the_front_goes_while_it_is_old_or_too_much(
         behind_bytes = sum(later.size_bytes for later in left[1:])
         assert retention_bytes < 0 or behind_bytes < retention_bytes
         assert not is_time_known or retention_ms < 0 or not is_older(left, retention_ms)
+
+
+@given(unit_rows(), st.integers(1, 6), st.integers(-1, 12_000), st.integers(-1, 40), st.booleans())
+def test_slices_that_are_not_looked_at_would_stay(
+    units: list[RetentionUnit], count: int, retention_ms: int, retention_bytes: int, is_time_known: bool
+) -> None:
+    """The row of a partition tells where no slice can expire."""
+    slices, local = units[:count], units[count:]
+    if not slices or slices[-1].is_active:
+        return
+    row = PartitionRow(
+        tiered_bytes=sum(unit.size_bytes for unit in slices),
+        oldest_newest_ms=slices[0].max_timestamp,
+        pieces=(StoredSlices(0, slices[-1].end_offset, len(slices)),),
+    )
+    config = LogConfig(retention_ms=retention_ms, retention_bytes=retention_bytes)
+    now_ms = NOW_MS if is_time_known else None
+    expires = log_start_after(units, config, now_ms) is not None
+    assert is_worth_a_look(row, local, config, now_ms) or not expires
+    event("looked at" if is_worth_a_look(row, local, config, now_ms) else "not looked at")
 
 
 def test_a_topic_that_is_only_compacted_keeps_everything() -> None:

@@ -15,7 +15,7 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.log_config import LogConfig
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex
@@ -83,7 +83,7 @@ class World(TieredSite):
 
     @property
     def slices(self) -> Sequence[LiveSlice]:
-        return self.logs.metadata.refresh().partition(self.tip).slices
+        return tuple(self.logs.metadata.refresh().partition(self.tip).slices)
 
     @property
     def start_offset(self) -> int:

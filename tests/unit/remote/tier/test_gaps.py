@@ -183,4 +183,4 @@ def test_no_gap_is_recorded_by_a_wrong_clock() -> None:
     site.append(1)
     report = site.upload()
     assert [(one.topic_partition, one.reason) for one in report.refused] == [(T0, CLOCK)]
-    assert (report.failed, site.partition.slices) == ([], ())
+    assert (report.failed, list(site.partition.slices)) == ([], [])

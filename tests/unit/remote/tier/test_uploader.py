@@ -34,6 +34,7 @@ from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, Fault
 from tests.support.logs.overwriting import flip
 from tests.support.logs.sampling import examples_of
 from tests.support.tiered.object_audit import audit_object
+from tests.support.tiered.shard_states import partitions_in
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -88,7 +89,7 @@ def test_what_was_appended_is_tiered_once(
     assert report.data_bytes == sum(log.local_log.segments.size_bytes for log in logs.logs.values())
     assert report.object_count == len(logs.metadata.state().objects)
     assert report.slice_count == sum(found.live_slices for found in logs.metadata.state().objects.values())
-    for partition in logs.metadata.state().partitions.values():
+    for partition in partitions_in(logs.metadata.state()).values():
         assert all((live.entry.key_stream is not None) == is_compacted for live in partition.slices)
     for found in logs.metadata.state().objects.values():
         is_one_batch = found.live_slices == 1 and found.live_bytes < 200

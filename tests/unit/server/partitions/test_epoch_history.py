@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import LogTruncatedError
+from stratalog.base.types import TopicIdPartition
 from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH, EpochHistory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.sample_entry import sample_entry
+from tests.support.tiered.shard_states import partition_of
+
+TIP = TopicIdPartition(UUID(int=7), 0)
 
 
 def starts_of(epochs: Sequence[int], start: int, end: int) -> list[tuple[int, int]]:
@@ -42,7 +48,10 @@ def history_of(
         base = end
     local = [EpochEntry(*one) for one in starts_of(epochs, max(known_from, log_start), len(epochs))]
     cache = LeaderEpochCache(MemoryFileSystem(), "/log", local)
-    return EpochHistory(cache, slices, log_start, len(epochs))
+    tiered = partition_of(TIP, slices)
+    if slices:
+        tiered = TieredPartition(TIP, tiered.with_log_start(max(log_start, slices[0].base_offset)).row)
+    return EpochHistory(cache, tiered if slice_ends else None, log_start, len(epochs))
 
 
 def truncation(history: EpochHistory, offset: int, epoch: int) -> tuple[int, int]:
@@ -99,9 +108,11 @@ def test_nothing_is_compared_below_the_log_start() -> None:
 
 
 def test_a_slice_without_batches_has_the_epoch_of_the_slice_before_it() -> None:
-    first, empty = history_of([1] * 9, slice_ends=[5, 9], known_from=9).slices
-    bare = empty._replace(entry=sample_entry(5, 9))
-    history = EpochHistory(LeaderEpochCache(MemoryFileSystem(), "/log"), [first, bare], 0, 9)
+    tiered = history_of([1] * 9, slice_ends=[5, 9], known_from=9).tiered
+    assert tiered is not None
+    first, empty = tiered.slices
+    bare = partition_of(TIP, [first, empty._replace(entry=sample_entry(5, 9))])
+    history = EpochHistory(LeaderEpochCache(MemoryFileSystem(), "/log"), bare, 0, 9)
     assert [history.epoch_at(offset) for offset in (4, 5, 8)] == [1, 1, 1]
 
 

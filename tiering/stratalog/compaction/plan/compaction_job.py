@@ -11,8 +11,8 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 
 
 class RunMode(enum.Enum):

@@ -26,8 +26,9 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.keep_rules import is_due
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_span import Extent, effective_extents, slice_extent
 
 TRANSACTIONS_REFUSED = (
@@ -42,6 +43,7 @@ class PartitionOutlook:
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
     state: TieredPartition
+    slices: tuple[LiveSlice, ...]
     eligible: range
     """The indexes of the slices, from the first of a section, that may be compacted; none of a plain
     topic."""
@@ -58,17 +60,13 @@ class PartitionOutlook:
     """For each slice its effective extent; none if the topic has no bound for slices."""
 
     @property
-    def slices(self) -> Sequence[LiveSlice]:
-        return self.state.slices
+    def eligible_slices(self) -> tuple[LiveSlice, ...]:
+        return self.slices[self.eligible.start : self.eligible.stop]
 
     def part_counts(self, first: int, end: int) -> tuple[int, ...]:
         """How many of the slices [first, end) each output slice replaces. Empty where one replaces all."""
         counts = tuple(self.topic.span.divide(self.extents[first:end]))
         return counts if len(counts) > 1 else ()
-
-    @property
-    def eligible_slices(self) -> Sequence[LiveSlice]:
-        return self.slices[self.eligible.start : self.eligible.stop]
 
     @property
     def eligible_bytes(self) -> int:
@@ -143,27 +141,29 @@ def outlook_of(
     """Judge a partition: its first section that pays to compact, else the first with dirty slices, else the
     last one. Pure.
     """
-    has_transactions = [_has_transactions(live) for live in state.slices]
+    slices = tuple(state.slices)
+    has_transactions = [_has_transactions(live) for live in slices]
     movable = tuple(
         live.object_name in objects and not is_refused and not _ages_by_upload(topic, live)
-        for live, is_refused in zip(state.slices, has_transactions, strict=True)
+        for live, is_refused in zip(slices, has_transactions, strict=True)
     )
-    extents = tuple(_extents(topic, state, objects))
-    sections = list(_sections(topic, state, movable, now_ms)) if topic.is_compacted else []
+    extents = tuple(_extents(topic, slices, objects))
+    sections = list(_sections(topic, state, slices, movable, now_ms)) if topic.is_compacted else []
     if extents:
         sections = [part for section in sections for part in _within_span(section, topic, state, extents)]
 
     def judged(eligible: range) -> PartitionOutlook:
-        slices = state.slices[eligible.start : eligible.stop]
+        judged_slices = slices[eligible.start : eligible.stop]
         if eligible.start == state.first_stored_index:
-            dirty_count = sum(live.end_offset > state.compacted_upto for live in slices)
-            due = [index for index, live in enumerate(slices) if _is_due(live, now_ms)]
+            dirty_count = sum(live.end_offset > state.compacted_upto for live in judged_slices)
+            due = [index for index, live in enumerate(judged_slices) if _is_due(live, now_ms)]
         else:
-            dirty_count, due = max(len(slices) - 1, 0), []
+            dirty_count, due = max(len(judged_slices) - 1, 0), []
         return PartitionOutlook(
             topic_id_partition=tip,
             topic=topic,
             state=state,
+            slices=slices,
             eligible=eligible,
             dirty_count=dirty_count,
             due_index=due[0] if due and may_drop_tombstones else None,
@@ -179,12 +179,16 @@ def outlook_of(
 
 
 def _sections(
-    topic: TopicPolicy, state: TieredPartition, movable: tuple[bool, ...], now_ms: int
+    topic: TopicPolicy,
+    state: TieredPartition,
+    slices: tuple[LiveSlice, ...],
+    movable: tuple[bool, ...],
+    now_ms: int,
 ) -> Iterator[range]:
     """The runs between gaps, up to the first slice that may not be compacted, because a run has no holes."""
     first = state.first_stored_index
-    for index in range(first, len(state.slices)):
-        live = state.slices[index]
+    for index in range(first, len(slices)):
+        live = slices[index]
         if live.gap is not None:
             if first < index:
                 yield range(first, index)
@@ -197,7 +201,7 @@ def _sections(
         if not movable[index] or is_too_young or live.end_offset > state.stable_end_offset:
             yield range(first, index)
             return
-    yield range(first, len(state.slices))
+    yield range(first, len(slices))
 
 
 def _ages_by_upload(topic: TopicPolicy, live: LiveSlice) -> bool:
@@ -209,7 +213,7 @@ def _ages_by_upload(topic: TopicPolicy, live: LiveSlice) -> bool:
 
 
 def _extents(
-    topic: TopicPolicy, state: TieredPartition, objects: Mapping[str, LiveObject]
+    topic: TopicPolicy, slices: Sequence[LiveSlice], objects: Mapping[str, LiveObject]
 ) -> Iterator[Extent]:
     """The effective extents of the slices of a topic that has a bound for them."""
     if not topic.span.is_bounded:
@@ -219,7 +223,7 @@ def _extents(
         is_stored = live.object_name in objects
         return slice_extent(live.entry, objects[live.object_name].uploaded_ms if is_stored else NO_TIMESTAMP)
 
-    yield from effective_extents(map(own, state.slices))
+    yield from effective_extents(map(own, slices))
 
 
 def _within_span(

@@ -77,7 +77,7 @@ class _Planner:
         may_drop_tombstones: bool,
     ) -> None:
         for tip in sorted(self._state.partitions):
-            partition = self._state.partitions[tip]
+            partition = self._state.partition(tip)
             topic = topics.get(tip.topic_id)
             if not partition.slices:
                 continue

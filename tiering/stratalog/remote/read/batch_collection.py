@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.log.fetch_data import FetchData
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.read.read_streams import Place
 from stratalog.remote.read.slice_source import SliceCursor
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.scheduler import RunBeside
-from stratalog.remote.read.loading_cache import CacheStats
+from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.range_cache import DiskExtent
 from stratalog.remote.read.range_file import FileRange, decode_file, encode_header
 from stratalog.remote.read.range_map import RangeMap

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 _MAX_ROW_COUNT = 256
 

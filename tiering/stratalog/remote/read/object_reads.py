@@ -10,10 +10,10 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import RunBeside
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.read.hedged_gets import HedgedGets
-from stratalog.remote.read.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.read.neighbour_reads import NeighbourReads
 from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
 

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from stratalog.remote.read.loading_cache import CacheStats
+from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.range_map import RangeMap
 
 FetchRange = Callable[[str, int, int], bytes]

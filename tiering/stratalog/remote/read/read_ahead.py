@@ -6,8 +6,9 @@ bytes. Requests are chunks, like those of the reader itself, and begin where the
 
 from __future__ import annotations
 
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.read.read_streams import ReadStream

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 _MAX_STREAM_COUNT = 8192
 _GROWTH = 2

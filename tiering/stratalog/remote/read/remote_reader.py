@@ -34,9 +34,10 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.record.batch import batches
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
 from stratalog.remote.read.batch_collection import BatchCollection
 from stratalog.remote.read.object_reads import ObjectReads

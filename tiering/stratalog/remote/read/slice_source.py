@@ -14,7 +14,7 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_directory import parse_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_index import SliceIndex

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 
 from stratalog.record.reading.record_portions import batch_records
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.read.highest_times import HighestTimes
 from stratalog.remote.read.slice_source import SliceSource
 from stratalog.segment.timestamp_offset import NO_TIMESTAMP_OFFSET, TimestampOffset

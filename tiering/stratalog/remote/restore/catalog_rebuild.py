@@ -104,8 +104,8 @@ def _topics_of(shards: Iterable[ShardState]) -> dict[UUID, tuple[str, int]]:
     """Name and number of partitions of each topic with a slice."""
     topics: dict[UUID, tuple[str, int]] = {}
     for state in shards:
-        for tip, partition in state.partitions.items():
-            names = [live.entry.topic for live in partition.slices if live.entry.topic]
+        for tip in state.partitions:
+            names = [live.entry.topic for live in state.partition(tip).slices if live.entry.topic]
             if names:
                 name, count = topics.get(tip.topic_id, (names[-1], 0))
                 topics[tip.topic_id] = (name, max(count, _partition_count(tip)))

@@ -81,6 +81,6 @@ def _checkpoint_faults(store: ObjectStore, layout: StoreLayout, ref: DocumentRef
         try:
             data = store.get(key).data
             page.verify(data, key)
-            decode_page(data, key, page.kind)
+            decode_page(data, key, page)
         except _DAMAGE as error:
             yield DocumentFault(key, error)

@@ -94,9 +94,10 @@ def partition_findings(
     """Slices that do not tile, and partitions that the catalog does not know. `catalog` is not older than
     the state; None if it is not to be asked.
     """
-    for tip, partition in state.partitions.items():
+    for tip in state.partitions:
         if topic_ids is not None and tip.topic_id not in topic_ids:
             continue
+        partition = state.partition(tip)
         yield from _tiling_findings(tip, partition)
         reason = "" if catalog is None else _stranger(tip, catalog)
         if reason:
@@ -108,9 +109,10 @@ def existence_findings(
     state: ShardState, listed: Mapping[str, int], topic_ids: Collection[UUID] | None
 ) -> Iterator[VerificationFinding]:
     """Slices whose object is not in a listing, which is younger than the state, or has another size there."""
-    for tip, partition in state.partitions.items():
+    for tip in state.partitions:
         if topic_ids is not None and tip.topic_id not in topic_ids:
             continue
+        partition = state.partition(tip)
         for live in partition.slices:
             if live.gap is not None:
                 continue

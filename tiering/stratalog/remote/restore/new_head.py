@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreUnavailableError
-from stratalog.remote.metadata.head.checkpoint import CheckpointWriter
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, TrackedFile
 from stratalog.remote.metadata.head.head import Head
@@ -39,17 +40,17 @@ def put_new_head(
 
     Raises PreconditionFailedError if there is a head by now, StoreUnavailableError if the outcome is unknown.
     """
-    writer = CheckpointWriter(
-        actor.store, actor.ids, layout, actor.identity.store_id, CommitSettings().page_rows
-    )
-    root = writer.write(state.seq, machine.to_checkpoint(state), None)
-    dropped = tuple(file for file in beginning.replaced if file.name not in state.dropped_objects)
-    fold = Fold(root.ref, beginning.history, None, dropped)
+    folder = CheckpointFolder(actor.store, layout, actor.loader)
+    writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
+    replaced = tuple(file for file in beginning.replaced if file.name not in state.dropped_objects)
+    changes = machine.to_checkpoint(machine.detached(state))
+    root = writer.write(state.seq, changes, None, replaced=replaced)
+    fold = Fold(root.ref, beginning.history, None)
     actions = (fold, *beginning.actions)
     commit = Commit.build(state.seq + 1, actor.ids.uuid(), state.time_ms, actor.writer, None, actions)
     assert state.uuid is not None, "a state with commits"
     before = Head(store_id=actor.identity.store_id, shard=layout.shard, uuid=state.uuid, seq=state.seq)
-    head = before.after(commit, machine.apply(state, commit))
+    head = before.after(commit, machine.apply(state, commit, root))
     _put(actor, layout, head)
     return head
 

@@ -21,7 +21,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.shard.tiered_partition import Gap, GapReason, LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 
@@ -145,7 +147,7 @@ def closed(tip: TopicIdPartition, before: TieredPartition, tiles: Iterable[LiveS
     lost: list[LostOffsets] = []
     if log_start_offset > before.log_start_offset:
         lost.append(LostOffsets(tip, before.log_start_offset, log_start_offset, is_start=True))
-    made = TieredPartition(log_start_offset, first_offset)
+    made = PartitionRow(log_start_offset, first_offset)
     for live in kept:
         if live.base_offset > made.tiered_end_offset:
             lost.append(LostOffsets(tip, made.tiered_end_offset, live.base_offset, is_start=False))
@@ -155,16 +157,14 @@ def closed(tip: TopicIdPartition, before: TieredPartition, tiles: Iterable[LiveS
         # An offset has one record for ever: those of lost records are not given again.
         lost.append(LostOffsets(tip, made.tiered_end_offset, before.tiered_end_offset, is_start=False))
         made = _with_gap(tip, made, before.tiered_end_offset, now_ms)._replace(end_mark=before.end_mark)
-    return Tiling(
-        made._replace(
-            stable_end_offset=max(made.stable_end_offset, before.stable_end_offset, log_start_offset),
-            compacted_upto=before.compacted_upto,
-        ),
-        tuple(lost),
+    row = made._replace(
+        stable_end_offset=max(made.stable_end_offset, before.stable_end_offset, log_start_offset),
+        compacted_upto=before.compacted_upto,
     )
+    return Tiling(TieredPartition(tip, row), tuple(lost))
 
 
-def _with_gap(tip: TopicIdPartition, made: TieredPartition, end_offset: int, now_ms: int) -> TieredPartition:
+def _with_gap(tip: TopicIdPartition, made: PartitionRow, end_offset: int, now_ms: int) -> PartitionRow:
     gap = Gap(GapReason.OBJECT_LOST.value, now_ms, made.open_transactions)
     return made.with_slice(LiveSlice.of_gap(tip, made.tiered_end_offset, end_offset, gap))
 
@@ -177,4 +177,11 @@ def _emptied(tip: TopicIdPartition, before: TieredPartition) -> Tiling:
         if before.log_start_offset < end_offset
         else ()
     )
-    return Tiling(before._replace(log_start_offset=end_offset, stable_end_offset=end_offset, slices=()), lost)
+    row = PartitionRow(
+        log_start_offset=end_offset,
+        tiered_end_offset=end_offset,
+        stable_end_offset=end_offset,
+        end_mark=before.end_mark,
+        compacted_upto=before.compacted_upto,
+    )
+    return Tiling(TieredPartition(tip, row), lost)

@@ -24,8 +24,10 @@ from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_detached
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_format import ObjectKind
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.restore.found_object import FoundObject, read_object
@@ -151,7 +153,7 @@ class ShardRebuild:
         refs: Mapping[str, ObjectRef],
         new_seq: int,
     ) -> ShardState:
-        objects = live_objects(before.objects, partitions, refs, new_seq)
+        objects = live_objects(before.objects, partitions, refs, new_seq, self._now_ms)
         dropped = before.dropped_objects.evolve()
         for name, live in before.objects.items():
             if name not in objects and name in self._listed:
@@ -163,7 +165,7 @@ class ShardRebuild:
                     brought_seq=live.seq,
                 )
         seen_seq = 0 if self._catalog is None else self._catalog.seq
-        return dataclasses.replace(
+        state = dataclasses.replace(
             before,
             seq=new_seq,
             uuid=self._actor.ids.uuid(),
@@ -172,10 +174,11 @@ class ShardRebuild:
             catalog_seq=max(before.catalog_seq, seen_seq),
             checkpoint=None,
             history=None,
-            partitions=PersistentMap(partitions.items()),
+            partitions=PersistentMap((tip, partition.row) for tip, partition in partitions.items()),
             objects=PersistentMap(objects.items()),
             dropped_objects=dropped.finish(),
         )
+        return shard_detached(state)
 
     def _report(self, before: ShardState, state: ShardState, lost: Sequence[LostOffsets]) -> RebuildReport:
         unused = [
@@ -189,7 +192,7 @@ class ShardRebuild:
             new_seq=state.seq,
             topic_count=len({tip.topic_id for tip in state.partitions}),
             partition_count=len(state.partitions),
-            slice_count=sum(len(partition.slices) for partition in state.partitions.values()),
+            slice_count=sum(row.slice_count for row in state.partitions.values()),
             live_object_count=len(state.objects),
             live_bytes=sum(live.live_bytes for live in state.objects.values()),
             added_object_count=sum(name not in before.objects for name in state.objects),
@@ -222,8 +225,10 @@ def live_objects(
     partitions: Mapping[TopicIdPartition, TieredPartition],
     refs: Mapping[str, ObjectRef],
     new_seq: int,
+    new_ms: int,
 ) -> dict[str, LiveObject]:
-    """The objects of the partitions' slices. Those that are not known get `new_seq` as their commit."""
+    """The objects of the partitions' slices. Those that are not known get `new_seq` as their commit and
+    `new_ms` as the time of their upload: they are no older than they may be."""
     counts: dict[str, int] = defaultdict(int)
     sizes: dict[str, int] = defaultdict(int)
     for partition in partitions.values():
@@ -234,7 +239,7 @@ def live_objects(
     return {
         name: known[name]._replace(live_slices=count, live_bytes=sizes[name])
         if name in known
-        else LiveObject(refs[name], new_seq, count, sizes[name])
+        else LiveObject(refs[name], new_seq, count, sizes[name], new_ms)
         for name, count in counts.items()
     }
 

@@ -18,6 +18,8 @@ from stratalog.base.errors import ObjectNotFoundError, StoreNotUsableError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AddGap,
@@ -27,8 +29,9 @@ from stratalog.remote.metadata.shard.shard_actions import (
     Replace,
 )
 from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_detached
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, Gap, LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.restore.partition_tiling import LostOffsets, closed
@@ -51,8 +54,8 @@ class ShardReplay:
     def __init__(self, state: ShardState, load_directory: LoadDirectory) -> None:
         self._state = state
         self._load_directory = load_directory
-        self._partitions = dict(state.partitions.items())
-        self._tiles = {tip: [*partition.slices] for tip, partition in self._partitions.items()}
+        self._rows = dict(state.partitions.items())
+        self._tiles = {tip: [*state.partition(tip).slices] for tip in self._rows}
         self._refs: dict[str, ObjectRef] = {}
         self._gone: set[str] = set()
         self._dropped_topics = dict(state.dropped_topics.items())
@@ -87,21 +90,22 @@ class ShardReplay:
         """The state after the last commit."""
         partitions: dict[TopicIdPartition, TieredPartition] = {}
         lost: list[LostOffsets] = []
-        for tip, partition in self._partitions.items():
-            tiling = closed(tip, partition, self._tiles[tip], self._state.time_ms)
+        for tip, row in self._rows.items():
+            tiling = closed(tip, TieredPartition(tip, row), self._tiles[tip], self._state.time_ms)
             partitions[tip] = tiling.partition
             lost += tiling.lost
-        objects = live_objects(self._state.objects, partitions, self._refs, self._state.seq)
+        state = self._state
+        objects = live_objects(state.objects, partitions, self._refs, state.seq, state.time_ms)
         state = dataclasses.replace(
             self._state,
-            partitions=PersistentMap(partitions.items()),
+            partitions=PersistentMap((tip, partition.row) for tip, partition in partitions.items()),
             objects=PersistentMap(objects.items()),
             dropped_objects=PersistentMap(
                 (name, one) for name, one in self._state.dropped_objects.items() if name not in objects
             ),
             dropped_topics=PersistentMap(self._dropped_topics.items()),
         )
-        return Replayed(state, tuple(lost), tuple(sorted(self._gone)))
+        return Replayed(shard_detached(state), tuple(lost), tuple(sorted(self._gone)))
 
     def _add(self, add: Add) -> None:
         refused = {tip for tip, _ in add.refused}
@@ -117,8 +121,8 @@ class ShardReplay:
         self._append(add.partition, LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap))
 
     def _append(self, tip: TopicIdPartition, live: LiveSlice) -> None:
-        before = self._partitions.get(tip, EMPTY_PARTITION)
-        self._partitions[tip] = before._replace(tiered_end_offset=live.end_offset)
+        before = self._rows.get(tip, EMPTY_ROW)
+        self._rows[tip] = before._replace(tiered_end_offset=live.end_offset)
         self._tiles.setdefault(tip, []).append(live)
 
     def _replace(self, replace: Replace) -> None:
@@ -147,9 +151,9 @@ class ShardReplay:
                 if live.end_offset > low_end
             ]
             self._tiles[tip] = [*below, *taken, *above]
-            before = self._partitions.get(tip, EMPTY_PARTITION)
-            upto = end_offset if replace.is_compacting and tip not in replace.compacting_except else 0
-            self._partitions[tip] = before._replace(
+            before = self._rows.get(tip, EMPTY_ROW)
+            upto = end_offset if replace.is_compacted(tip) else 0
+            self._rows[tip] = before._replace(
                 tiered_end_offset=max(before.tiered_end_offset, end_offset),
                 compacted_upto=max(before.compacted_upto, upto),
             )
@@ -158,8 +162,8 @@ class ShardReplay:
         self._forget(advance.dropped)
         self._use_catalog(advance.catalog_seq)
         for tip, offset in advance.starts:
-            before = self._partitions.get(tip, EMPTY_PARTITION)
-            self._partitions[tip] = before._replace(
+            before = self._rows.get(tip, EMPTY_ROW)
+            self._rows[tip] = before._replace(
                 log_start_offset=offset, tiered_end_offset=max(before.tiered_end_offset, offset)
             )
             self._tiles[tip] = [live for live in self._tiles.get(tip, ()) if live.end_offset > offset]
@@ -167,8 +171,8 @@ class ShardReplay:
     def _drop(self, drop: DropPartitions, commit: Commit) -> None:
         self._forget(drop.dropped)
         self._use_catalog(drop.catalog_seq)
-        for tip in [tip for tip in self._partitions if tip.topic_id == drop.topic_id]:
-            del self._partitions[tip], self._tiles[tip]
+        for tip in [tip for tip in self._rows if tip.topic_id == drop.topic_id]:
+            del self._rows[tip], self._tiles[tip]
         self._dropped_topics[drop.topic_id] = DroppedTopic(commit.seq, commit.time_ms)
         for topic_id in drop.expired:
             self._dropped_topics.pop(topic_id, None)

@@ -29,6 +29,7 @@ from stratalog.remote.metadata.head.head_log import StateMachine, StoreActor
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.metadata_log import ShardMachine
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_detached
 from stratalog.remote.metadata.shard.shard_judge import judge_claim
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
@@ -151,7 +152,8 @@ class StoreRestore:
         if not gone:
             return state
         partitions: dict[TopicIdPartition, TieredPartition] = {}
-        for tip, partition in state.partitions.items():
+        for tip in state.partitions:
+            partition = state.partition(tip)
             tiles = [live for live in partition.slices if live.object_name not in gone]
             if len(tiles) == len(partition.slices):
                 partitions[tip] = partition
@@ -159,11 +161,14 @@ class StoreRestore:
             tiling = closed(tip, partition, tiles, self._now_ms)
             partitions[tip] = tiling.partition
             self._lost += tiling.lost
-        return dataclasses.replace(
+        present = dataclasses.replace(
             state,
-            partitions=PersistentMap(partitions.items()),
-            objects=PersistentMap(live_objects(state.objects, partitions, {}, state.seq).items()),
+            partitions=PersistentMap((tip, partition.row) for tip, partition in partitions.items()),
+            objects=PersistentMap(
+                live_objects(state.objects, partitions, {}, state.seq, self._now_ms).items()
+            ),
         )
+        return shard_detached(present)
 
     def _partitions(self) -> Iterator[RestoredPartition]:
         for state in self._shards:

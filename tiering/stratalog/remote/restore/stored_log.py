@@ -6,20 +6,23 @@ of a committed head. So is a history file. Whatever is damaged is passed over, a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.metadata.head.checkpoint import read_checkpoint, read_root
+from stratalog.remote.json_document import JsonFields
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.head.head_actions import ActionTable
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold, Forget
 from stratalog.remote.metadata.head.head_log import StateMachine
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import read_history
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
 S = TypeVar("S", bound=HeadState)
@@ -44,6 +47,7 @@ class StoredLog(Generic[S]):
         self.store = store
         self.layout = layout
         self._machine = machine
+        self._folder = CheckpointFolder(store, layout, PageLoader())
         self.problems: list[str] = []
         """Damage that was passed over, a text for people each."""
 
@@ -93,8 +97,11 @@ class StoredLog(Generic[S]):
 
     def _read_checkpoint(self, name: str) -> FoundState[S]:
         ref = DocumentRef.of(name, self.store.get(self.layout.checkpoint_key(name)).data)
-        files = read_root(self.store, self.layout, ref).files
-        return FoundState(self._machine.from_checkpoint(read_checkpoint(self.store, self.layout, ref)), files)
+        root = self._folder.root(ref)
+        # All of it is read at once: a damaged page passes the checkpoint over, and a later fold takes none.
+        return FoundState(
+            self._machine.detached(self._machine.from_checkpoint(self._folder, root)), root.files
+        )
 
     def history(self, after: int, up_to: int = MAX_SEQ) -> Iterator[tuple[DocumentRef, tuple[Commit, ...]]]:
         """The sound history files with a commit in (after, up_to], in the order of their commits."""
@@ -143,8 +150,32 @@ class StoredLog(Generic[S]):
         """
         state = self.checkpoint_before(head, seq)
         for commit in self.commits_between(head, state.seq, seq):
-            state = self._machine.apply(state, commit)
+            state = self._after(state, commit)
         return state
+
+    def _after(self, state: S, commit: Commit) -> S:
+        """The state after one more commit. The root of a fold names the files that the fold replaced. Without
+        that root they are unknown: whatever is left of them is swept as orphans, and a later commit that
+        forgets them has nothing to forget."""
+        root: CheckpointRoot | None = None
+        actions: list[Action] = []
+        for action in commit.actions:
+            if isinstance(action, Fold):
+                root = self._root_of(action)
+            if isinstance(action, Forget):
+                known = tuple(name for name in action.names if name in state.dropped_objects)
+                actions.append(Forget(known))
+            else:
+                actions.append(action)
+        return self._machine.apply(state, dataclasses.replace(commit, actions=tuple(actions)), root)
+
+    def _root_of(self, fold: Fold) -> CheckpointRoot:
+        """The root of a fold's checkpoint; one without any file if it is gone or damaged."""
+        ref = fold.checkpoint
+        try:
+            return self._folder.root(ref)
+        except _Unreadable:
+            return CheckpointRoot(ref=ref, fields=JsonFields({}, ref.name), pages=(), times=())
 
     def checkpoint_before(self, head: Head, seq: int) -> S:
         """The state of the newest whole checkpoint up to a commit of the head; the empty one if there is
@@ -185,7 +216,7 @@ class StoredLog(Generic[S]):
             try:
                 for commit in commits:
                     if commit.seq > state.seq:
-                        state = self._machine.apply(state, commit)
+                        state = self._after(state, commit)
             except _Unreadable as error:
                 self.problems.append(f"commits from {state.seq + 1} on cannot be applied: {error}")
                 break

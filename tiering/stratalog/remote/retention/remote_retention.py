@@ -60,6 +60,7 @@ from stratalog.remote.retention.retention_units import (
     expired_rules,
     future_units,
     is_old,
+    is_worth_a_look,
     local_units,
     newest_times_ms,
     slice_units,
@@ -220,7 +221,8 @@ class RemoteRetention:
         for log in logs:
             tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
             try:
-                explained = self._explained(log, self._judge(log, tip, log.local_log.config, now_ms), now_ms)
+                judged = self._judge(log, tip, log.local_log.config, now_ms, may_skip=False)
+                explained = self._explained(log, judged, now_ms)
             except LogStoreError as error:
                 yield error
             else:
@@ -267,17 +269,22 @@ class RemoteRetention:
         now_ms: int | None,
         *,
         is_unreachable: bool = False,
+        may_skip: bool = True,
     ) -> JudgedPartition:
         """The new log start of a partition. One that begins behind its tiered end has none, unless the store
-        `is_unreachable`. Raises LogStoreError."""
+        `is_unreachable`. With `may_skip`, the slices are not looked at (and not among the units) where
+        nothing can expire and no record is of the future. Raises LogStoreError."""
         # Read the log before the shard. A segment that is uploaded and deleted locally in between is then in
         # both; in the other order it would be in neither and leave a hole in the row.
         segments = log.reader.segments()
         begin_offset = max(log.offsets.log_start_offset, segments[0].base_offset)
         state = self._metadata.state()
         partition = state.partition(tip)
+        behind = tuple(local_units(log, segments, partition.tiered_end_offset))
+        if may_skip and not is_worth_a_look(partition.row, behind, config, now_ms):
+            return JudgedPartition(None, None, behind, (), partition)
         tiered_units = tuple(slice_units(partition, state.objects))
-        units = (*tiered_units, *local_units(log, segments, partition.tiered_end_offset))
+        units = (*tiered_units, *behind)
         if begin_offset > partition.tiered_end_offset and not is_unreachable:
             return JudgedPartition(None, None, units, (), partition)
         rules = expired_rules(units, config, now_ms)

@@ -14,8 +14,11 @@ from stratalog.log.retention.retention_outlook import ExpiryRule
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.metadata.head.committed_log import MAX_CLOCK_SKEW_MS
+from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import LiveObject
-from stratalog.remote.metadata.shard.tiered_partition import GapReason, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.slice_span import SliceSpan
 
 
 class RetentionUnit(NamedTuple):
@@ -69,6 +72,34 @@ def future_units(
     return [unit for unit in units if unit.max_timestamp > now_ms + MAX_CLOCK_SKEW_MS]
 
 
+def is_worth_a_look(
+    row: PartitionRow, behind: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
+) -> bool:
+    """Whether the first slice, or a part of it, may expire, or a slice may have a record of the future, as
+    far as the row tells, without a page. Slices expire in order. `behind`: the local units. Pure.
+    """
+    if not row.pieces:
+        return True
+    if not config.is_deleted:
+        return False
+    # The first slice goes by size where all others are large enough, and it may be empty.
+    all_bytes = row.tiered_bytes + sum(unit.size_bytes for unit in behind)
+    if config.retention_bytes != UNLIMITED and all_bytes >= config.retention_bytes:
+        return True
+    if config.retention_ms == UNLIMITED or now_ms is None:
+        return False
+    oldest_kept_ms = now_ms - config.retention_ms
+    is_young = row.oldest_newest_ms > NO_TIMESTAMP and oldest_kept_ms <= row.oldest_newest_ms
+    is_in_future = row.newest_ms > now_ms + MAX_CLOCK_SKEW_MS
+    return not is_young or is_in_future or (row.oldest_ms < oldest_kept_ms and _may_be_wide(row, config))
+
+
+def _may_be_wide(row: PartitionRow, config: LogConfig) -> bool:
+    """Whether the first slice may be wider than the bound of its topic."""
+    span = SliceSpan.of(config)
+    return row.oldest_newest_ms - row.oldest_ms > span.max_ms or row.tiered_bytes > span.max_bytes
+
+
 def slice_units(partition: TieredPartition, objects: Mapping[str, LiveObject]) -> Iterator[RetentionUnit]:
     """The live slices of a partition. `objects` has those that hold them."""
     for live in partition.slices:
@@ -76,7 +107,6 @@ def slice_units(partition: TieredPartition, objects: Mapping[str, LiveObject]) -
         newest_ms, is_empty = live.newest_ms, entry.record_count == 0
         if live.gap is not None:
             is_empty = live.gap.reason == GapReason.EXPIRED.value
-            newest_ms = NO_TIMESTAMP if is_empty else newest_ms
         elif newest_ms == NO_TIMESTAMP and not is_empty:
             newest_ms = objects[live.object_name].uploaded_ms
         yield RetentionUnit(live.end_offset, entry.data_bytes, newest_ms, is_empty)

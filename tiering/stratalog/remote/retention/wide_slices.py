@@ -16,11 +16,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.loading_cache import LoadingCache
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.objects.slice_span import Extent, SliceSpan, effective_extents
-from stratalog.remote.read.loading_cache import LoadingCache
 
 ReadIndex = Callable[[str, SliceEntry], SliceIndex]
 """Reads the index of a slice in an object. Raises StoreError."""

@@ -30,9 +30,9 @@ from typing import NamedTuple
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.log_config import BacklogPolicy
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange, Refusal
-from stratalog.remote.metadata.shard.tiered_partition import GapReason
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.restore.metadata_scrub import FindingKind, VerificationFinding
 from stratalog.remote.tier.collector import WaitingFile
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind

@@ -8,7 +8,7 @@ from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.read.segment_info import SegmentInfo
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message

@@ -10,7 +10,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.log.retention.retention_outlook import RetentionOutlook
-from stratalog.remote.read.loading_cache import CacheStats
+from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.object_reads import ReaderCaches
 from stratalog.remote.retention.remote_retention import ExplainedPartition
 from stratalog.server.background.tier_compaction import IdleTopic

@@ -17,11 +17,15 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
-from stratalog.remote.json_document import JsonFields, encode_document, parse_json
+from stratalog.remote.json_document import JsonFields, encode_document, format_json, parse_json
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, format_page
+from stratalog.remote.metadata.head.document_ref import DocumentRef
 from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.remote.metadata.head.page_loader import PageLoader
+from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.tiered.metadata_harness import MetadataHarness
 
@@ -223,13 +227,40 @@ def test_damaged_producer_ids_are_found(harness: MetadataHarness, damaged: objec
         harness.catalog()
 
 
+def read_state(root: dict[str, object], topic: dict[str, object] | None) -> CatalogState:
+    """The state of a checkpoint with these fields of the root, and with this topic if there is one."""
+    harness = MetadataHarness()
+    name = format_checkpoint_name(3, harness.ids.uuid())
+    pages: list[PageRef] = []
+    if topic is not None:
+        data = format_page("topics", list(topic), [format_json(list(topic.values()))]).encode()
+        ref, key = DocumentRef.of(name, data), (str(topic["topic_id"]),)
+        harness.store.put(StoreLayout(None).page_key(name), data)
+        pages.append(
+            PageRef(
+                kind="topics",
+                name=name,
+                first_key=key,
+                last_key=key,
+                row_count=1,
+                size_bytes=ref.size_bytes,
+                crc=ref.crc,
+                digest="",
+            )
+        )
+    folder = CheckpointFolder(harness.store, StoreLayout(None), PageLoader())
+    found = CheckpointRoot(
+        ref=DocumentRef(name, 1, 1), fields=JsonFields(root, "root"), pages=tuple(pages), times=()
+    )
+    return CatalogMachine().from_checkpoint(folder, found)
+
+
 @pytest.mark.parametrize("damaged", [-1, 2**63, True, 1.0, "1", None])
 def test_a_damaged_next_producer_id_of_a_checkpoint_is_found(damaged: object) -> None:
     written = CatalogMachine().to_checkpoint(CatalogState(uuid=MISSING, next_producer_id=11)).fields.values
 
     def read(**changed: object) -> CatalogState:
-        root = JsonFields({**written, "seq": 3, **changed}, "root")
-        return CatalogMachine().from_checkpoint(CheckpointParts(root, {}, {}))
+        return read_state({**written, "seq": 3, **changed}, None)
 
     assert read().next_producer_id == 11
     with pytest.raises(StoreCorruptError):
@@ -306,14 +337,13 @@ def test_a_damaged_token_is_found(harness: MetadataHarness, damaged: dict[str, o
 def test_damaged_tokens_of_a_page_are_found(harness: MetadataHarness, damaged: object) -> None:
     entry = harness.catalog().create("orders", 2)
     state = harness.catalog().state()
-    parts = CatalogMachine().to_checkpoint(state)
-    table = parts.tables["topics"]
-    row = dict(zip(table.columns, table.row(entry), strict=True))
-    root = JsonFields({**parts.fields.values, "seq": 1}, "root")
+    changes = CatalogMachine().to_checkpoint(state)
+    table = changes.tables["topics"]
+    [(_, values)] = table.fresh
+    row = dict(zip(table.columns, values, strict=True))
 
     def read(**changed: object) -> CatalogState:
-        rows = {"topics": [JsonFields({**row, **changed}, "row")]}
-        return CatalogMachine().from_checkpoint(CheckpointParts(root, {}, rows))
+        return read_state({**changes.fields.values, "seq": 1}, row | changed)
 
     assert read(fencing_tokens=[[1, "a"]]).entries[entry.topic_id].fencing_tokens == {1: "a"}
     with pytest.raises(StoreCorruptError):
@@ -374,7 +404,7 @@ def test_absent_is_not_deleted(harness: MetadataHarness) -> None:
 
 
 def test_the_catalog_folds(harness: MetadataHarness) -> None:
-    catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=4))
+    catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=1))
     entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(10)]
     catalog.delete(entries[3].topic_id)
     head = parse_json(harness.store.get(HEAD).data, HEAD)

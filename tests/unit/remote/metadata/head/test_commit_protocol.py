@@ -18,7 +18,8 @@ from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, FaultOn, FaultPlan, Operation, no_faults
-from tests.support.tiered.metadata_harness import A0, MetadataHarness, ranges_of
+from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness, ranges_of
+from tests.support.tiered.shard_states import require_same_state
 
 HEAD = "shards/0000/head"
 
@@ -167,7 +168,7 @@ def test_refresh_asks_only_for_what_changed(harness: MetadataHarness) -> None:
     first = follower.state()
     assert follower.refresh() is first, "the very same state"
     harness.added(log, epoch, (A0, 0, 5))
-    assert follower.refresh() == log.state()
+    require_same_state(follower.refresh(), log.state())
     assert {entry.operation.verb for entry in store.trace.entries} == {"GET"}
     harness.clock.advance(5000)
     assert follower.store_date_ms == harness.clock.now_ms() - 5000
@@ -218,13 +219,32 @@ def test_a_commit_that_was_overwritten_is_noticed(harness: MetadataHarness) -> N
     assert caught.value.fields == {"seq": 1}
 
 
-def test_a_fold_follows_a_commit_that_makes_the_head_too_large(harness: MetadataHarness) -> None:
+def test_a_commit_folds_first_where_the_head_is_far_beyond_its_limits(
+    harness: MetadataHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     harness.owned()
-    log = harness.log(settings=CommitSettings(fold_inline_commits=5))
-    for _ in range(5):
+    log = harness.log(settings=CommitSettings(fold_inline_commits=2))
+    for _ in range(8):
         log.claim("again", harness.ids.uuid())
     head = harness.head()
-    assert (head.folded_seq, len(head.commits)) == (6, 1)
+    assert (head.folded_seq, len(head.commits)) == (0, 9), "no commit has waited for a fold"
+    assert not caplog.records
+    log.claim("again", harness.ids.uuid())
+    head = harness.head()
+    assert (head.folded_seq, len(head.commits)) == (9, 2)
+    assert ["a commit waits for a fold" in record.message for record in caplog.records] == [True]
+
+
+def test_the_upkeep_folds_a_head_beyond_its_limits(harness: MetadataHarness) -> None:
+    _, epoch = harness.owned()
+    log = harness.log(settings=CommitSettings(fold_unfolded_rows=14))
+    for n in range(3):
+        assert log.fold_if_needed() is None
+        # A row of the partition, one of the object, and a slice.
+        harness.added(log, epoch, (A0, n, n + 1), (A1, n, n + 1))
+    assert log.state().unfolded_rows == 6 + 3 + 6
+    assert log.fold_if_needed() is not None
+    assert log.state().unfolded_rows == 0
 
 
 def test_a_fold_that_fails_does_not_fail_the_commit(
@@ -233,11 +253,14 @@ def test_a_fold_that_fails_does_not_fail_the_commit(
     harness.owned()
     plan = FaultOn(Fault.FAILS, "PUT", "shards/0000/history/")
     log = harness.log(store=faulty(harness, plan), settings=CommitSettings(fold_inline_commits=1))
-    assert log.claim("again", harness.ids.uuid()) == 2
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert log.claim("again", harness.ids.uuid()) == 3
-    assert len(caplog.records) == 1
-    assert harness.head().folded_seq == 3
+    for epoch in range(2, 6):
+        assert log.claim("again", harness.ids.uuid()) == epoch
+    assert not caplog.records
+    assert log.claim("again", harness.ids.uuid()) == 6
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "could not be folded" in caplog.text
+    assert log.claim("again", harness.ids.uuid()) == 7
+    assert harness.head().folded_seq == 6
 
 
 def test_a_writer_whose_clock_is_late_does_not_date_its_commits_before_the_store(

@@ -12,9 +12,9 @@ from stratalog.base.errors import StoreNotUsableError
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
+from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange
-from stratalog.remote.metadata.shard.tiered_partition import GapReason
 from stratalog.remote.tier.collector import Collector
 from tests.support.tiered.metadata_harness import A0, MetadataHarness
 

@@ -7,18 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.json_document import JsonFields, encode_document, format_json, parse_json
-from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
-from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of
+from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.remote.json_document import JsonFields, encode_document, format_json
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of, format_page
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.history import find_in_history
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
+from tests.support.tiered.shard_states import partitions_in, require_same_state
 
 SMALL_PAGES = CommitSettings(fold_by_itself=False, page_rows=3)
 
@@ -56,9 +59,10 @@ def test_the_state_survives_a_fold(harness: MetadataHarness) -> None:
     harness.loaded.clear()
     opened = harness.log(read_only=True)
     opened.check()
-    assert opened.state() == log.state()
+    require_same_state(opened.state(), log.state())
     assert harness.loaded == [], "what is folded needs no directories"
-    for name in ("partitions", "objects", "claims", "dropped_topics", "epoch", "catalog_seq"):
+    assert partitions_in(opened.state()) == partitions_in(before)
+    for name in ("objects", "claims", "dropped_topics", "epoch", "catalog_seq"):
         assert getattr(opened.state(), name) == getattr(before, name)
 
 
@@ -91,7 +95,7 @@ def test_a_second_fold_shares_unchanged_pages(harness: MetadataHarness, is_other
     assert first_root is not None
     assert dropped >= {first_root.name, first[2]}
     assert not dropped & set(second)
-    assert harness.log(read_only=True).state() == log.state()
+    require_same_state(harness.log(read_only=True).state(), log.state())
 
 
 def test_pages_divide_and_vanish(harness: MetadataHarness) -> None:
@@ -105,7 +109,7 @@ def test_pages_divide_and_vanish(harness: MetadataHarness) -> None:
     log.advance_log_start({A0: 19}, epoch=None, catalog_seq=0)
     log.fold()
     assert len(pages_of(harness, "slices")) == 1
-    assert harness.log(read_only=True).state() == log.state()
+    require_same_state(harness.log(read_only=True).state(), log.state())
 
 
 def test_every_dropped_file_is_there_to_be_deleted(harness: MetadataHarness) -> None:
@@ -149,7 +153,7 @@ def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarnes
     """A sweep may have deleted it."""
     state = everything(harness).state()
     name = format_checkpoint_name(5, harness.ids.uuid())
-    root = CheckpointRoot(DocumentRef(name, 1, 1), JsonFields({}, name), (), ())
+    root = CheckpointRoot(ref=DocumentRef(name, 1, 1), fields=JsonFields({}, name), pages=(), times=())
     built = BuiltFold(root, None, DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1))
     assert judge_fold(replace(state, orphan_horizon_seq=5), built).outcome is True
     judgement = judge_fold(replace(state, orphan_horizon_seq=6), built)
@@ -163,10 +167,10 @@ def test_a_damaged_checkpoint_is_reported(harness: MetadataHarness, prefix: str)
         data = harness.store.get(found.key).data
         harness.store.put(found.key, data[:-1] + b"?")
         with pytest.raises(StoreCorruptError):
-            harness.log(read_only=True)
+            harness.log(read_only=True).check()
         harness.store.delete_many([found.key])
-        with pytest.raises(StoreCorruptError) as caught:
-            harness.log(read_only=True)
+        with pytest.raises((StoreCorruptError, ObjectNotFoundError)) as caught:
+            harness.log(read_only=True).check()
         assert caught.value.fields["key"] == found.key
         harness.store.put(found.key, data)
     harness.log(read_only=True).check()
@@ -186,12 +190,12 @@ def test_columns_and_fields_of_newer_software_survive_a_fold(harness: MetadataHa
     root = read_root(harness.store, harness.layout, checkpoint)
     assert root.fields.values["colour"] == "blue"
     (page,) = (page for page in root.pages if page.kind == "slices")
-    fields = parse_json(harness.store.get(harness.layout.page_key(page.name)).data, "page")
-    columns = fields.items("columns")
-    assert columns[-1] == "mood"
-    moods = [row[-1] for row in json.loads(json.dumps(fields.values["rows"]))]
+    lines = harness.store.get(harness.layout.page_key(page.name)).data.decode().split("\n")
+    header, *rows = map(json.loads, lines)
+    assert header["columns"][-1] == "mood"
+    moods = [row[-1] for row in rows]
     assert moods == ["good", None, "good", None], "the new slices have none"
-    assert harness.log(read_only=True).state() == newer.state()
+    require_same_state(harness.log(read_only=True).state(), newer.state())
 
 
 def add_unknown_fields(harness: MetadataHarness) -> None:
@@ -202,11 +206,11 @@ def add_unknown_fields(harness: MetadataHarness) -> None:
     pages: list[PageRef] = []
     for page in root.pages:
         key = harness.layout.page_key(page.name)
-        fields = json.loads(harness.store.get(key).data)
+        header, *rows = [json.loads(line) for line in harness.store.get(key).data.decode().split("\n")]
         if page.kind == "slices":
-            fields["columns"].append("mood")
-            fields["rows"] = [[*row, "good"] for row in fields["rows"]]
-        text = format_json(fields)
+            header["columns"].append("mood")
+            rows = [[*row, "good"] for row in rows]
+        text = "\n".join(map(format_json, [header, *rows]))
         harness.store.put(key, text.encode())
         ref = DocumentRef.of(page.name, text.encode())
         pages.append(page._replace(size_bytes=ref.size_bytes, crc=ref.crc, digest=digest_of(text)))
@@ -218,3 +222,69 @@ def add_unknown_fields(harness: MetadataHarness) -> None:
     text = harness.store.get(harness.layout.head_key).data.decode()
     assert text.count(old) == 2
     harness.store.put(harness.layout.head_key, text.replace(old, new).encode())
+
+
+def test_opening_loads_no_page_of_slices(harness: MetadataHarness) -> None:
+    _, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(20):
+        harness.added(log, epoch, (A0, n, n + 1), (A1, n, n + 1))
+    log.fold()
+    paths = [harness.layout.page_key(name) for name in pages_of(harness, "slices")]
+    kept = [harness.store.get(path).data for path in paths]
+    harness.store.delete_many(paths)
+    opened = harness.log()
+    assert [opened.state().partition(tip).tiered_end_offset for tip in (A0, A1)] == [20, 20]
+    assert len(opened.state().partition(A0).slices) == 20
+    harness.added(opened, epoch, (A0, 20, 21))
+    for path, data in zip(paths, kept, strict=True):
+        harness.store.put(path, data)
+    opened.check()
+
+
+def test_a_fold_leaves_pages_without_changes_alone(harness: MetadataHarness) -> None:
+    """It does not even read them."""
+    _, epoch = harness.owned()
+    log = harness.log(settings=SMALL_PAGES)
+    for n in range(12):
+        harness.added(log, epoch, (A0, n, n + 1))
+    log.fold()
+    first, *others = pages_of(harness, "slices")
+    harness.added(log, epoch, (A0, 12, 13))
+    data = harness.store.get(harness.layout.page_key(first)).data
+    harness.store.delete_many([harness.layout.page_key(first)])
+    assert log.fold() is not None
+    assert pages_of(harness, "slices")[:3] == [first, *others[:2]]
+    harness.store.put(harness.layout.page_key(first), data)
+    require_same_state(harness.log(read_only=True).state(), log.state())
+
+
+def test_a_checkpoint_of_the_older_layout_is_refused(harness: MetadataHarness) -> None:
+    everything(harness).fold()
+    checkpoint = harness.head().checkpoint
+    assert checkpoint is not None
+    root = read_root(harness.store, harness.layout, checkpoint)
+    pages = [page._replace(kind="topics") if page.kind == "partitions" else page for page in root.pages]
+    with pytest.raises(StoreCorruptError):
+        shard_from_checkpoint(folder_of(harness), replace(root, pages=tuple(pages)))
+    row = {"topic_id": str(TOPIC_B), "partition": 0, "tiered_end_offset": 5}
+    text = format_page("partitions", list(row), [format_json(list(row.values()))])
+    name = format_checkpoint_name(3, harness.ids.uuid())
+    harness.store.put(harness.layout.page_key(name), text.encode())
+    ref = DocumentRef.of(name, text.encode())
+    old = PageRef(
+        kind="partitions",
+        name=name,
+        first_key=(str(TOPIC_B), 0),
+        last_key=(str(TOPIC_B), 0),
+        row_count=1,
+        size_bytes=ref.size_bytes,
+        crc=ref.crc,
+        digest="",
+    )
+    with pytest.raises(StoreNotUsableError):
+        shard_from_checkpoint(folder_of(harness), replace(root, pages=(old,)))
+
+
+def folder_of(harness: MetadataHarness) -> CheckpointFolder:
+    return CheckpointFolder(harness.store, harness.layout, PageLoader())

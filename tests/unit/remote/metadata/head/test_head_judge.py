@@ -23,6 +23,7 @@ from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
 from tests.support.tiered.metadata_harness import A0, A1, BY_HAND, MetadataHarness, ranges_of, slices_of
+from tests.support.tiered.shard_states import require_same_state
 
 
 def history_files(harness: MetadataHarness) -> list[TrackedFile]:
@@ -44,7 +45,7 @@ def require_followed(harness: MetadataHarness, log: MetadataLog) -> None:
     """A reader finds the same state, from the commits and from a checkpoint."""
     log.refresh()
     log.check()
-    assert harness.log(read_only=True).state() == log.state()
+    require_same_state(harness.log(read_only=True).state(), log.state())
     follower = harness.log()
     assert follower.fold() is not None
     follower.check()

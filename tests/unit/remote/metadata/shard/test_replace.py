@@ -8,9 +8,9 @@ import pytest
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import (

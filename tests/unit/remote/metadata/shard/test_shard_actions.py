@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+import crc32c
 import pytest
 
 from stratalog.base.errors import (
@@ -14,9 +15,10 @@ from stratalog.base.errors import (
     StoreCorruptError,
 )
 from stratalog.remote.json_document import JsonFields
-from stratalog.remote.metadata.head.checkpoint import read_checkpoint
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head_actions import Forget
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import (
     AdvanceLogStart,
@@ -25,7 +27,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     PartitionOffset,
 )
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
-from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
 from stratalog.remote.metadata.shard.shard_judge import (
     BORN_BEFORE_HORIZON,
     Refusal,
@@ -106,13 +108,14 @@ def test_an_endpoint_that_is_no_text_is_damage(harness: MetadataHarness, endpoin
     log.fold()
     checkpoint = harness.head().checkpoint
     assert checkpoint is not None
-    parts = read_checkpoint(harness.store, harness.layout, checkpoint)
-    assert shard_from_parts(parts).claims == log.state().claims
+    folder = CheckpointFolder(harness.store, harness.layout, PageLoader())
+    parts = folder.root(checkpoint)
+    assert shard_from_checkpoint(folder, parts).claims == log.state().claims
     [claim] = log.state().claims
     row = [claim.epoch, claim.owner, endpoint, str(claim.uuid), claim.seq, claim.time_ms]
     root = dict(parts.fields.values) | {"claims": [row]}
     with pytest.raises(StoreCorruptError) as damage:
-        shard_from_parts(replace(parts, fields=JsonFields.of(root, "a root")))
+        shard_from_checkpoint(folder, replace(parts, fields=JsonFields.of(root, "a root")))
     assert "claims" in str(damage.value.fields["what"])
 
 
@@ -125,12 +128,19 @@ def test_a_checkpoint_of_earlier_software_dates_uploads_by_itself(harness: Metad
     log.fold()
     checkpoint = harness.head().checkpoint
     assert checkpoint is not None
-    parts = read_checkpoint(harness.store, harness.layout, checkpoint)
-    assert [live.uploaded_ms for live in shard_from_parts(parts).objects.values()] == [uploaded_ms]
-    [row] = parts.rows["objects"]
-    before = {column: value for column, value in row.values.items() if column != "uploaded_ms"}
-    parts = replace(parts, rows={**parts.rows, "objects": [JsonFields.of(before, "a row")]})
-    [live] = shard_from_parts(parts).objects.values()
+    folder = CheckpointFolder(harness.store, harness.layout, PageLoader())
+    root = folder.root(checkpoint)
+    objects = shard_from_checkpoint(folder, root).objects
+    assert [live.uploaded_ms for live in objects.values()] == [uploaded_ms]
+    [page] = root.pages_of("objects")
+    key = harness.layout.page_key(page.name)
+    text = harness.store.get(key).data.decode()
+    older = text.replace(',"uploaded_ms"', "").replace(f",{uploaded_ms}]", "]").encode()
+    assert len(older) < len(text) - len(',"uploaded_ms"')
+    harness.store.put(key, older)
+    changed = page._replace(size_bytes=len(older), crc=crc32c.crc32c(older))
+    pages = tuple(changed if one == page else one for one in root.pages)
+    [live] = shard_from_checkpoint(folder, replace(root, pages=pages)).objects.values()
     assert live.uploaded_ms == uploaded_ms + 1_000, "it is no older than it may be"
 
 

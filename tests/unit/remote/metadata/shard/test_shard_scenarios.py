@@ -28,11 +28,12 @@ import pytest
 from stratalog.base.errors import InvalidRequestError, NotOwnerError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.document_ref import FileKind
+from stratalog.remote.metadata.shard.live_slice import GapReason, LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, AdvanceOutcome, ReplaceOutcome
 from stratalog.remote.metadata.shard.shard_judge import LostRange
-from stratalog.remote.metadata.shard.tiered_partition import GapReason, LiveSlice
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_A, TOPIC_B, MetadataHarness, Range
+from tests.support.tiered.shard_states import require_same_state
 
 TIPS = {"a0": A0, "a1": A1, "b0": B0}
 NAMES = {tip: name for name, tip in TIPS.items()}
@@ -172,7 +173,7 @@ class Shard:
         except (InvalidRequestError, NotOwnerError, PreconditionFailedError) as error:
             answer = type(error).__name__
         self.log.check()
-        assert self.harness.log(read_only=True).state() == self.log.refresh()
+        require_same_state(self.harness.log(read_only=True).state(), self.log.refresh())
         is_refused = verb in (
             "add",
             "again",

@@ -8,8 +8,9 @@ import pytest
 
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.slice_entry import OpenTransaction
 from tests.support.tiered.metadata_harness import A0, A1, TOPIC_A, MetadataHarness
 
 
@@ -26,9 +27,9 @@ def state() -> ShardState:
     return state
 
 
-def with_partition(state: ShardState, partition: TieredPartition) -> ShardState:
+def with_partition(state: ShardState, row: PartitionRow) -> ShardState:
     evolution = state.partitions.evolve()
-    evolution[A0] = partition
+    evolution[A0] = row
     return replace(state, partitions=evolution.finish())
 
 
@@ -47,23 +48,34 @@ def expect(state: ShardState, message: str) -> None:
 
 
 def test_partitions_that_contradict_themselves(state: ShardState) -> None:
-    good = state.partition(A0)
-    first, second = good.slices
-    broken: list[tuple[TieredPartition, str]] = [
-        (good._replace(slices=(first, second._replace(base_offset=10))), "slices tile"),
-        (good._replace(slices=(second, first)), "slices tile"),
-        (good._replace(slices=(first._replace(base_offset=4), second)), "low end"),
-        (good._replace(slices=(first._replace(base_offset=9, end_offset=9), second)), "has a range"),
-        (good._replace(slices=(first, second._replace(end_offset=13)), tiered_end_offset=13), "high end"),
+    good = state.partitions[A0]
+    first, second = state.partition(A0).slices
+    broken: list[tuple[PartitionRow, str]] = [
+        (good._replace(pieces=(first, second._replace(base_offset=10))), "slices tile"),
+        (good._replace(pieces=(second, first)), "slices tile"),
+        (good._replace(pieces=(first._replace(base_offset=4), second)), "low end"),
+        (good._replace(pieces=(first._replace(base_offset=9, end_offset=9), second)), "has a range"),
+        (good._replace(pieces=(first, second._replace(end_offset=13)), tiered_end_offset=13), "high end"),
         (good._replace(log_start_offset=9), "wholly below"),
         (good._replace(log_start_offset=3), "no hole"),
         (good._replace(tiered_end_offset=13), "ends at the tiered end"),
         (good._replace(stable_end_offset=13), "stable"),
         (good._replace(compacted_upto=13), "compacted"),
-        (TieredPartition(3, 4, 4), "without slices"),
+        (PartitionRow(3, 4, 4), "without slices"),
+        (good._replace(slice_count=1), "slices are counted"),
+        (good._replace(tiered_bytes=1), "bytes are counted"),
+        (good._replace(oldest_newest_ms=1), "age is known"),
+        (good._replace(open_transactions=(OpenTransaction(1, 1),)), "transactions are open"),
     ]
     for partition, message in broken:
         expect(with_partition(state, partition), message)
+
+
+def test_what_needs_no_page_is_checked_without_one(state: ShardState) -> None:
+    broken = state.partitions[A0]._replace(tiered_bytes=1)
+    for one in (with_partition(state, broken), replace(state, unfolded_slices=1)):
+        with pytest.raises(AssertionError):
+            one.check_rows()
 
 
 def test_objects_that_contradict_the_slices(state: ShardState) -> None:
@@ -81,7 +93,7 @@ def test_objects_that_contradict_the_slices(state: ShardState) -> None:
 def test_a_slice_lies_in_its_own_partition(state: ShardState) -> None:
     partition = state.partition(A0)
     stray = [live._replace(entry=replace(live.entry, partition=7)) for live in partition.slices]
-    expect(with_partition(state, partition._replace(slices=tuple(stray))), "its partition")
+    expect(with_partition(state, partition.row._replace(pieces=tuple(stray))), "its partition")
 
 
 def test_bookkeeping(state: ShardState) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
+from typing import cast
 from uuid import UUID
 
 from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text
@@ -21,19 +23,23 @@ from stratalog.remote.metadata.catalog.catalog_actions import (
     parse_hash_key,
 )
 from stratalog.remote.metadata.catalog.topic_entry import MAX_PARTITION_COUNT, TopicEntry
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts
-from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.head_actions import COMMON_VERSIONS, Action, ActionTable
 from stratalog.remote.metadata.head.head_state import (
     HeadState,
     after_action,
     after_commit,
+    all_changed,
     contradiction,
+    unfolded,
 )
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
+from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.head.state_fields import common_from_parts, extras_of, state_parts
+from stratalog.remote.metadata.head.state_fields import changes_of, common_from_checkpoint, simple_change
 
 TOPICS = "topics"
 _SERVER_CONFIG = "server_config"
@@ -83,12 +89,16 @@ class CatalogMachine:
     def empty(self) -> CatalogState:
         return CatalogState()
 
-    def apply(self, state: CatalogState, commit: Commit) -> CatalogState:
+    def apply(self, state: CatalogState, commit: Commit, root: CheckpointRoot | None) -> CatalogState:
         """The state after `commit`. Raises StoreCorruptError."""
         state = after_commit(state, commit)
         for action in commit.actions:
-            state = _apply_action(state, action, commit)
+            state = _apply_action(state, action, commit, root)
         return state
+
+    def read_ahead(self, commits: Sequence[Commit], run_all: RunAll) -> AbstractContextManager[None]:
+        """Nothing: a commit says all about itself."""
+        return nullcontext()
 
     def live_objects(self, state: CatalogState) -> Container[str]:
         """None: the catalog has no objects."""
@@ -97,28 +107,38 @@ class CatalogMachine:
     def brought_by(self, commit: Commit) -> Iterable[str]:
         return ()
 
-    def to_checkpoint(self, state: CatalogState) -> CheckpointParts:
-        entries = sorted(state.entries.values(), key=_topic_key)
-        topics = Table(_TOPIC_COLUMNS, entries, _topic_key, _format_topic, extras_of(state, TOPICS))
+    def to_checkpoint(self, state: CatalogState) -> CheckpointChanges:
+        rows: dict[RowKey, Row | None] = {}
+        for topic_id in state.changed_keys(TOPICS):
+            entry = state.entries.get(cast("UUID", topic_id))
+            rows[(str(topic_id),)] = None if entry is None else _format_topic(entry)
         fields: dict[str, object] = {
             _SERVER_CONFIG: dict(state.server_config),
             _NEXT_PRODUCER_ID: state.next_producer_id,
         }
-        return state_parts(state, fields, {TOPICS: topics})
+        return changes_of(state, fields, {TOPICS: simple_change(_TOPIC_COLUMNS, rows)})
 
-    def from_checkpoint(self, parts: CheckpointParts) -> CatalogState:
-        known_fields = (_SERVER_CONFIG, _NEXT_PRODUCER_ID)
-        common = common_from_parts(parts, {TOPICS: (_TOPIC_COLUMNS, 1)}, known_fields)
-        topics = map(_parse_topic, parts.rows.get(TOPICS, ()))
+    def from_checkpoint(self, folder: CheckpointFolder, root: CheckpointRoot) -> CatalogState:
+        """The state that a checkpoint holds. Raises StoreError."""
+        common = common_from_checkpoint(folder, root, (_SERVER_CONFIG, _NEXT_PRODUCER_ID))
+        topics = map(_parse_topic, folder.rows(root, TOPICS))
         return CatalogState(
             **common,
             entries=PersistentMap((entry.topic_id, entry) for entry in topics),
-            server_config=parse_config(parts.fields, _SERVER_CONFIG),
-            next_producer_id=parts.fields.integer(_NEXT_PRODUCER_ID),
+            server_config=parse_config(root.fields, _SERVER_CONFIG),
+            next_producer_id=root.fields.integer(_NEXT_PRODUCER_ID),
         )
 
+    def rebased(self, state: CatalogState, folder: CheckpointFolder, root: CheckpointRoot) -> CatalogState:
+        return dataclasses.replace(state, changed=unfolded(state, root.ref.seq))
 
-def _apply_action(state: CatalogState, action: Action, commit: Commit) -> CatalogState:
+    def detached(self, state: CatalogState) -> CatalogState:
+        return dataclasses.replace(state, changed=all_changed(state, {TOPICS: tuple(state.entries)}))
+
+
+def _apply_action(
+    state: CatalogState, action: Action, commit: Commit, root: CheckpointRoot | None
+) -> CatalogState:
     match action:
         case CreateTopic():
             return _apply_create(state, action, commit)
@@ -137,7 +157,7 @@ def _apply_action(state: CatalogState, action: Action, commit: Commit) -> Catalo
         case TakeProducerIds():
             return _apply_take(state, action, commit)
         case _:
-            return after_action(state, action, commit)
+            return after_action(state, action, commit, root)
 
 
 def _apply_create(state: CatalogState, create: CreateTopic, commit: Commit) -> CatalogState:
@@ -189,7 +209,8 @@ def _existing(state: CatalogState, topic_id: UUID, commit: Commit) -> TopicEntry
 def _with_entry(state: CatalogState, entry: TopicEntry) -> CatalogState:
     entries = state.entries.evolve()
     entries[entry.topic_id] = entry
-    return dataclasses.replace(state, entries=entries.finish())
+    changed = state.with_changed(TOPICS, (entry.topic_id,))
+    return dataclasses.replace(state, entries=entries.finish(), changed=changed)
 
 
 def _without(state: CatalogState, expired: tuple[UUID, ...]) -> CatalogState:
@@ -197,11 +218,8 @@ def _without(state: CatalogState, expired: tuple[UUID, ...]) -> CatalogState:
     for topic_id in expired:
         if topic_id in entries:
             entries.pop(topic_id)
-    return dataclasses.replace(state, entries=entries.finish())
-
-
-def _topic_key(entry: TopicEntry) -> RowKey:
-    return (str(entry.topic_id),)
+    changed = state.with_changed(TOPICS, expired)
+    return dataclasses.replace(state, entries=entries.finish(), changed=changed)
 
 
 def _format_topic(entry: TopicEntry) -> Row:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.remote.json_document import JsonFields, format_json
 from stratalog.remote.metadata.head.head_actions import (
     Action,
@@ -29,6 +30,12 @@ class Writer(NamedTuple):
 
     kind: str
     id: str
+
+
+MAX_COMMIT_BYTES = 64 * 1024
+"""The JSON text of a commit is at most this long, whatever it touches."""
+ACTIONS_BYTES = 48 * 1024
+"""Judges leave further actions of a request to its next commit beyond about this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,17 @@ class Commit:
             actions=tuple(actions),
             text=format_json(document),
         )
+
+    def require_small(self) -> None:
+        """Raise InvalidRequestError if the commit is too large: every later commit writes it again, until a
+        fold. Judges divide what is large; what they cannot divide is refused here."""
+        size_bytes = len(self.text.encode())
+        if size_bytes > MAX_COMMIT_BYTES:
+            raise InvalidRequestError(
+                "a commit would be too large; ask for less at once",
+                size_bytes=size_bytes,
+                max_bytes=MAX_COMMIT_BYTES,
+            )
 
     @staticmethod
     def parse(fields: JsonFields, table: ActionTable) -> Commit:

@@ -8,9 +8,11 @@ must delete and expire nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import (
@@ -19,9 +21,9 @@ from stratalog.base.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
-from stratalog.remote.metadata.head.fold import Folder
+from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
 from stratalog.remote.metadata.head.head import RESTORE
 from stratalog.remote.metadata.head.head_actions import Action, Finalize
 from stratalog.remote.metadata.head.head_judge import (
@@ -34,7 +36,7 @@ from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Jud
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import predecessor_of
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ R = TypeVar("R")
 S = TypeVar("S", bound=HeadState)
 MAX_CLOCK_SKEW_MS = 5 * 60 * 1000
 _ROOT_ATTEMPTS = 5
+_NAMES_AT_ONCE = 500
+"""Names of files in one commit, which is small."""
 
 
 class References(NamedTuple):
@@ -71,8 +75,6 @@ class CommittedLog(Generic[S]):
         self._fold_lock = threading.Lock()
         self._waiting: set[type[Action]] = set()
         """Types of actions that wait for a finalized version, as far as the log has said so."""
-        self._root: CheckpointRoot | None = None
-        """The root that was read last. Immutable, and replaced whole."""
 
     @property
     def layout(self) -> StoreLayout:
@@ -167,8 +169,12 @@ class CommittedLog(Generic[S]):
 
     def forget(self, names: Iterable[str]) -> tuple[str, ...]:
         """Take deleted files off the list of dropped files; returns the names that were on it."""
-        wanted = tuple(names)
-        return self._commit(lambda state: judge_forget(state, wanted)).outcome
+        wanted = sorted(set(names))
+        forgotten: list[str] = []
+        for start in range(0, len(wanted), _NAMES_AT_ONCE):
+            part = wanted[start : start + _NAMES_AT_ONCE]
+            forgotten += self._commit(partial(judge_forget, names=part)).outcome
+        return tuple(forgotten)
 
     def raise_horizon(self, seq: int) -> int:
         """Refuse from now on what was born before commit `seq`; returns the horizon, which may be higher.
@@ -181,7 +187,14 @@ class CommittedLog(Generic[S]):
         """Drop history before the commit `before`, but none that a pinned state needs; returns those of
         `files`, the known history files, that are dropped.
         """
-        return self._commit(lambda state: judge_trim_history(state, before, files)).outcome
+        trimmed: list[TrackedFile] = []
+        waiting = sorted(files, key=lambda file: file.name)
+        while len(waiting) > _NAMES_AT_ONCE:
+            part, waiting = waiting[:_NAMES_AT_ONCE], waiting[_NAMES_AT_ONCE:]
+            first_kept = min(first_seq_of_history(waiting[0].name), before)
+            trimmed += self._commit(partial(judge_trim_history, before=first_kept, files=part)).outcome
+        trimmed += self._commit(partial(judge_trim_history, before=before, files=waiting)).outcome
+        return tuple(trimmed)
 
     def unpin_expired(self, now_ms: int) -> tuple[int, ...]:
         """End the pins whose time is over at `now_ms`, by the store's clock; returns their commits."""
@@ -241,37 +254,44 @@ class CommittedLog(Generic[S]):
         self._log.check()
 
     def _commit(self, judge: Callable[[S], Judgement[R]], *, epoch: int | None = None) -> Landed[R]:
-        landed = self._log.commit(judge, epoch=epoch)
-        if landed.has_committed and self._log.settings.fold_by_itself:
-            self._fold_after_commit()
-        return landed
+        """Commit, in as many commits as the judge divides it into. The result is that of the last one, which
+        `has_committed` if any of them did."""
+        has_committed = False
+        while True:
+            if self._log.settings.fold_by_itself and self._folder.is_overdue():
+                self._fold_before_commit()
+            landed = self._log.commit(judge, epoch=epoch)
+            has_committed = has_committed or landed.has_committed
+            if landed.is_whole:
+                return dataclasses.replace(landed, has_committed=has_committed)
 
-    def _fold_after_commit(self) -> None:
-        """Fold if due. A failure is not the caller's: the commit is made, and the next one folds again."""
-        if not self._folder.is_due() or not self._fold_lock.acquire(blocking=False):
-            return  # nothing to do, or another thread folds
+    def _fold_before_commit(self) -> None:
+        """Fold, or wait for the fold of another thread. A failure is not the caller's: the commit goes on,
+        and the next one folds again.
+        """
+        folder = self.layout.prefix.rstrip("/")
+        logger.warning(
+            "the head of %s is %d times beyond its limits, so a commit waits for a fold",
+            folder,
+            OVERDUE_FACTOR,
+        )
         try:
-            self._folder.fold()
+            with self._fold_lock:
+                if self._folder.is_overdue():
+                    self._folder.fold()
         except StoreError as error:
             logger.warning(
-                "the head could not be folded; the next commit tries again, %s: %s",
-                self.layout.prefix.rstrip("/"),
-                error,
+                "the head of %s could not be folded; the next commit tries again: %s", folder, error
             )
-        finally:
-            self._fold_lock.release()
 
     def _read_root(self) -> tuple[View[S], CheckpointRoot | None]:
         """A view with the root of its checkpoint. A root that is missing under an old head was replaced."""
         for _ in range(_ROOT_ATTEMPTS):
-            view, known = self._log.view, self._root
+            view = self._log.view
             if view.head.checkpoint is None:
                 return view, None
-            if known is not None and known.ref == view.head.checkpoint:
-                return view, known
             try:
-                self._root = read_root(self._log.store, self.layout, view.head.checkpoint)
-                return view, self._root
+                return view, self._log.checkpoints.root(view.head.checkpoint)
             except ObjectNotFoundError as error:
                 if self._log.refresh() is view:
                     raise StoreCorruptError(

@@ -57,6 +57,9 @@ class TrackedFile(NamedTuple):
     name: str
     size_bytes: int
 
+    def to_json(self) -> list[object]:
+        return [self.kind.value, self.name, self.size_bytes]
+
 
 class DroppedObject(NamedTuple):
     """A file that nothing live refers to. It stays until its grace period ends and a collector deletes it."""

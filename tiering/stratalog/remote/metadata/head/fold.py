@@ -15,12 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from stratalog.remote.metadata.head.checkpoint import (
-    CheckpointRoot,
-    CheckpointWriter,
-    read_root_to_replace,
-    replaced_files,
-)
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
 from stratalog.remote.metadata.head.document_ref import DocumentRef
 from stratalog.remote.metadata.head.head_actions import Fold
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement, Landed
@@ -28,6 +24,8 @@ from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import write_history
 
 S = TypeVar("S", bound=HeadState)
+OVERDUE_FACTOR = 4
+"""A commit waits for a fold where the head is this many times beyond a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class BuiltFold:
     @property
     def action(self) -> Fold:
         base_name = None if self.base is None else self.base.ref.name
-        return Fold(self.root.ref, self.history, base_name, replaced_files(self.base, self.root))
+        return Fold(self.root.ref, self.history, base_name)
 
 
 class Folder(Generic[S]):
@@ -49,16 +47,24 @@ class Folder(Generic[S]):
 
     def __init__(self, log: HeadLog[S]) -> None:
         self._log = log
-        self._root: CheckpointRoot | None = None
         self._writer = CheckpointWriter(
-            log.store, log.ids, log.layout, log.identity.store_id, log.settings.page_rows
+            log.checkpoints, log.ids, log.identity.store_id, log.settings.page_rows
         )
 
     def is_due(self) -> bool:
         """Whether the head has outgrown its limits: every commit writes all of it again."""
-        head, settings = self._log.view.head, self._log.settings
+        return self._is_beyond(1)
+
+    def is_overdue(self) -> bool:
+        """Whether the head is so far beyond its limits that a commit has to wait for a fold."""
+        return self._is_beyond(OVERDUE_FACTOR)
+
+    def _is_beyond(self, factor: int) -> bool:
+        view, settings = self._log.view, self._log.settings
         return (
-            len(head.commits) > settings.fold_inline_commits or head.inline_bytes > settings.fold_inline_bytes
+            len(view.head.commits) > settings.fold_inline_commits * factor
+            or view.head.inline_bytes > settings.fold_inline_bytes * factor
+            or view.state.unfolded_rows > settings.fold_unfolded_rows * factor
         )
 
     def fold(self) -> int | None:
@@ -68,11 +74,9 @@ class Folder(Generic[S]):
         built = self.build()
         if built is None:
             return None
+        self._log.checkpoints.keep(built.root)
         landed: Landed[bool] = self._log.commit(lambda state: judge_fold(state, built))
-        if not landed.has_committed:
-            return None
-        self._root = built.root
-        return landed.seq
+        return landed.seq if landed.has_committed else None
 
     def build(self) -> BuiltFold | None:
         """Write checkpoint and history of the newest view; None if everything is folded. Raises
@@ -84,17 +88,11 @@ class Folder(Generic[S]):
         # The last fold is a commit and stays inline; alone it is not worth another fold.
         if len(view.head.commits) <= 1:
             return None
-        base = self._base_root(view.head.checkpoint)
+        current = view.head.checkpoint
+        base = None if current is None else log.checkpoints.root_to_replace(current)
         history = write_history(log.store, log.layout, log.ids, view.head, view.head.commits)
         root = self._writer.write(view.state.seq, log.machine.to_checkpoint(view.state), base)
         return BuiltFold(root, base, history)
-
-    def _base_root(self, current: DocumentRef | None) -> CheckpointRoot | None:
-        if current is None:
-            return None
-        if self._root is None or self._root.ref != current:
-            self._root = read_root_to_replace(self._log.store, self._log.layout, current)
-        return self._root
 
 
 def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:

@@ -41,16 +41,14 @@ class Fold:
     checkpoint: DocumentRef
     history: DocumentRef | None
     base: str | None
-    """Name of the checkpoint that this one was built from; None for the first."""
-    dropped: tuple[TrackedFile, ...] = ()
-    """The replaced root, and those of its pages that the new root does not share."""
+    """Name of the checkpoint that this one was built from; None for the first. Its files that the new one
+    does not share are dropped; the root of the new one names them."""
 
     def to_json(self) -> JsonObject:
         fields: JsonObject = {"action": "fold", "checkpoint": self.checkpoint.to_json()}
         return dict(fields) | given_fields(
             history=None if self.history is None else self.history.to_json(),
             base=self.base,
-            dropped=_files_json(self.dropped),
         )
 
     @staticmethod
@@ -60,7 +58,6 @@ class Fold:
             checkpoint=DocumentRef.from_json(fields.fields("checkpoint"), FileKind.CHECKPOINT),
             history=None if history is None else DocumentRef.from_json(history, FileKind.HISTORY),
             base=None if fields.values.get("base") is None else fields.text("base"),
-            dropped=fields.each("dropped", parse_tracked_file),
         )
 
 
@@ -88,7 +85,7 @@ class TrimHistory:
 
     def to_json(self) -> JsonObject:
         fields: JsonObject = {"action": "trim_history", "before": self.before}
-        return dict(fields) | given_fields(dropped=_files_json(self.dropped))
+        return dict(fields) | given_fields(dropped=[file.to_json() for file in self.dropped])
 
     @staticmethod
     def from_json(fields: JsonFields) -> TrimHistory:
@@ -202,7 +199,3 @@ def parse_action(fields: JsonFields, table: ActionTable) -> Action:
 def given_fields(**fields: object) -> dict[str, object]:
     """The optional fields that differ from their default: empty, zero, false or absent."""
     return {name: value for name, value in fields.items() if value or (value == 0 and name == "catalog_seq")}
-
-
-def _files_json(files: tuple[TrackedFile, ...]) -> list[object]:
-    return [[file.kind.value, file.name, file.size_bytes] for file in files]

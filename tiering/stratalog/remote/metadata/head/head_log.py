@@ -22,7 +22,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from stratalog.base.clock import Clock
@@ -38,10 +39,11 @@ from stratalog.base.errors import (
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.protocol import ObjectStore, StoredObject
 from stratalog.remote.json_document import require_writable
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts, read_checkpoint
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head import RESTORE, Head
-from stratalog.remote.metadata.head.head_actions import Action, ActionTable
+from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import find_in_history
 from stratalog.remote.metadata.head.metadata_version import (
@@ -49,6 +51,7 @@ from stratalog.remote.metadata.head.metadata_version import (
     ActionVersions,
     require_finalized,
 )
+from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, is_probe
 
@@ -77,10 +80,14 @@ class CommitSettings:
     """Fold when the commits in the head are larger (default 64 KiB): every commit writes them again."""
     fold_inline_commits: int = 256
     """Fold when there are more of them (default 256): opening the shard reads the directory of each."""
-    page_rows: int = 4_000
-    """Rows of a checkpoint page (default 4,000, about 100 KiB): a fold writes whole pages."""
+    fold_unfolded_rows: int = 50_000
+    """Fold when they have changed more rows of the state (default 50,000): these are in memory."""
+    page_rows: int = 2_000
+    """Rows of a checkpoint page (default 2,000, about 200 KiB of slices): a fold writes whole pages, and a
+    reader reads whole pages."""
     fold_by_itself: bool = True
-    """Whether a commit that passes a limit folds at once (default). Simulations fold by hand."""
+    """Whether a commit folds first where the head is far beyond a limit (default). Simulations fold by
+    hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,8 @@ class StoreActor:
     ids: IdGenerator
     identity: StoreIdentity
     writer: Writer
+    loader: PageLoader = field(default_factory=PageLoader)
+    """The cache of checkpoint pages, which the shards of a process share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,9 @@ class Judgement(Generic[R]):
 
     actions: tuple[Action, ...]
     outcome: R
+    is_whole: bool = True
+    """False if the actions are only the first part of what is asked for, because a commit is small: judge
+    again once they are committed. The outcome of the last part holds for all."""
 
 
 class StateMachine(Protocol[S]):
@@ -116,11 +128,28 @@ class StateMachine(Protocol[S]):
         """The state before the first commit."""
         ...
 
-    def apply(self, state: S, commit: Commit) -> S: ...
+    def apply(self, state: S, commit: Commit, root: CheckpointRoot | None) -> S:
+        """The state after the commit. `root`: that of the checkpoint which a fold in it names."""
+        ...
 
-    def to_checkpoint(self, state: S) -> CheckpointParts: ...
+    def read_ahead(self, commits: Sequence[Commit], run_all: RunAll) -> AbstractContextManager[None]:
+        """Read together what `apply` needs of the store for these commits, and keep it meanwhile."""
+        ...
 
-    def from_checkpoint(self, parts: CheckpointParts) -> S: ...
+    def to_checkpoint(self, state: S) -> CheckpointChanges: ...
+
+    def from_checkpoint(self, folder: CheckpointFolder, root: CheckpointRoot) -> S:
+        """The state that a checkpoint holds."""
+        ...
+
+    def rebased(self, state: S, folder: CheckpointFolder, root: CheckpointRoot) -> S:
+        """The same state on a newer checkpoint, which is of an earlier commit or of this one."""
+        ...
+
+    def detached(self, state: S) -> S:
+        """The same state with everything in memory, and every row changed: a checkpoint of it needs no other
+        one."""
+        ...
 
     def live_objects(self, state: S) -> Container[str]:
         """The names of the live data objects."""
@@ -144,6 +173,8 @@ class View(Generic[S]):
 
 
 NEVER_MS = -1
+_COMMITS_AT_ONCE = 32
+"""Commits whose objects' directories are read together."""
 
 
 class ComparedClocks(NamedTuple):
@@ -164,6 +195,8 @@ class Landed(Generic[R]):
     """The commit's number; where there was nothing to commit, the number of the state that was judged."""
     outcome: R
     has_committed: bool
+    is_whole: bool = True
+    """False if only a part of what is asked for is committed, as in `Judgement`."""
 
 
 class HeadLog(Generic[S]):
@@ -184,6 +217,7 @@ class HeadLog(Generic[S]):
         self.identity = actor.identity
         self.machine = machine
         self.settings = settings or CommitSettings()
+        self.checkpoints = CheckpointFolder(actor.store, layout, actor.loader)
         self._clock = actor.clock
         self._random = actor.random_source
         self._writer = actor.writer
@@ -276,15 +310,17 @@ class HeadLog(Generic[S]):
             lost_races = 0
             while lost_races < self.settings.max_lost_races:
                 self.require_writable(view)
-                judgement = self._judge(judge, view, is_fresh=is_fresh)
-                if judgement is None:
+                judged = self._judge(judge, view, epoch, is_fresh=is_fresh)
+                if judged is None:
                     view, is_fresh = self.refresh(), True
                     continue
-                if not judgement.actions:
+                judgement, commit, state = judged
+                if commit is None:
                     return Landed(view.state.seq, judgement.outcome, has_committed=False)
-                commit = self._build_commit(view, judgement.actions, epoch)
-                if self._replace(view, commit):
-                    return Landed(commit.seq, judgement.outcome, has_committed=True)
+                if self._replace(view, commit, state):
+                    return Landed(
+                        commit.seq, judgement.outcome, has_committed=True, is_whole=judgement.is_whole
+                    )
                 view, is_fresh = self._view, True
                 self._pause(lost_races, self.settings.race_backoff_ms, self.settings.max_race_backoff_ms)
                 lost_races += 1
@@ -311,28 +347,36 @@ class HeadLog(Generic[S]):
         return Commit.build(seq, self.ids.uuid(), now_ms, self._writer, epoch, actions)
 
     def _judge(
-        self, judge: Callable[[S], Judgement[R]], view: View[S], *, is_fresh: bool
-    ) -> Judgement[R] | None:
-        """The judgement; None if an old view led to a refusal and a fresh one is needed."""
+        self, judge: Callable[[S], Judgement[R]], view: View[S], epoch: int | None, *, is_fresh: bool
+    ) -> tuple[Judgement[R], Commit | None, S] | None:
+        """The judgement, the commit (None if there is nothing to commit), and the state after it; None if an
+        old view led to a refusal, or names pages that are gone, and a fresh one is needed.
+        """
         try:
             judgement = judge(view.state)
+            if not judgement.actions:
+                return (judgement, None, view.state) if is_fresh else None
             require_finalized(
                 view.head.write_version,
                 judgement.actions,
                 self.machine.versions,
                 self.layout.head_key,
             )
+            commit = self._build_commit(view, judgement.actions, epoch)
+            commit.require_small()
+            return judgement, commit, self._after(view.state, commit)
+        except ObjectNotFoundError as error:
+            if is_fresh:
+                raise _missing(error) from error
         except LogStoreError:
             if is_fresh:
                 raise
-            return None
-        return judgement if judgement.actions or is_fresh else None
+        return None
 
-    def _replace(self, view: View[S], commit: Commit) -> bool:
-        """Put the view's head with `commit` added. Returns True once it is known to have landed, False once
-        it is void.
+    def _replace(self, view: View[S], commit: Commit, state: S) -> bool:
+        """Put the view's head with `commit` added, which leads to `state`. Returns True once it is known to
+        have landed, False once it is void.
         """
-        state = self.machine.apply(view.state, commit)
         head = view.head.after(commit, state)
         data = head.encode()
         last_error: StoreError | None = None
@@ -419,10 +463,7 @@ class HeadLog(Generic[S]):
             except ObjectNotFoundError as error:
                 again = self._read_known_head()
                 if again.etag == stored.etag:
-                    raise StoreCorruptError(
-                        f"an object that the head refers to is missing; {RESTORE}",
-                        **error.fields,
-                    ) from error
+                    raise _missing(error) from error
                 stored = again
         raise StoreUnavailableError(
             "the head changes faster than it can be read; try again", key=self.layout.head_key
@@ -442,14 +483,29 @@ class HeadLog(Generic[S]):
             raise StoreCorruptError(
                 "a commit was overwritten; stop writing to the store and investigate", seq=state.seq
             )
-        if head.folded_seq > state.seq:
-            assert head.checkpoint is not None, "folded commits are in a checkpoint"
-            state = self.machine.from_checkpoint(read_checkpoint(self.store, self.layout, head.checkpoint))
-        for commit in head.commits:
-            if commit.seq > state.seq:
-                state = self.machine.apply(state, commit)
+        if head.checkpoint is not None and head.checkpoint != state.checkpoint:
+            root = self.checkpoints.root(head.checkpoint)
+            if head.folded_seq > state.seq:
+                state = self.machine.from_checkpoint(self.checkpoints, root)
+            else:
+                # The pages of the former checkpoint may be gone, so this one is used from here on.
+                state = self.machine.rebased(state, self.checkpoints, root)
+        wanted = [commit for commit in head.commits if commit.seq > state.seq]
+        for start in range(0, len(wanted), _COMMITS_AT_ONCE):
+            part = wanted[start : start + _COMMITS_AT_ONCE]
+            with self.machine.read_ahead(part, self.checkpoints.loader.run_all):
+                for commit in part:
+                    state = self._after(state, commit)
         _require_agreement(head, state)
         return state
+
+    def _after(self, state: S, commit: Commit) -> S:
+        """The state after one more commit. Raises ObjectNotFoundError if the head of the state is old."""
+        fold = next((action for action in commit.actions if isinstance(action, Fold)), None)
+        if fold is None:
+            return self.machine.apply(state, commit, None)
+        root = self.checkpoints.root(fold.checkpoint)
+        return self.machine.rebased(self.machine.apply(state, commit, root), self.checkpoints, root)
 
     def _publish(self, view: View[S]) -> View[S]:
         """Make `view` the newest, unless a newer one is; returns `view`."""
@@ -496,6 +552,10 @@ class HeadLog(Generic[S]):
     def _pause(self, attempt: int, first_ms: int, max_ms: int) -> None:
         bound_ms = min(max_ms, first_ms << min(attempt, 20))
         self._clock.sleep(self._random.uniform(0, bound_ms) / 1000)
+
+
+def _missing(error: ObjectNotFoundError) -> StoreCorruptError:
+    return StoreCorruptError(f"an object that the head refers to is missing; {RESTORE}", **error.fields)
 
 
 def _require_agreement(head: Head, state: HeadState) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError
-from stratalog.remote.json_document import JsonObject
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import (
     DocumentRef,
@@ -29,6 +29,19 @@ from stratalog.remote.metadata.head.head_actions import (
 )
 from stratalog.remote.metadata.head.persistent_map import Evolution, PersistentMap
 from stratalog.remote.metadata.head.pin import Pin
+
+
+class ChangedRows(NamedTuple):
+    """Rows of one kind that one commit changed."""
+
+    seq: int
+    kind: str
+    keys: Sequence[Hashable]
+    """The keys of the rows in the state."""
+
+
+DROPPED = "dropped"
+"""The kind of the rows of dropped files."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +70,8 @@ class HeadState:
     """In the order of their commits."""
     unknown_action: str | None = None
     """Name of an action that this version skipped, so it must not write here."""
-    extras: PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject] = dataclasses.field(
-        default_factory=PersistentMap[tuple[str, tuple[str | int, ...]], JsonObject]
-    )
-    """Columns of checkpoint rows that this version does not know, by kind and key of the row."""
+    changed: tuple[ChangedRows, ...] = ()
+    """The rows that changed since the checkpoint, in the order of the commits. A fold writes these."""
     root_extras: Mapping[str, object] = dataclasses.field(default_factory=dict[str, object])
     """Fields of the checkpoint's root that this version does not know."""
 
@@ -68,6 +79,21 @@ class HeadState:
     def folded_seq(self) -> int:
         """Commits up to this one are in the checkpoint, later ones in the head."""
         return 0 if self.checkpoint is None else self.checkpoint.seq
+
+    @property
+    def unfolded_rows(self) -> int:
+        """How many changed rows are in memory until a fold."""
+        return sum(len(rows.keys) for rows in self.changed)
+
+    def changed_keys(self, kind: str) -> dict[Hashable, int]:
+        """The keys of the rows of a kind that changed since the checkpoint, each with the last commit that
+        changed it.
+        """
+        return {key: rows.seq for rows in self.changed if rows.kind == kind for key in rows.keys}
+
+    def with_changed(self, kind: str, keys: Sequence[Hashable]) -> tuple[ChangedRows, ...]:
+        """All changed rows once commit `seq` has changed these, too."""
+        return (*self.changed, ChangedRows(self.seq, kind, keys)) if keys else self.changed
 
     @property
     def dropped(self) -> tuple[DroppedObject, ...]:
@@ -102,6 +128,7 @@ class HeadState:
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
             assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
+        assert all(1 <= rows.seq <= self.seq for rows in self.changed), "known commits changed rows"
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
         if self.history is not None:
@@ -132,7 +159,10 @@ def after_commit(state: S, commit: Commit) -> S:
 
 
 def drop_file(
-    dropped: Evolution[str, DroppedObject], file: TrackedFile, commit: Commit, brought_seq: int = 0
+    dropped: Evolution[str, DroppedObject],
+    file: TrackedFile,
+    commit: Commit,
+    brought_seq: int = 0,
 ) -> None:
     """Put a file on the list of dropped files, which wait to be deleted."""
     if file.name in dropped:
@@ -147,15 +177,28 @@ def drop_file(
     )
 
 
-def after_action(state: S, action: Action, commit: Commit) -> S:
+def unfolded(state: HeadState, seq: int) -> tuple[ChangedRows, ...]:
+    """The rows that changed since a checkpoint at commit `seq`."""
+    return tuple(rows for rows in state.changed if rows.seq > seq)
+
+
+def all_changed(state: HeadState, keys: Mapping[str, Sequence[Hashable]]) -> tuple[ChangedRows, ...]:
+    """Every row of a state, as if its last commit had changed it. `keys`: those of the rows that only its
+    kind of state has."""
+    tables = {**keys, DROPPED: tuple(state.dropped_objects)}
+    return tuple(ChangedRows(state.seq, kind, rows) for kind, rows in tables.items() if rows)
+
+
+def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot | None) -> S:
     """Apply an action of `COMMON_ACTIONS`. Any other has no effect: it is unknown, and `after_commit` has
-    noted that this version must not write.
+    noted that this version must not write. `root`: that of the checkpoint that a `fold` names.
     """
     match action:
         case Forget():
             return _after_forget(state, action, commit)
         case Fold():
-            return _after_fold(state, action, commit)
+            assert root is not None, "a fold comes with its checkpoint"
+            return _after_fold(state, action, commit, root)
         case RaiseHorizon():
             if not state.orphan_horizon_seq < action.seq < commit.seq:
                 raise contradiction(commit, "its horizon goes back, or is of the future", horizon=action.seq)
@@ -192,40 +235,39 @@ def _after_forget(state: S, forget: Forget, commit: Commit) -> S:
         if name not in dropped:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
         dropped.pop(name)
-    return dataclasses.replace(state, dropped_objects=dropped.finish())
+    return dataclasses.replace(
+        state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, forget.names)
+    )
 
 
-def _after_fold(state: S, fold: Fold, commit: Commit) -> S:
+def _after_fold(state: S, fold: Fold, commit: Commit, root: CheckpointRoot) -> S:
     """Apply a fold: another checkpoint, and the files that it replaces are dropped."""
     if fold.checkpoint.seq >= commit.seq:
         raise contradiction(
             commit, "its checkpoint is newer than the commit", checkpoint=fold.checkpoint.name
         )
-    return dataclasses.replace(
-        state,
-        checkpoint=fold.checkpoint,
-        history=fold.history or state.history,
-        dropped_objects=_with_dropped(state, fold.dropped, commit),
-    )
+    if root.ref != fold.checkpoint:
+        raise contradiction(commit, "its checkpoint is another one", checkpoint=root.ref.name)
+    state = _with_dropped(state, root.replaced, commit)
+    return dataclasses.replace(state, checkpoint=fold.checkpoint, history=fold.history or state.history)
 
 
 def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
     if not state.history_start_seq < trim.before < commit.seq:
         raise contradiction(commit, "it trims history of the future, or goes back", before=trim.before)
-    return dataclasses.replace(
-        state,
-        history_start_seq=trim.before,
-        dropped_objects=_with_dropped(state, trim.dropped, commit),
-    )
+    state = _with_dropped(state, trim.dropped, commit)
+    return dataclasses.replace(state, history_start_seq=trim.before)
 
 
-def _with_dropped(
-    state: HeadState, files: Iterable[TrackedFile], commit: Commit
-) -> PersistentMap[str, DroppedObject]:
+def _with_dropped(state: S, files: Iterable[TrackedFile], commit: Commit) -> S:
     dropped = state.dropped_objects.evolve()
+    names: list[str] = []
     for file in files:
         drop_file(dropped, file, commit)
-    return dropped.finish()
+        names.append(file.name)
+    return dataclasses.replace(
+        state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, names)
+    )
 
 
 def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None:

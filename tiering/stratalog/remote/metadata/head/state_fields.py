@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypedDict
+from typing import TypedDict, cast
 from uuid import UUID
 
 from stratalog.remote.json_document import JsonFields, JsonObject
-from stratalog.remote.metadata.head.checkpoint import COMMON_FIELDS, CheckpointParts
-from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
+from stratalog.remote.metadata.head.checkpoint import COMMON_FIELDS, CheckpointFolder, CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_page import KeyRange, Row, RowKey, TableChange
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
 from stratalog.remote.metadata.head.document_ref import DroppedObject, parse_tracked_file
-from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.head_state import DROPPED, HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.pin import Pin
 
-DROPPED = "dropped"
 _DROPPED_COLUMNS = ("name", "kind", "size_bytes", "seq", "time_ms", "brought_seq")
 
 
@@ -31,13 +31,14 @@ class CommonState(TypedDict):
     history_start_seq: int
     pins: tuple[Pin, ...]
     root_extras: JsonObject
-    extras: PersistentMap[tuple[str, RowKey], JsonObject]
 
 
-def state_parts(
-    state: HeadState, fields: dict[str, object], tables: dict[str, Table[Any]]
-) -> CheckpointParts:
-    """The parts of a state: the given fields and tables of its kind, and those of every state."""
+def changes_of(
+    state: HeadState, fields: dict[str, object], tables: dict[str, TableChange]
+) -> CheckpointChanges:
+    """The changes that a fold writes: the given fields and tables of the state's kind, and those of every
+    state.
+    """
     common: dict[str, object] = {
         "uuid": str(state.uuid),
         "time_ms": state.time_ms,
@@ -47,44 +48,32 @@ def state_parts(
         "history_start": state.history_start_seq,
         "pins": [pin.to_json() for pin in state.pins],
     }
-    return CheckpointParts(
+    rows: dict[RowKey, Row | None] = {}
+    for name in state.changed_keys(DROPPED):
+        found = state.dropped_objects.get(cast("str", name))
+        rows[(cast("str", name),)] = None if found is None else _format_dropped(found)
+    return CheckpointChanges(
         JsonFields({**common, **fields, **state.root_extras}, "checkpoint"),
-        {
-            **tables,
-            DROPPED: Table(
-                columns=_DROPPED_COLUMNS,
-                items=sorted(state.dropped_objects.values(), key=_dropped_key),
-                key=_dropped_key,
-                row=_format_dropped,
-                extras=extras_of(state, DROPPED),
-            ),
-        },
-        {},
+        {**tables, DROPPED: simple_change(_DROPPED_COLUMNS, rows)},
     )
 
 
-def extras_of(state: HeadState, kind: str) -> dict[RowKey, JsonObject]:
-    """The unknown columns of a kind's rows, by key."""
-    return {key: extra for (extra_kind, key), extra in state.extras.items() if extra_kind == kind}
+def simple_change(columns: tuple[str, ...], rows: Mapping[RowKey, Row | None]) -> TableChange:
+    """The change of a table of which these rows changed: their new values by key, None if they are gone."""
+    keys = sorted(rows)
+    fresh = [(key, row) for key in keys if (row := rows[key]) is not None]
+    key_size = len(keys[0]) if keys else 1
+    return TableChange(columns, key_size, [KeyRange(key, key) for key in keys], fresh)
 
 
-def common_from_parts(
-    parts: CheckpointParts, columns: Mapping[str, tuple[tuple[str, ...], int]], known_fields: Collection[str]
+def common_from_checkpoint(
+    folder: CheckpointFolder, root: CheckpointRoot, known_fields: Collection[str]
 ) -> CommonState:
-    """Parse the shared arguments. `columns`: by kind, the known columns and how many of them are the key.
+    """Read the shared arguments of a state. `known_fields`: those of the root that its kind adds.
 
-    Raises StoreCorruptError.
+    Raises StoreCorruptError, ObjectNotFoundError, StoreUnavailableError.
     """
-    fields = parts.fields
-    extras: list[tuple[tuple[str, RowKey], JsonObject]] = []
-    for kind, (names, key_size) in {**columns, DROPPED: (_DROPPED_COLUMNS, 1)}.items():
-        for row in parts.rows.get(kind, ()):
-            if len(row.values) == len(names):
-                continue
-            # A row of an older writer is null in the columns of a newer one.
-            unknown = {name: value for name, value in row.unknown(names).items() if value is not None}
-            if unknown:
-                extras.append(((kind, _key_of(row, names[:key_size])), unknown))
+    fields = root.fields
     return CommonState(
         seq=fields.integer("seq", minimum=1),
         uuid=fields.uuid("uuid"),
@@ -93,22 +82,12 @@ def common_from_parts(
         orphan_horizon_seq=fields.integer("horizon"),
         catalog_seq=fields.integer("catalog_seq"),
         dropped_objects=PersistentMap(
-            (dropped.name, dropped) for dropped in map(_parse_dropped, parts.rows.get(DROPPED, ()))
+            (dropped.name, dropped) for dropped in map(_parse_dropped, folder.rows(root, DROPPED))
         ),
         history_start_seq=fields.optional_integer("history_start", minimum=1) or 1,
         pins=fields.each("pins", Pin.from_json),
         root_extras=fields.unknown({*COMMON_FIELDS, *known_fields}),
-        extras=PersistentMap(extras),
     )
-
-
-def _key_of(row: JsonFields, names: tuple[str, ...]) -> RowKey:
-    values = (row.values.get(name) for name in names)
-    return tuple(value if isinstance(value, str | int) else str(value) for value in values)
-
-
-def _dropped_key(dropped: DroppedObject) -> RowKey:
-    return (dropped.name,)
 
 
 def _format_dropped(dropped: DroppedObject) -> Row:

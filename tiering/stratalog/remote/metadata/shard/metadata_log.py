@@ -13,18 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_actions import ActionTable
 from stratalog.remote.metadata.head.head_judge import judge_pin, judge_renew_pin, judge_unpin
 from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Judgement, StoreActor
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
+from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.replace_judge import ReplacePlan, require_request
 from stratalog.remote.metadata.shard.shard_actions import (
     SHARD_ACTIONS,
@@ -33,12 +37,17 @@ from stratalog.remote.metadata.shard.shard_actions import (
     AddGap,
     PartitionOffset,
     brought_by,
+    objects_of,
 )
 from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
-from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_parts, shard_to_parts
+from stratalog.remote.metadata.shard.shard_checkpoint import (
+    shard_detached,
+    shard_from_checkpoint,
+    shard_rebased,
+    shard_to_changes,
+)
 from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange, Refusal
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
@@ -92,22 +101,36 @@ class ShardMachine:
     def empty(self) -> ShardState:
         return ShardState()
 
-    def apply(self, state: ShardState, commit: Commit) -> ShardState:
-        return apply_commit(state, commit, self._directory)
+    def apply(self, state: ShardState, commit: Commit, root: CheckpointRoot | None) -> ShardState:
+        return apply_commit(state, commit, self._directory, root)
 
-    to_checkpoint = staticmethod(shard_to_parts)
-    from_checkpoint = staticmethod(shard_from_parts)
+    @contextmanager
+    def read_ahead(self, commits: Sequence[Commit], run_all: RunAll) -> Generator[None]:
+        refs = [ref for commit in commits for ref in objects_of(commit) if ref.name not in self._at_hand]
+        found = run_all([partial(self._load_directory, ref) for ref in refs])
+        directories = cast("Sequence[Sequence[SliceEntry]]", found)
+        with self.directories_at_hand(list(zip(refs, directories, strict=True))):
+            yield
+
+    to_checkpoint = staticmethod(shard_to_changes)
+    from_checkpoint = staticmethod(shard_from_checkpoint)
+    rebased = staticmethod(shard_rebased)
+    detached = staticmethod(shard_detached)
     brought_by = staticmethod(brought_by)
 
     def live_objects(self, state: ShardState) -> Container[str]:
         return state.objects
 
-    def keep_directory(self, ref: ObjectRef, entries: Sequence[SliceEntry]) -> None:
-        """Keep a directory while its object is committed, so that its writer need not read it."""
-        self._at_hand[ref.name] = entries
-
-    def release_directory(self, ref: ObjectRef) -> None:
-        self._at_hand.pop(ref.name, None)
+    @contextmanager
+    def directories_at_hand(self, objects: Objects) -> Generator[None]:
+        """Keep directories while their objects are committed, so that their writer need not read them."""
+        for ref, entries in objects:
+            self._at_hand[ref.name] = entries
+        try:
+            yield
+        finally:
+            for ref, _ in objects:
+                self._at_hand.pop(ref.name, None)
 
     def _directory(self, ref: ObjectRef) -> Sequence[SliceEntry]:
         entries = self._at_hand.get(ref.name)
@@ -177,7 +200,7 @@ class MetadataLog(CommittedLog[ShardState]):
             )
             for entry in entries:
                 require_request(entry.base_offset < entry.end_offset, "a slice has a range", name=ref.name)
-        with self._directories_at_hand(objects):
+        with self._machine.directories_at_hand(objects):
             landed = self._commit(lambda state: self._judge_add(state, objects, epoch), epoch=epoch)
         return AddOutcome(landed.seq, landed.outcome)
 
@@ -201,7 +224,7 @@ class MetadataLog(CommittedLog[ShardState]):
         """
         plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None, withdrawn)
         plan.check(input_names)
-        with self._directories_at_hand(outputs):
+        with self._machine.directories_at_hand(outputs):
             landed = self._commit(lambda state: replace_judge.judge_replace(state, plan))
         refused, clipped = landed.outcome
         return ReplaceOutcome(landed.seq, refused, clipped, landed.has_committed)
@@ -281,7 +304,7 @@ class MetadataLog(CommittedLog[ShardState]):
         if not fresh:
             return Judgement((), tuple(known))
         judgement = shard_judge.judge_add(state, fresh, epoch)
-        return Judgement(judgement.actions, (*known, *judgement.outcome))
+        return Judgement(judgement.actions, (*known, *judgement.outcome), judgement.is_whole)
 
     def _refused_before(self, state: ShardState, ref: ObjectRef, epoch: int) -> tuple[Refusal, ...] | None:
         """The slices that were refused when this object was committed under `epoch`; None if it was
@@ -302,13 +325,3 @@ class MetadataLog(CommittedLog[ShardState]):
             if isinstance(action, Add) and action.object == ref:
                 return tuple(Refusal(ref.name, tip, reason) for tip, reason in action.refused)
         return None
-
-    @contextmanager
-    def _directories_at_hand(self, objects: Objects) -> Generator[None]:
-        for ref, entries in objects:
-            self._machine.keep_directory(ref, entries)
-        try:
-            yield
-        finally:
-            for ref, _ in objects:
-                self._machine.release_directory(ref)

@@ -8,7 +8,6 @@ is deleted) refuses that partition.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_log import Judgement
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
+    MANY_REFUSED,
     NOT_FROM_FIRST_SLICE,
     TOPIC_DELETED,
     Refusal,
@@ -28,12 +29,16 @@ from stratalog.remote.metadata.shard.shard_judge import (
     require_fresh_catalog,
 )
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 MAX_INPUTS = 500
 """Objects that one replacement may read."""
+MAX_LISTED_IN_REPLACE = 150
+"""Partitions that one replacement may name, because a commit is small. Where more are refused or clipped,
+all are refused. Where more are carried along, and more are compacted, `compacted_upto` moves for the first
+ones only; later jobs compact the others again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,9 @@ def judge_replace(
         replaced[tip] = rest
         if len(rest) < len(planned):
             clipped.append(PartitionOffset(tip, rest[0].base_offset))
+    if len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE:
+        reasons = {tip: reasons.get(tip, MANY_REFUSED) for tip in plan.inputs}
+        replaced, clipped = {}, []
     refusals = tuple(
         Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
         for ref, entries in plan.outputs
@@ -110,13 +118,13 @@ def judge_replace(
 
 def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
-    slices = partition.slices
-    first = bisect.bisect_left(slices, planned[0].base_offset, key=lambda live: live.base_offset)
-    if slices[first : first + len(planned)] == tuple(planned):
+    found = partition.slices_from(planned[0].base_offset)
+    if list(itertools.islice(found, len(planned))) == list(planned):
         return planned
     passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
     rest = planned[passed:]
-    return rest if rest and slices[: len(rest)] == tuple(rest) else ()
+    is_live = bool(rest) and list(itertools.islice(partition.slices, len(rest))) == list(rest)
+    return rest if is_live else ()
 
 
 def _partition_refusal(
@@ -134,7 +142,7 @@ def _partition_refusal(
 
 def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool:
     """Whether no live slice lies below these; a gap has no records."""
-    return partition.slices[partition.first_stored_index] == rest[0]
+    return next(live for live in partition.slices if live.gap is None) == rest[0]
 
 
 def _replacement(
@@ -151,7 +159,9 @@ def _replacement(
     dropped = set(emptied(state, lost))
     bases = dict(clipped)
     outputs = tuple(ref for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases)))
-    covering = [tip for tip in replaced if plan.covers.get(tip, False)]
+    covering = tuple(sorted(tip for tip in replaced if plan.covers.get(tip, False)))
+    carried = tuple(sorted(replaced.keys() - set(covering)))
+    names_covering = bool(covering) and (len(covering) < len(carried) or len(carried) > MAX_LISTED_IN_REPLACE)
     return Replace(
         inputs=tuple(sorted(lost)),
         outputs=outputs,
@@ -159,7 +169,8 @@ def _replacement(
         clipped=tuple(clipped),
         still_live=tuple(sorted(lost.keys() - dropped)),
         is_compacting=bool(covering),
-        compacting_except=tuple(sorted(replaced.keys() - set(covering))) if covering else (),
+        compacting_except=carried if covering and not names_covering else (),
+        compacting_only=covering[:MAX_LISTED_IN_REPLACE] if names_covering else (),
         catalog_seq=plan.catalog_seq,
     )
 

@@ -129,6 +129,8 @@ class Replace:
     still_live: tuple[str, ...] = ()
     is_compacting: bool = False
     compacting_except: tuple[TopicIdPartition, ...] = ()
+    compacting_only: tuple[TopicIdPartition, ...] = ()
+    """If not empty, the only compacted partitions; one of the two lists is empty."""
     catalog_seq: int | None = None
 
     def to_json(self) -> JsonObject:
@@ -140,22 +142,33 @@ class Replace:
         return fields | given_fields(
             refused=_refused_json(self.refused),
             clipped=_offsets_json(self.clipped),
-            still_live=list(self.still_live),
+            still_live=[self.inputs.index(name) for name in self.still_live],
             compacting=self.is_compacting,
             compacting_except=[[str(tip.topic_id), tip.partition] for tip in self.compacting_except],
+            compacting_only=[[str(tip.topic_id), tip.partition] for tip in self.compacting_only],
             catalog_seq=self.catalog_seq,
         )
 
+    def is_compacted(self, tip: TopicIdPartition) -> bool:
+        """Whether `compacted_upto` of a replaced partition moves."""
+        if self.compacting_only:
+            return tip in self.compacting_only
+        return self.is_compacting and tip not in self.compacting_except
+
     @staticmethod
     def from_json(fields: JsonFields) -> Replace:
+        inputs = fields.each("inputs", _parse_name)
+        last = len(inputs) - 1
+        positions = fields.each("still_live", lambda item, what: to_integer(item, what, maximum=last))
         return Replace(
-            inputs=fields.each("inputs", _parse_name),
+            inputs=inputs,
             outputs=fields.each("outputs", lambda item, what: parse_ref(JsonFields.of(item, what))),
             refused=fields.each("refused", _parse_refused),
             clipped=fields.each("clipped", _parse_offset),
-            still_live=fields.each("still_live", _parse_name),
+            still_live=tuple(inputs[position] for position in positions),
             is_compacting="compacting" in fields.values and fields.flag("compacting"),
             compacting_except=fields.each("compacting_except", _parse_partition),
+            compacting_only=fields.each("compacting_only", _parse_partition),
             catalog_seq=fields.optional_integer("catalog_seq"),
         )
 
@@ -225,16 +238,21 @@ SHARD_VERSIONS: ActionVersions = {AddGap: 2, **COMMON_VERSIONS}
 """The metadata versions of these actions."""
 
 
-def brought_by(commit: Commit) -> Iterator[str]:
-    """The names of the objects that a commit brings."""
+def objects_of(commit: Commit) -> Iterator[ObjectRef]:
+    """The objects that a commit brings."""
     for action in commit.actions:
         match action:
             case Add():
-                yield action.object.name
+                yield action.object
             case Replace():
-                yield from (ref.name for ref in action.outputs)
+                yield from action.outputs
             case _:
                 pass
+
+
+def brought_by(commit: Commit) -> Iterator[str]:
+    """The names of the objects that a commit brings."""
+    return (ref.name for ref in objects_of(commit))
 
 
 def format_ref(ref: ObjectRef) -> dict[str, object]:

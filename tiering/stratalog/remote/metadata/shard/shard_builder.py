@@ -7,22 +7,25 @@ StoreCorruptError.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
-from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_state import (
+    DROPPED,
+    ChangedRows,
     after_action,
     after_commit,
     contradiction,
     drop_file,
 )
+from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AddGap,
@@ -31,8 +34,15 @@ from stratalog.remote.metadata.shard.shard_actions import (
     DropPartitions,
     Replace,
 )
-from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
-from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, Gap, LiveSlice, TieredPartition
+from stratalog.remote.metadata.shard.shard_state import (
+    OBJECTS,
+    PARTITIONS,
+    DroppedTopic,
+    LiveObject,
+    ShardClaim,
+    ShardState,
+)
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -40,28 +50,25 @@ LoadDirectory = Callable[[ObjectRef], Sequence[SliceEntry]]
 """Reads the directory of an object that a commit brings."""
 
 
-def apply_commit(state: ShardState, commit: Commit, load_directory: LoadDirectory) -> ShardState:
-    """The state after `commit`. Raises StoreCorruptError if the commit cannot follow the state, and the
-    errors of `load_directory` (ObjectNotFoundError if the head of the commit is old).
+def apply_commit(
+    state: ShardState, commit: Commit, load_directory: LoadDirectory, root: CheckpointRoot | None = None
+) -> ShardState:
+    """The state after `commit`; `root` is that of the checkpoint which a fold in it names. Raises
+    StoreCorruptError if the commit cannot follow the state, and the errors of `load_directory` and of pages
+    (ObjectNotFoundError if the head of the commit is old).
     """
     state = after_commit(state, commit)
     for action in commit.actions:
-        state = _apply_action(state, action, commit, load_directory)
+        match action:
+            case Claim():
+                state = _apply_claim(state, action, commit)
+            case Add() | AddGap() | Replace() | AdvanceLogStart() | DropPartitions():
+                builder = _Builder(state, commit, load_directory)
+                builder.apply(action)
+                state = builder.finish()
+            case _:
+                state = after_action(state, action, commit, root)
     return state
-
-
-def _apply_action(
-    state: ShardState, action: Action, commit: Commit, load_directory: LoadDirectory
-) -> ShardState:
-    match action:
-        case Claim():
-            return _apply_claim(state, action, commit)
-        case Add() | AddGap() | Replace() | AdvanceLogStart() | DropPartitions():
-            builder = _Builder(state, commit, load_directory)
-            builder.apply(action)
-            return builder.finish()
-        case _:
-            return after_action(state, action, commit)
 
 
 def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
@@ -89,6 +96,10 @@ class _Builder:
         self._objects = state.objects.evolve()
         self._dropped = state.dropped_objects.evolve()
         self._dropped_topics = state.dropped_topics.evolve()
+        self._changed_partitions: list[TopicIdPartition] = []
+        self._changed_objects: list[str] = []
+        self._dropped_names: list[str] = []
+        self._unfolded_slices = state.unfolded_slices
         self._catalog_seq = state.catalog_seq
 
     def apply(self, action: Add | AddGap | Replace | AdvanceLogStart | DropPartitions) -> None:
@@ -105,12 +116,21 @@ class _Builder:
                 self._drop_topic(action)
 
     def finish(self) -> ShardState:
+        state = self._state
+        changes = (
+            (PARTITIONS, self._changed_partitions),
+            (OBJECTS, self._changed_objects),
+            (DROPPED, self._dropped_names),
+        )
+        changed = tuple(ChangedRows(state.seq, kind, keys) for kind, keys in changes if keys)
         return dataclasses.replace(
-            self._state,
+            state,
             partitions=self._partitions.finish(),
             objects=self._objects.finish(),
             dropped_objects=self._dropped.finish(),
             dropped_topics=self._dropped_topics.finish(),
+            changed=state.changed + changed,
+            unfolded_slices=self._unfolded_slices,
             catalog_seq=self._catalog_seq,
         )
 
@@ -120,51 +140,48 @@ class _Builder:
         slice_bytes = 0
         for entry in self._load_directory(add.object):
             tip = entry.topic_id_partition
-            if tip in refused:
+            if refused and tip in refused:
                 continue
-            before = self._partition(tip)
+            before = self._row(tip)
             live = LiveSlice(add.object.name, entry.base_offset, entry.end_offset, entry)
             if live.base_offset != before.tiered_end_offset or live.end_offset <= live.base_offset:
                 raise self._contradiction("a slice does not begin at the tiered end", **tip.error_fields)
-            self._partitions[tip] = before.with_slice(live)
+            self._append(tip, before, live)
             slices += 1
             slice_bytes += entry.data_bytes
         self._add_object(add.object, slices, slice_bytes, self._commit.time_ms)
 
     def _add_gap(self, add: AddGap) -> None:
-        before = self._partition(add.partition)
+        before = self._row(add.partition)
         if add.base_offset != before.tiered_end_offset or add.end_offset <= add.base_offset:
             raise self._contradiction("a gap does not begin at the tiered end", **add.partition.error_fields)
         gap = Gap(add.reason, add.time_ms, before.open_transactions)
         live = LiveSlice.of_gap(add.partition, add.base_offset, add.end_offset, gap)
-        self._partitions[add.partition] = before.with_slice(live)
+        self._append(add.partition, before, live)
 
     def _replace(self, replace: Replace) -> None:
         self._use_catalog(replace.catalog_seq)
         outputs = self._output_slices(replace)
-        not_compacting = set(replace.compacting_except)
         lost: list[LiveSlice] = []
         for tip, slices in outputs.items():
             before = self._partition(tip)
-            position = _position_of(before, slices[0].base_offset, slices[-1].end_offset)
-            if position is None:
+            after = before.with_replaced(slices)
+            if after is None:
                 raise self._contradiction(
                     "an output does not have the range of live slices", **tip.error_fields
                 )
-            first, last = position
-            if any(live.gap is not None for live in before.slices[first:last]):
+            if any(live.gap is not None for live in after.lost):
                 raise self._contradiction("it replaces a gap", **tip.error_fields)
-            lost.extend(before.slices[first:last])
-            end_offset = slices[-1].end_offset
-            behind = before.slices[last:]
-            compacted_upto = before.compacted_upto
-            if replace.is_compacting and tip not in not_compacting:
+            lost.extend(after.lost)
+            row = after.row
+            if replace.is_compacted(tip):
+                end_offset = slices[-1].end_offset
                 # A gap has no records.
+                behind = before.slices_from(end_offset) if end_offset < row.tiered_end_offset else ()
                 gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
-                compacted_upto = max(compacted_upto, end_offset, *(live.end_offset for live in gaps))
-            self._partitions[tip] = before._replace(
-                slices=(*before.slices[:first], *slices, *behind), compacted_upto=compacted_upto
-            )
+                compacted_upto = max(row.compacted_upto, end_offset, *(live.end_offset for live in gaps))
+                row = row._replace(compacted_upto=compacted_upto)
+            self._change(tip, before.row, row)
         still_live = set(replace.still_live)
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
         self._add_outputs(replace, outputs)
@@ -206,24 +223,38 @@ class _Builder:
             if offset <= before.log_start_offset:
                 raise self._contradiction("log start does not move forward", **tip.error_fields)
             after = before.with_log_start(offset)
-            lost.extend(before.slices[: len(before.slices) - len(after.slices)])
-            self._partitions[tip] = after
+            lost.extend(after.lost)
+            self._change(tip, before.row, after.row)
         self._drop_slices(lost, set(advance.dropped))
 
     def _drop_topic(self, drop: DropPartitions) -> None:
         self._use_catalog(drop.catalog_seq)
         lost: list[LiveSlice] = []
         for tip in partitions_of(self._state, drop.topic_id):
-            lost.extend(self._partitions.pop(tip).slices)
+            lost.extend(self._partition(tip).slices)
+            self._unfolded_slices -= self._partitions.pop(tip).unfolded_count
+            self._changed_partitions.append(tip)
         self._drop_slices(lost, set(drop.dropped))
         self._dropped_topics[drop.topic_id] = DroppedTopic(self._commit.seq, self._commit.time_ms)
         for topic_id in drop.expired:
             if topic_id in self._dropped_topics:
                 self._dropped_topics.pop(topic_id)
 
+    def _row(self, tip: TopicIdPartition) -> PartitionRow:
+        return self._partitions.get(tip) or EMPTY_ROW
+
     def _partition(self, tip: TopicIdPartition) -> TieredPartition:
-        found = self._partitions.get(tip)
-        return EMPTY_PARTITION if found is None else found
+        return TieredPartition(tip, self._row(tip), self._state.pages)
+
+    def _append(self, tip: TopicIdPartition, before: PartitionRow, live: LiveSlice) -> None:
+        self._partitions[tip] = before.with_slice(live)
+        self._changed_partitions.append(tip)
+        self._unfolded_slices += 1
+
+    def _change(self, tip: TopicIdPartition, before: PartitionRow, after: PartitionRow) -> None:
+        self._partitions[tip] = after
+        self._changed_partitions.append(tip)
+        self._unfolded_slices += after.unfolded_count - before.unfolded_count
 
     def _add_object(self, ref: ObjectRef, slices: int, slice_bytes: int, uploaded_ms: int) -> None:
         if ref.name in self._objects or ref.name in self._dropped:
@@ -231,6 +262,7 @@ class _Builder:
         if slices == 0:
             raise self._contradiction("it adds an object without slices", object=ref.name)
         self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes, uploaded_ms)
+        self._changed_objects.append(ref.name)
 
     def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:
         """Subtract slices from their objects. Exactly the objects in `dropped` have none left then."""
@@ -248,6 +280,7 @@ class _Builder:
             assert left >= 0, "live slices are counted"
             if (left == 0) != (name in dropped):
                 raise self._contradiction("it is wrong about the last slice of an object", object=name)
+            self._changed_objects.append(name)
             if left:
                 left_bytes = live_object.live_bytes - sizes[name]
                 self._objects[name] = live_object._replace(live_slices=left, live_bytes=left_bytes)
@@ -255,6 +288,7 @@ class _Builder:
                 self._objects.pop(name)
                 file = TrackedFile(FileKind.DATA, name, live_object.ref.size_bytes)
                 drop_file(self._dropped, file, self._commit, live_object.seq)
+                self._dropped_names.append(name)
 
     def _use_catalog(self, catalog_seq: int | None) -> None:
         if catalog_seq is None:
@@ -272,15 +306,3 @@ class _Builder:
 def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]:
     """The known partitions of a topic, in order."""
     return sorted(tip for tip in state.partitions if tip.topic_id == topic_id)
-
-
-def _position_of(partition: TieredPartition, base_offset: int, end_offset: int) -> tuple[int, int] | None:
-    """Indexes [first, last) of the slices that tile exactly [base_offset, end_offset); None if none do."""
-    slices = partition.slices
-    first = bisect.bisect_left(slices, base_offset, key=lambda live: live.base_offset)
-    last = bisect.bisect_left(slices, end_offset, key=lambda live: live.end_offset)
-    if first > last or last >= len(slices):
-        return None
-    if slices[first].base_offset != base_offset or slices[last].end_offset != end_offset:
-        return None
-    return first, last + 1

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import bisect
-from collections import defaultdict
-from typing import Any
+import dataclasses
+from typing import cast
 from uuid import UUID
 
-from stratalog.base.errors import StoreCorruptError
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.json_document import JsonFields, to_integer, to_row, to_text, to_uuid
-from stratalog.remote.metadata.head.checkpoint import CheckpointParts
-from stratalog.remote.metadata.head.checkpoint_page import Row, RowKey, Table
+from stratalog.remote.json_document import MAX_INTEGER, JsonFields, to_integer, to_row, to_text, to_uuid
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_page import KeyRange, Row, RowKey, TableChange
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
+from stratalog.remote.metadata.head.head_state import all_changed, unfolded
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.head.state_fields import (
-    common_from_parts,
-    extras_of,
-    state_parts,
-)
+from stratalog.remote.metadata.head.state_fields import changes_of, common_from_checkpoint, simple_change
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow, StoredSlices
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION, format_ref, parse_ref
-from stratalog.remote.metadata.shard.shard_state import DroppedTopic, LiveObject, ShardClaim, ShardState
+from stratalog.remote.metadata.shard.shard_state import (
+    OBJECTS,
+    PARTITIONS,
+    DroppedTopic,
+    LiveObject,
+    ShardClaim,
+    ShardState,
+)
+from stratalog.remote.metadata.shard.slice_pages import SlicePages
 from stratalog.remote.metadata.shard.slice_row import (
-    GAP_COLUMNS,
-    GAPS,
+    NO_MINIMUM,
     SLICE_COLUMNS,
     SLICE_KEY_SIZE,
     SLICES,
-    format_gap,
     format_slice,
-    parse_gap,
     parse_last_batch,
-    parse_slice,
-    slice_key,
+    parse_transactions,
 )
-from stratalog.remote.metadata.shard.tiered_partition import LiveSlice, TieredPartition
 
-PARTITIONS = "partitions"
-OBJECTS = "objects"
 _PARTITION_COLUMNS = (
     "topic_id",
     "partition",
@@ -45,6 +44,13 @@ _PARTITION_COLUMNS = (
     "stable_end_offset",
     "end_mark",
     "compacted_upto",
+    "first_slice_offset",
+    "slice_count",
+    "tiered_bytes",
+    "oldest_newest_ms",
+    "oldest_ms",
+    "newest_ms",
+    "open_transactions",
 )
 _OBJECT_COLUMNS = (
     "name",
@@ -59,18 +65,11 @@ _OBJECT_COLUMNS = (
     "live_bytes",
     "uploaded_ms",
 )
-_KINDS = {
-    PARTITIONS: (_PARTITION_COLUMNS, 2),
-    SLICES: (SLICE_COLUMNS, SLICE_KEY_SIZE),
-    GAPS: (GAP_COLUMNS, SLICE_KEY_SIZE),
-    OBJECTS: (_OBJECT_COLUMNS, 1),
-}
 _ROOT_FIELDS = ("claims", "dropped_topics")
 
 
-def shard_to_parts(state: ShardState) -> CheckpointParts:
-    """Root fields and tables of a state."""
-    partitions = sorted(state.partitions.items(), key=_partition_key)
+def shard_to_changes(state: ShardState) -> CheckpointChanges:
+    """The changes that a fold of a state writes."""
     fields: dict[str, object] = {
         "claims": [
             [claim.epoch, claim.owner, claim.endpoint, str(claim.uuid), claim.seq, claim.time_ms]
@@ -81,60 +80,65 @@ def shard_to_parts(state: ShardState) -> CheckpointParts:
             for topic_id, topic in sorted(state.dropped_topics.items())
         ],
     }
-    tables: dict[str, Table[Any]] = {
-        PARTITIONS: Table(
-            _PARTITION_COLUMNS, partitions, _partition_key, _format_partition, extras_of(state, PARTITIONS)
-        ),
-        SLICES: Table(
-            SLICE_COLUMNS,
-            [live for _, partition in partitions for live in partition.slices if live.gap is None],
-            slice_key,
-            format_slice,
-            extras_of(state, SLICES),
-        ),
-        GAPS: Table(
-            GAP_COLUMNS,
-            [live for _, partition in partitions for live in partition.slices if live.gap is not None],
-            slice_key,
-            format_gap,
-            extras_of(state, GAPS),
-        ),
-        OBJECTS: Table(
-            _OBJECT_COLUMNS,
-            sorted(state.objects.values(), key=_object_key),
-            _object_key,
-            _format_object,
-            extras_of(state, OBJECTS),
-        ),
+    partitions: dict[RowKey, Row | None] = {}
+    changed: list[tuple[RowKey, PartitionRow]] = []
+    for key in state.changed_keys(PARTITIONS):
+        tip = cast("TopicIdPartition", key)
+        row = state.partitions.get(tip)
+        row_key = (str(tip.topic_id), tip.partition)
+        partitions[row_key] = None if row is None else _format_partition(tip, row)
+        changed.append((row_key, EMPTY_ROW if row is None else row))
+    objects: dict[RowKey, Row | None] = {}
+    for key in state.changed_keys(OBJECTS):
+        name = cast("str", key)
+        live_object = state.objects.get(name)
+        objects[(name,)] = None if live_object is None else _format_object(live_object)
+    tables = {
+        PARTITIONS: simple_change(_PARTITION_COLUMNS, partitions),
+        SLICES: _slice_change(changed),
+        OBJECTS: simple_change(_OBJECT_COLUMNS, objects),
     }
-    return state_parts(state, fields, tables)
+    return changes_of(state, fields, tables)
 
 
-def shard_from_parts(parts: CheckpointParts) -> ShardState:
-    """The state that a checkpoint holds. Raises StoreCorruptError."""
-    slices: dict[TopicIdPartition, list[LiveSlice]] = defaultdict(list)
-    for row in parts.rows.get(SLICES, ()):
-        tip, live = parse_slice(row)
-        slices[tip].append(live)
-    for row in parts.rows.get(GAPS, ()):
-        tip, live = parse_gap(row)
-        bisect.insort(slices[tip], live, key=lambda one: one.base_offset)
-    partitions = dict(_parse_partition(row, slices) for row in parts.rows.get(PARTITIONS, ()))
-    if slices:
-        raise StoreCorruptError(
-            "a checkpoint has slices of a partition that it does not list; keep it and investigate"
-        )
-    checkpoint_ms = parts.fields.integer("time_ms")
-    objects = (_parse_object(row, checkpoint_ms) for row in parts.rows.get(OBJECTS, ()))
+def _slice_change(changed: list[tuple[RowKey, PartitionRow]]) -> TableChange:
+    """The slices of changed partitions: all stored ones go but those of the row's stored pieces, and the ones
+    in memory are fresh.
+    """
+    gone: list[KeyRange] = []
+    fresh: list[tuple[RowKey, Row]] = []
+    for key, row in sorted(changed):
+        next_offset = 0
+        for piece in row.pieces:
+            if isinstance(piece, StoredSlices):
+                if piece.base_offset > next_offset:
+                    gone.append(KeyRange((*key, next_offset), (*key, piece.base_offset - 1)))
+                next_offset = piece.end_offset
+            else:
+                fresh.append(((*key, piece.base_offset), format_slice(piece)))
+        gone.append(KeyRange((*key, next_offset), (*key, MAX_INTEGER)))
+    return TableChange(SLICE_COLUMNS, SLICE_KEY_SIZE, gone, fresh)
+
+
+def shard_from_checkpoint(folder: CheckpointFolder, root: CheckpointRoot) -> ShardState:
+    """The state that a checkpoint holds; its slices stay in the pages. Raises StoreCorruptError,
+    ObjectNotFoundError, StoreUnavailableError, StoreNotUsableError for the layout of an older version.
+    """
+    partitions = PersistentMap(map(_parse_partition, folder.rows(root, PARTITIONS)))
+    pages = SlicePages(folder, root)
+    checkpoint_ms = root.fields.integer("time_ms")
+    objects = (_parse_object(row, checkpoint_ms) for row in folder.rows(root, OBJECTS))
     state = ShardState(
-        **common_from_parts(parts, _KINDS, _ROOT_FIELDS),
-        partitions=PersistentMap(partitions.items()),
+        **common_from_checkpoint(folder, root, _ROOT_FIELDS),
+        partitions=partitions,
+        pages=pages,
         objects=PersistentMap((live.ref.name, live) for live in objects),
-        claims=parts.fields.each("claims", _parse_claim),
-        dropped_topics=PersistentMap(parts.fields.each("dropped_topics", _parse_dropped_topic)),
+        claims=root.fields.each("claims", _parse_claim),
+        dropped_topics=PersistentMap(root.fields.each("dropped_topics", _parse_dropped_topic)),
     )
     try:
-        state.check()
+        state.check_rows()
+        assert pages.row_count == sum(row.slice_count for row in partitions.values()), "slices are counted"
     except AssertionError as error:
         raise StoreCorruptError(
             "a checkpoint contradicts itself; keep it and investigate", reason=error
@@ -142,38 +146,86 @@ def shard_from_parts(parts: CheckpointParts) -> ShardState:
     return state
 
 
-def _partition_key(item: tuple[TopicIdPartition, TieredPartition]) -> RowKey:
-    return str(item[0].topic_id), item[0].partition
-
-
-def _object_key(live_object: LiveObject) -> RowKey:
-    return (live_object.ref.name,)
-
-
-def _format_partition(item: tuple[TopicIdPartition, TieredPartition]) -> Row:
-    tip, partition = item
-    return (
-        str(tip.topic_id),
-        tip.partition,
-        partition.log_start_offset,
-        partition.tiered_end_offset,
-        partition.stable_end_offset,
-        partition.end_mark,
-        partition.compacted_upto,
+def shard_rebased(state: ShardState, folder: CheckpointFolder, root: CheckpointRoot) -> ShardState:
+    """The same state on a newer checkpoint, which is of an earlier commit or of this one. Partitions whose
+    last change it has keep nothing in memory.
+    """
+    partitions = state.partitions.evolve()
+    unfolded_slices = state.unfolded_slices
+    for key, seq in state.changed_keys(PARTITIONS).items():
+        tip = cast("TopicIdPartition", key)
+        row = state.partitions.get(tip)
+        if row is not None and seq <= root.ref.seq:
+            partitions[tip] = row.folded()
+            unfolded_slices -= row.unfolded_count
+    return dataclasses.replace(
+        state,
+        partitions=partitions.finish(),
+        changed=unfolded(state, root.ref.seq),
+        unfolded_slices=unfolded_slices,
+        pages=SlicePages(folder, root),
     )
 
 
-def _parse_partition(
-    row: JsonFields, slices: dict[TopicIdPartition, list[LiveSlice]]
-) -> tuple[TopicIdPartition, TieredPartition]:
+def shard_detached(state: ShardState) -> ShardState:
+    """The same state with all slices in memory and every row changed, so that a checkpoint of it needs no
+    other one. Loads all pages, and raises as `SlicePages` does.
+    """
+    partitions = {
+        tip: row._replace(pieces=tuple(state.partition(tip).slices)) for tip, row in state.partitions.items()
+    }
+    return dataclasses.replace(
+        state,
+        partitions=PersistentMap(partitions.items()),
+        changed=all_changed(state, {PARTITIONS: tuple(partitions), OBJECTS: tuple(state.objects)}),
+        unfolded_slices=sum(row.slice_count for row in partitions.values()),
+        pages=None,
+    )
+
+
+def _format_partition(tip: TopicIdPartition, row: PartitionRow) -> Row:
+    return (
+        str(tip.topic_id),
+        tip.partition,
+        row.log_start_offset,
+        row.tiered_end_offset,
+        row.stable_end_offset,
+        row.end_mark,
+        row.compacted_upto,
+        row.pieces[0].base_offset if row.pieces else row.tiered_end_offset,
+        row.slice_count,
+        row.tiered_bytes,
+        row.oldest_newest_ms,
+        row.oldest_ms,
+        row.newest_ms,
+        row.open_transactions,
+    )
+
+
+def _parse_partition(row: JsonFields) -> tuple[TopicIdPartition, PartitionRow]:
     tip = TopicIdPartition(row.uuid("topic_id"), row.integer("partition", maximum=MAX_PARTITION))
-    return tip, TieredPartition(
+    if "slice_count" not in row.values:
+        raise StoreNotUsableError(
+            "a development version before the first release wrote this checkpoint, and this version cannot"
+            " read it; begin a new store",
+            what=row.what,
+        )
+    tiered_end_offset = row.integer("tiered_end_offset")
+    slice_count = row.integer("slice_count")
+    stored = StoredSlices(row.integer("first_slice_offset"), tiered_end_offset, slice_count)
+    return tip, PartitionRow(
         log_start_offset=row.integer("log_start_offset"),
-        tiered_end_offset=row.integer("tiered_end_offset"),
+        tiered_end_offset=tiered_end_offset,
         stable_end_offset=row.integer("stable_end_offset"),
         end_mark=parse_last_batch(row, "end_mark"),
         compacted_upto=row.integer("compacted_upto"),
-        slices=tuple(slices.pop(tip, ())),
+        slice_count=slice_count,
+        tiered_bytes=row.integer("tiered_bytes"),
+        oldest_newest_ms=row.integer("oldest_newest_ms", minimum=NO_MINIMUM),
+        oldest_ms=row.integer("oldest_ms", minimum=NO_MINIMUM),
+        newest_ms=row.integer("newest_ms", minimum=NO_MINIMUM),
+        open_transactions=parse_transactions(row, "open_transactions"),
+        pieces=(stored,) if slice_count else (),
     )
 
 

@@ -15,9 +15,12 @@ from uuid import UUID
 
 from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.commit import ACTIONS_BYTES
 from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
+from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
     AddGap,
@@ -29,7 +32,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
 )
 from stratalog.remote.metadata.shard.shard_builder import partitions_of
 from stratalog.remote.metadata.shard.shard_state import ShardState
-from stratalog.remote.metadata.shard.tiered_partition import GapReason, TieredPartition
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -41,10 +44,22 @@ INPUTS_CHANGED = "inputs_changed"
 NOT_FROM_FIRST_SLICE = "not_from_first_slice"
 ABOVE_TIERED_END = "above_tiered_end"
 CONFIGURATION_CHANGED = "configuration_changed"
+MANY_REFUSED = "many_refused"
+"""So many other slices are refused that a commit cannot name them all, and none of them becomes live."""
 NOT_FINALIZED = "not_finalized"
 """The finalized metadata version does not have the action."""
 CLOCK = "clock"
 """The clocks of this process and of the store differ too much."""
+
+
+MAX_LISTED = 500
+"""Slices that one action may name."""
+# About the longest text of these parts of actions.
+_ADD_BYTES = 400
+_LISTED_BYTES = 80
+_NAME_BYTES = 64
+_GAP_BYTES = 240
+_MAX_EXPIRED = 100
 
 
 class Refusal(NamedTuple):
@@ -66,8 +81,10 @@ def judge_claim(state: ShardState, owner: str, uuid: UUID, at_least: int, endpoi
 def judge_add(
     state: ShardState, objects: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]], epoch: int
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Judges objects in order, slice by slice. Raises NotOwnerError if `epoch` is not current."""
+    """Judges objects in order, slice by slice, as many as a commit takes. Raises NotOwnerError if `epoch` is
+    not current."""
     require_epoch(state, epoch)
+    size_bytes = 0
     actions: list[Action] = []
     refusals: list[Refusal] = []
     ends: dict[TopicIdPartition, int] = {}
@@ -77,18 +94,24 @@ def judge_add(
         taken: dict[TopicIdPartition, int] = {}
         for entry in entries:
             tip = entry.topic_id_partition
-            end_offset = ends.get(tip)
+            end_offset = ends.get(tip) if ends else None
             if end_offset is None:
-                end_offset = state.partition(tip).tiered_end_offset
+                end_offset = state.partitions.get(tip, EMPTY_ROW).tiered_end_offset
             reason = object_reason or slice_refusal(state, entry, end_offset)
             if reason is None:
                 taken[tip] = entry.end_offset
             else:
                 refused.append(RefusedSlice(tip, reason))
-        refusals.extend(Refusal(ref.name, tip, reason) for tip, reason in refused)
+        if len(refused) > MAX_LISTED and taken:
+            refused += [RefusedSlice(tip, MANY_REFUSED) for tip in taken]
+            taken = {}
         if taken:
+            size_bytes += _ADD_BYTES + len(refused) * _LISTED_BYTES
+            if actions and size_bytes > ACTIONS_BYTES:
+                return Judgement(tuple(actions), tuple(refusals), is_whole=False)
             ends.update(taken)
             actions.append(Add(ref, tuple(refused)))
+        refusals.extend(Refusal(ref.name, tip, reason) for tip, reason in refused)
     return Judgement(tuple(actions), tuple(refusals))
 
 
@@ -104,8 +127,9 @@ class LostRange(NamedTuple):
 def judge_add_gaps(
     state: ShardState, lost: Sequence[LostRange], epoch: int, store_date_ms: int | None
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Judges gaps one by one: each begins at the tiered end of its partition, or where the one before it
-    ends. A gap that is there already is nothing to do: an earlier attempt of this call may have landed.
+    """Judges gaps one by one, as many as a commit takes: each begins at the tiered end of its partition, or
+    where the one before it ends. A gap that is there already is nothing to do: an earlier attempt of this
+    call may have landed.
 
     What has expired in a partition without slices is below the log start, which moves.
 
@@ -117,7 +141,11 @@ def judge_add_gaps(
     gaps: list[AddGap] = []
     refusals: list[Refusal] = []
     ends: dict[TopicIdPartition, int] = {}
+    is_whole = True
     for tip, base_offset, end_offset, reason in sorted(lost):
+        if len(gaps) * _GAP_BYTES + len(starts) * _LISTED_BYTES > ACTIONS_BYTES:
+            is_whole = False
+            break
         partition = state.partition(tip)
         if tip.topic_id in state.dropped_topics:
             refusals.append(Refusal("", tip, TOPIC_DELETED))
@@ -129,12 +157,12 @@ def judge_add_gaps(
             refusals.append(Refusal("", tip, CLOCK))
         else:
             ends[tip] = end_offset
-            if reason is GapReason.EXPIRED and not partition.slices:
+            if reason is GapReason.EXPIRED and not partition.row.pieces:
                 starts.append(PartitionOffset(tip, end_offset))
             else:
                 gaps.append(AddGap(tip, base_offset, end_offset, reason.value, store_date_ms))
     moves = (AdvanceLogStart(tuple(starts), (), None),) if starts else ()
-    return Judgement((*moves, *gaps), tuple(refusals))
+    return Judgement((*moves, *gaps), tuple(refusals), is_whole)
 
 
 def _is_on_record(partition: TieredPartition, end_offset: int) -> bool:
@@ -151,7 +179,8 @@ def judge_advance(
     epoch: int | None,
     catalog_seq: int | None,
 ) -> Judgement[tuple[Refusal, ...]]:
-    """Judges moves of log starts. Only forward moves count; only an owner may go beyond the tiered end.
+    """Judges moves of log starts, as many as a commit takes, the last one maybe in part. Only forward moves
+    count; only an owner may go beyond the tiered end.
 
     Raises NotOwnerError if `epoch` is given and not current, PreconditionFailedError if the catalog seq
     is older than one that was used before.
@@ -161,7 +190,7 @@ def judge_advance(
     require_fresh_catalog(state, catalog_seq)
     moved: list[PartitionOffset] = []
     refusals: list[Refusal] = []
-    lost: dict[str, int] = defaultdict(int)
+    losses = _Losses(state, _LISTED_BYTES)
     for tip, offset in sorted(starts.items()):
         partition = state.partition(tip)
         if tip.topic_id in state.dropped_topics:
@@ -171,14 +200,54 @@ def judge_advance(
         elif offset > partition.tiered_end_offset and epoch is None:
             refusals.append(Refusal("", tip, ABOVE_TIERED_END))
         else:
-            moved.append(PartitionOffset(tip, offset))
-            for live in partition.slices:
-                if live.end_offset > offset:
-                    break
-                if live.gap is None:
-                    lost[live.object_name] += 1
-    actions = (AdvanceLogStart(tuple(moved), emptied(state, lost), catalog_seq),) if moved else ()
-    return Judgement(actions, tuple(refusals))
+            reached_offset = losses.take(partition, offset)
+            if reached_offset > partition.log_start_offset:
+                moved.append(PartitionOffset(tip, reached_offset))
+            if reached_offset < offset:
+                break
+    is_whole = not losses.is_full
+    actions = (AdvanceLogStart(tuple(moved), losses.emptied, catalog_seq),) if moved else ()
+    return Judgement(actions, tuple(refusals), is_whole)
+
+
+class _Losses:
+    """The slices that a commit takes from their objects, as many as it has room for. Not thread-safe: one
+    judgement uses it."""
+
+    def __init__(self, state: ShardState, listed_bytes: int) -> None:
+        """`listed_bytes`: the size of a partition in the commit."""
+        self._state = state
+        self._listed_bytes = listed_bytes
+        self._lost: dict[str, int] = defaultdict(int)
+        self._emptied: list[str] = []
+        self._size_bytes = 0
+        self.is_full = False
+
+    @property
+    def emptied(self) -> tuple[str, ...]:
+        """The objects that lose their last slice, by name."""
+        return tuple(sorted(self._emptied))
+
+    def take(self, partition: TieredPartition, offset: int) -> int:
+        """Take the slices wholly below `offset`; returns the log start that they allow, which is lower where
+        the commit is full."""
+        self._size_bytes += self._listed_bytes
+        if self._size_bytes > ACTIONS_BYTES:
+            self.is_full = True
+            return partition.log_start_offset
+        for live in partition.slices:
+            if live.end_offset > offset:
+                break
+            if self._size_bytes > ACTIONS_BYTES:
+                self.is_full = True
+                return max(live.base_offset, partition.log_start_offset)
+            if live.gap is None:
+                name = live.object_name
+                self._lost[name] += 1
+                if self._lost[name] == self._state.objects[name].live_slices:
+                    self._emptied.append(name)
+                    self._size_bytes += _NAME_BYTES
+        return offset
 
 
 def judge_drop_partitions(
@@ -186,22 +255,26 @@ def judge_drop_partitions(
 ) -> Judgement[None]:
     """Drops the partitions of a topic, whose deletion the caller has seen in the catalog at `catalog_seq`.
 
-    There is nothing to commit if that is already done.
+    There is nothing to commit if that is already done. Where more objects lose their last slice than a commit
+    can name, log starts move first.
     """
     require_fresh_catalog(state, catalog_seq)
     if topic_id in state.dropped_topics:
         return Judgement((), None)
-    lost: dict[str, int] = defaultdict(int)
-    for tip in partitions_of(state, topic_id):
-        for live in state.partition(tip).slices:
-            if live.gap is None:
-                lost[live.object_name] += 1
+    losses = _Losses(state, 0)
+    tips = partitions_of(state, topic_id)
+    for tip in tips:
+        losses.take(state.partition(tip), state.partitions[tip].tiered_end_offset)
+        if losses.is_full:
+            ends = {one: state.partitions[one].tiered_end_offset for one in tips}
+            return Judgement(judge_advance(state, ends, None, catalog_seq).actions, None, is_whole=False)
     expired = sorted(
         known
         for known, topic in state.dropped_topics.items()
         if topic.time_ms + DELETED_TOPIC_KEPT_MS < store_date_ms
     )
-    return Judgement((DropPartitions(topic_id, catalog_seq, emptied(state, lost), tuple(expired)),), None)
+    drop = DropPartitions(topic_id, catalog_seq, losses.emptied, tuple(expired[:_MAX_EXPIRED]))
+    return Judgement((drop,), None)
 
 
 def require_epoch(state: ShardState, epoch: int) -> None:
@@ -236,7 +309,7 @@ def is_born_too_early(state: ShardState, ref: ObjectRef) -> bool:
 
 def slice_refusal(state: ShardState, entry: SliceEntry, tiered_end_offset: int) -> str | None:
     """The reason why one slice cannot become live; None if it can."""
-    if entry.topic_id in state.dropped_topics:
+    if state.dropped_topics and entry.topic_id in state.dropped_topics:
         return TOPIC_DELETED
     return NOT_AT_TIERED_END if entry.base_offset != tiered_end_offset else None
 

@@ -3,6 +3,9 @@ them.
 
 A state is immutable and shares all that a commit did not touch with the state before it. So a snapshot costs
 nothing and readers need no lock. `stratalog.remote.metadata.shard.shard_builder` makes the next one.
+
+Slices are what grows, so a state has only those in memory that no checkpoint has yet. The others are in the
+checkpoint's pages, which are loaded when they are needed.
 """
 
 from __future__ import annotations
@@ -16,8 +19,15 @@ from stratalog.base.errors import NotOwnerError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.tiered_partition import EMPTY_PARTITION, TieredPartition
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow
+from stratalog.remote.metadata.shard.slice_pages import SlicePages
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
+
+PARTITIONS = "partitions"
+"""The kind of the checkpoint rows of partitions."""
+OBJECTS = "objects"
+"""The kind of the checkpoint rows of live objects."""
 
 
 class LiveObject(NamedTuple):
@@ -68,9 +78,14 @@ class DroppedTopic(NamedTuple):
 class ShardState(HeadState):
     """The partitions and objects of a shard after one commit. Immutable, so thread-safe."""
 
-    partitions: PersistentMap[TopicIdPartition, TieredPartition] = dataclasses.field(
-        default_factory=PersistentMap[TopicIdPartition, TieredPartition]
+    partitions: PersistentMap[TopicIdPartition, PartitionRow] = dataclasses.field(
+        default_factory=PersistentMap[TopicIdPartition, PartitionRow]
     )
+    """The rows of the partitions: all that is known of them without their slices. `partition` has these."""
+    pages: SlicePages | None = dataclasses.field(default=None, compare=False)
+    """The stored slices; None without a checkpoint."""
+    unfolded_slices: int = dataclasses.field(default=0, compare=False)
+    """Slices that are in memory because no checkpoint has them yet."""
     objects: PersistentMap[str, LiveObject] = dataclasses.field(
         default_factory=PersistentMap[str, LiveObject]
     )
@@ -83,15 +98,44 @@ class ShardState(HeadState):
 
     def partition(self, tip: TopicIdPartition) -> TieredPartition:
         """The partition; an empty one if the shard does not know it."""
-        found = self.partitions.get(tip)
-        return EMPTY_PARTITION if found is None else found
+        return TieredPartition(tip, self.partitions.get(tip, EMPTY_ROW), self.pages)
+
+    def known_partition(self, tip: TopicIdPartition) -> TieredPartition | None:
+        """The partition; None if the shard does not know it."""
+        row = self.partitions.get(tip)
+        return None if row is None else TieredPartition(tip, row, self.pages)
+
+    @property
+    def unfolded_rows(self) -> int:
+        return sum(len(rows.keys) for rows in self.changed) + self.unfolded_slices
+
+    def check_rows(self) -> None:
+        """Check all that needs no page."""
+        for tip, row in self.partitions.items():
+            row.check()
+            assert tip.topic_id not in self.dropped_topics, "a dropped topic has no partitions"
+        in_partitions = sum(row.tiered_bytes for row in self.partitions.values())
+        in_objects = sum(live_object.live_bytes for live_object in self.objects.values())
+        assert in_partitions == in_objects, "partitions and objects have the same live bytes"
+        unfolded = sum(row.unfolded_count for row in self.partitions.values())
+        assert unfolded == self.unfolded_slices, "slices in memory are counted"
+        for name, live_object in self.objects.items():
+            assert live_object.ref.name == name, "an object is found under its name"
+            assert 1 <= live_object.seq <= self.seq, "a commit added each object"
+            assert name not in self.dropped_objects, "a dropped object is not live"
+        assert [claim.epoch for claim in self.claims] == sorted({claim.epoch for claim in self.claims}), (
+            "epochs grow"
+        )
+        assert self.epoch == (self.claims[-1].epoch if self.claims else 0), "the newest claim has the epoch"
+        self.check_bookkeeping()
 
     def check(self) -> None:
+        """Check everything: loads all pages. Raises as `SlicePages` does."""
         live_slices: dict[str, int] = defaultdict(int)
         live_bytes: dict[str, int] = defaultdict(int)
-        for tip, partition in self.partitions.items():
+        for tip in self.partitions:
+            partition = self.partition(tip)
             partition.check()
-            assert tip.topic_id not in self.dropped_topics, "a dropped topic has no partitions"
             stored = [live for live in partition.slices if live.gap is None]
             assert len({live.object_name for live in stored}) == len(stored), (
                 "an object has at most one slice of a partition"
@@ -103,13 +147,6 @@ class ShardState(HeadState):
                 live_bytes[live.object_name] += live.entry.data_bytes
         assert live_slices.keys() == set(self.objects), "exactly the objects with a live slice are live"
         for name, live_object in self.objects.items():
-            assert live_object.ref.name == name, "an object is found under its name"
             assert live_object.live_slices == live_slices[name], "live slices are counted"
             assert live_object.live_bytes == live_bytes[name], "live bytes are counted"
-            assert 1 <= live_object.seq <= self.seq, "a commit added each object"
-            assert name not in self.dropped_objects, "a dropped object is not live"
-        assert [claim.epoch for claim in self.claims] == sorted({claim.epoch for claim in self.claims}), (
-            "epochs grow"
-        )
-        assert self.epoch == (self.claims[-1].epoch if self.claims else 0), "the newest claim has the epoch"
-        self.check_bookkeeping()
+        self.check_rows()

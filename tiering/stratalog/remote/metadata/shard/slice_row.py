@@ -1,17 +1,16 @@
 """A live slice as a row of a checkpoint page.
 
 The columns are those of the slice's directory entry, its valid base offset and its object. Parts of an entry
-are short arrays, or `null` where the entry has none. A gap has a row of its own, with its reason, its time
-and the transactions that it abandons.
+are short arrays, or `null` where the entry has none. `gap` is `null` but for a gap: its reason, its time
+and the transactions that it abandons. The row of a gap has no object, and an empty entry.
 """
 
 from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.json_document import JsonFields, to_integer, to_row
-from stratalog.remote.metadata.head.checkpoint_page import RowKey
+from stratalog.remote.json_document import JsonFields, to_integer, to_items, to_row, to_text
+from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
-from stratalog.remote.metadata.shard.tiered_partition import Gap, LiveSlice
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -49,16 +48,11 @@ SLICE_COLUMNS = (
     "last_batch",
     "key_stream",
     "index",
+    "gap",
 )
 SLICE_KEY_SIZE = 3
-GAPS = "gaps"
-GAP_COLUMNS = ("topic_id", "partition", "base_offset", "end_offset", "reason", "time_ms", "abandoned")
-_NO_MINIMUM = -(1 << 63)
-
-
-def slice_key(live: LiveSlice) -> RowKey:
-    """The row's key: the first `SLICE_KEY_SIZE` columns."""
-    return str(live.entry.topic_id), live.entry.partition, live.base_offset
+"""The key is the partition and the base offset."""
+NO_MINIMUM = -(1 << 63)
 
 
 def format_slice(live: LiveSlice) -> tuple[object, ...]:
@@ -90,11 +84,14 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
         entry.last_batch,
         entry.key_stream,
         entry.index,
+        live.gap,
     )
 
 
 def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
     """Parse the row of a slice. Raises StoreCorruptError."""
+    if row.values.get("gap") is not None:
+        return _parse_gap(row)
     entry = SliceEntry(
         topic_id=row.uuid("topic_id"),
         topic=row.text("topic"),
@@ -105,16 +102,16 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
         data_bytes=row.integer("data_bytes"),
         data_crc=row.integer("data_crc"),
         record_count=row.integer("record_count"),
-        min_timestamp=row.integer("min_timestamp", minimum=_NO_MINIMUM),
-        max_timestamp=row.integer("max_timestamp", minimum=_NO_MINIMUM),
-        max_timestamp_offset=row.integer("max_timestamp_offset", minimum=_NO_MINIMUM),
+        min_timestamp=row.integer("min_timestamp", minimum=NO_MINIMUM),
+        max_timestamp=row.integer("max_timestamp", minimum=NO_MINIMUM),
+        max_timestamp_offset=row.integer("max_timestamp_offset", minimum=NO_MINIMUM),
         codec_mask=row.integer("codec_mask"),
         stable_end_offset=row.integer("stable_end_offset"),
         has_aborted=row.flag("has_aborted"),
-        open_transactions=row.each("open_transactions", _parse_transaction),
+        open_transactions=parse_transactions(row, "open_transactions"),
         tombstone_count=row.integer("tombstone_count"),
         marker_count=row.integer("marker_count"),
-        earliest_delete_horizon_ms=row.optional_integer("earliest_delete_horizon_ms", minimum=_NO_MINIMUM),
+        earliest_delete_horizon_ms=row.optional_integer("earliest_delete_horizon_ms", minimum=NO_MINIMUM),
         leader_epochs=row.each("leader_epochs", _parse_leader_epoch),
         last_batch=parse_last_batch(row, "last_batch"),
         key_stream=_parse_key_stream(row),
@@ -129,16 +126,17 @@ def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
     return entry.topic_id_partition, LiveSlice(name, base_offset, entry.end_offset, entry)
 
 
-def format_gap(live: LiveSlice) -> tuple[object, ...]:
-    """The row of a gap, in the order of `GAP_COLUMNS`. Its key is that of a slice."""
-    assert live.gap is not None
-    return (*slice_key(live), live.end_offset, *live.gap)
+def parse_transactions(row: JsonFields, column: str) -> tuple[OpenTransaction, ...]:
+    """Parse a list of transactions. Raises StoreCorruptError."""
+    return row.each(column, _parse_transaction)
 
 
-def parse_gap(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
-    """Parse the row of a gap. Raises StoreCorruptError."""
+def _parse_gap(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
     tip = TopicIdPartition(row.uuid("topic_id"), row.integer("partition", maximum=MAX_PARTITION))
-    gap = Gap(row.text("reason"), row.integer("time_ms"), row.each("abandoned", _parse_transaction))
+    what = f"{row.what}: gap"
+    reason, time_ms, abandoned = to_row(row.values["gap"], what, 3)
+    transactions = tuple(_parse_transaction(item, what) for item in to_items(abandoned, what))
+    gap = Gap(to_text(reason, what), to_integer(time_ms, what), transactions)
     return tip, LiveSlice.of_gap(tip, row.integer("base_offset"), row.integer("end_offset"), gap)
 
 

@@ -3,127 +3,92 @@
 Slices tile: each begins where the one before it ends. The first may begin below log start (a reader skips the
 records below), never above it. The last ends at the tiered end, unless log start has passed that.
 
-A gap is a slice without an object: offsets whose records never reached the store and are lost. So slices
-tile, and the loss is on record. A reader passes it as it passes a hole. No replacement takes it in; it goes
-when log start passes it.
-
-A transaction that is open where a gap begins stays undecided for ever: its marker may have been in the gap,
-and records of it too. So its records before the gap count as aborted.
+A partition is what its row says, with the slices of the checkpoint's pages, which are loaded when
+they are looked at.
 """
 
 from __future__ import annotations
 
-import enum
 import itertools
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction, PartRef, SliceEntry
-from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
+from stratalog.remote.metadata.shard.slice_list import SliceList
+from stratalog.remote.metadata.shard.slice_pages import SlicePages
+from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction
 
 
-class GapReason(enum.Enum):
-    """Why the records of a gap are not in the store."""
+class ChangedPartition(NamedTuple):
+    """A partition that has lost slices."""
 
-    DROPPED_BY_POLICY = "dropped_by_policy"
-    """`remote.copy.backlog.policy` is `drop`, and the disk had too little space."""
-    MISSING_ON_LOCAL_DISK = "missing_on_local_disk"
-    """The segments are gone from the disk, and no rule has deleted them."""
-    EXPIRED = "expired"
-    """The retention of all tiers has deleted them on the disk, mostly while the store was away."""
-    OBJECT_LOST = "object_lost"
-    """Their object is gone from the store; a rebuilt or restored head goes on without it."""
+    row: PartitionRow
+    lost: Sequence[LiveSlice]
 
 
-class Gap(NamedTuple):
-    """The loss that a gap records."""
+class TieredPartition:
+    """Offsets and live slices of one partition in the object store. Immutable, so thread-safe. `slices` and
+    the methods may load pages, and raise as `SlicePages` does; the offsets and sums never do."""
 
-    reason: str
-    """The value of a `GapReason`, or of one that newer software knows."""
-    time_ms: int
-    """The store's time when the gap was recorded: a gap is as old as that."""
-    abandoned: tuple[OpenTransaction, ...] = ()
-    """The transactions that are open where the gap begins."""
+    __slots__ = ("_pages", "_tip", "row")
 
-
-class LiveSlice(NamedTuple):
-    """A slice that readers may read. Immutable."""
-
-    object_name: str
-    """Empty for a gap."""
-    base_offset: int
-    """Its first valid offset: `entry.base_offset`, or a higher one where a replacement was clipped."""
-    end_offset: int
-    entry: SliceEntry
-    gap: Gap | None = None
-
-    @staticmethod
-    def of_gap(tip: TopicIdPartition, base_offset: int, end_offset: int, gap: Gap) -> LiveSlice:
-        """A slice without an object and without records."""
-        entry = SliceEntry(
-            topic_id=tip.topic_id,
-            topic="",
-            partition=tip.partition,
-            base_offset=base_offset,
-            end_offset=end_offset,
-            data_position=0,
-            data_bytes=0,
-            data_crc=0,
-            record_count=0,
-            min_timestamp=-1,
-            max_timestamp=-1,
-            max_timestamp_offset=-1,
-            codec_mask=0,
-            stable_end_offset=end_offset,
-            index=PartRef(0, 0, 0),
-        )
-        return LiveSlice("", base_offset, end_offset, entry, gap)
+    def __init__(self, tip: TopicIdPartition, row: PartitionRow, pages: SlicePages | None = None) -> None:
+        """`pages`: those of the checkpoint that the row's state is built on; None if it stores no slices."""
+        self.row = row
+        self._tip = tip
+        self._pages = pages
 
     @property
-    def newest_ms(self) -> int:
-        """The time of the newest record, or of the loss; -1 if no record has a time."""
-        return self.entry.max_timestamp if self.gap is None else self.gap.time_ms
+    def log_start_offset(self) -> int:
+        return self.row.log_start_offset
 
     @property
-    def has_markers(self) -> bool:
-        """Whether the slice may abort records of slices before it."""
-        if self.gap is not None:
-            return bool(self.gap.abandoned)
-        return self.entry.has_aborted or self.entry.marker_count > 0
+    def tiered_end_offset(self) -> int:
+        """Exclusive end of the committed slices: the next slice begins here."""
+        return self.row.tiered_end_offset
 
-    def abandoned_in(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The transactions with records in [start_offset, end_offset) that a gap leaves undecided: aborted,
-        as if their markers were at its base. None for a slice that is no gap.
-        """
-        if self.gap is None or start_offset >= self.base_offset:
-            return []
-        return [
-            AbortedTransaction(one.producer_id, one.first_offset, self.base_offset, self.end_offset)
-            for one in self.gap.abandoned
-            if one.first_offset < end_offset
-        ]
+    @property
+    def stable_end_offset(self) -> int:
+        """Exclusive end of the offsets below every open transaction, as far as the slices tell."""
+        return self.row.stable_end_offset
 
+    @property
+    def end_mark(self) -> LastBatch | None:
+        """The last batch before the tiered end as it was uploaded, for comparison with a local log."""
+        return self.row.end_mark
 
-class TieredPartition(NamedTuple):
-    """Offsets and live slices of one partition in the object store. Immutable: a commit makes a new one."""
-
-    log_start_offset: int = 0
-    tiered_end_offset: int = 0
-    """Exclusive end of the committed slices: the next slice begins here."""
-    stable_end_offset: int = 0
-    """Exclusive end of the offsets below every open transaction, as far as the slices tell."""
-    end_mark: LastBatch | None = None
-    """The last batch before the tiered end as it was uploaded, for comparison with a local log."""
-    compacted_upto: int = 0
-    """Below this offset at most one record of each key is left."""
-    slices: tuple[LiveSlice, ...] = ()
+    @property
+    def compacted_upto(self) -> int:
+        """Below this offset at most one record of each key is left."""
+        return self.row.compacted_upto
 
     @property
     def tiered_bytes(self) -> int:
         """Bytes of the live slices; clipped slices count whole."""
-        return sum(live.entry.data_bytes for live in self.slices)
+        return self.row.tiered_bytes
+
+    @property
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """The transactions that are open at the tiered end."""
+        return self.row.open_transactions
+
+    @property
+    def slices(self) -> SliceList:
+        """The live slices, in order."""
+        return SliceList(self._tip, self.row, self._pages)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TieredPartition):
+            return NotImplemented
+        mine, its = self.row._replace(pieces=()), other.row._replace(pieces=())
+        return mine == its and self.slices == other.slices
+
+    __hash__ = None  # type: ignore[assignment]  # its slices are a list
+
+    def __repr__(self) -> str:
+        return f"TieredPartition({self._tip}, {self.row})"
 
     def log_start_beside(self, local_log_start_offset: int) -> int:
         """The first readable offset of a partition whose local log has this log start.
@@ -135,11 +100,6 @@ class TieredPartition(NamedTuple):
         return local_log_start_offset if is_ahead else self.log_start_offset
 
     @property
-    def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        """The transactions that are open at the tiered end."""
-        return self.slices[-1].entry.open_transactions if self.slices else ()
-
-    @property
     def first_stored_index(self) -> int:
         """The index of the first slice that is no gap: no record lies below it. The count of slices without
         one.
@@ -147,9 +107,9 @@ class TieredPartition(NamedTuple):
         stored = (index for index, live in enumerate(self.slices) if live.gap is None)
         return next(stored, len(self.slices))
 
-    def slices_from(self, offset: int) -> tuple[LiveSlice, ...]:
-        first = max(bisect_right(self.slices, offset, key=lambda live: live.base_offset) - 1, 0)
-        return tuple(live for live in self.slices[first:] if live.end_offset > offset)
+    def slices_from(self, offset: int) -> Iterator[LiveSlice]:
+        """The slices from the one that holds `offset` on, each loaded when it is asked for."""
+        return self.slices.beginning_at(offset)
 
     def deciding_slices(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
         """The slices that tell which transactions of [start_offset, end_offset) were aborted.
@@ -163,52 +123,74 @@ class TieredPartition(NamedTuple):
             if live.entry.stable_end_offset >= end_offset:
                 return
 
-    def with_slice(self, live: LiveSlice) -> TieredPartition:
-        """The partition with one more slice at its tiered end."""
-        assert live.base_offset == self.tiered_end_offset, "slices tile"
-        entry = live.entry
-        return self._replace(
-            tiered_end_offset=live.end_offset,
-            # An open transaction that began below log start or before a gap can be below every slice.
-            stable_end_offset=max(self.stable_end_offset, entry.stable_end_offset),
-            end_mark=entry.last_batch or self.end_mark,
-            slices=(*self.slices, live),
-        )
-
-    def with_log_start(self, offset: int) -> TieredPartition:
+    def with_log_start(self, offset: int) -> ChangedPartition:
         """The partition without the slices that lie wholly below `offset`."""
-        assert offset >= self.log_start_offset, "log start only grows"
-        kept = tuple(itertools.dropwhile(lambda live: live.end_offset <= offset, self.slices))
-        tiered_end_offset = max(kept[-1].end_offset if kept else offset, offset)
-        return self._replace(
-            log_start_offset=offset,
-            tiered_end_offset=tiered_end_offset,
-            stable_end_offset=max(self.stable_end_offset, offset),
-            slices=kept,
+        row = self.row
+        assert offset >= row.log_start_offset, "log start only grows"
+        lost = list(itertools.takewhile(lambda live: live.end_offset <= offset, self.slices))
+        end_offset = max(row.tiered_end_offset, offset)
+        row = self._without(row._replace(log_start_offset=offset), lost)
+        if not row.pieces:
+            row = row._replace(tiered_end_offset=end_offset, open_transactions=())
+        return ChangedPartition(row._replace(stable_end_offset=max(row.stable_end_offset, offset)), lost)
+
+    def with_replaced(self, slices: Sequence[LiveSlice]) -> ChangedPartition | None:
+        """The partition with these slices, which tile, in the place of those of the same range; None if there
+        is no row of slices with exactly this range.
+        """
+        base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
+        lost = self.slices.between(base_offset, end_offset)
+        if not lost or (lost[0].base_offset, lost[-1].end_offset) != (base_offset, end_offset):
+            return None
+        row = self.row
+        before, behind = self.slices.without(base_offset, end_offset)
+        size_bytes = sum(live.entry.data_bytes for live in slices) - sum(
+            live.entry.data_bytes for live in lost
         )
+        row = row._replace(
+            slice_count=row.slice_count + len(slices) - len(lost),
+            tiered_bytes=row.tiered_bytes + size_bytes,
+            oldest_newest_ms=row.oldest_newest_ms if before else slices[0].newest_ms,
+            oldest_ms=row.oldest_ms if before else slices[0].oldest_ms,
+            newest_ms=max(row.newest_ms, *(live.newest_ms for live in slices)),
+            open_transactions=row.open_transactions if behind else slices[-1].entry.open_transactions,
+            pieces=(*before, *slices, *behind),
+        )
+        return ChangedPartition(row, lost)
+
+    def _without(self, row: PartitionRow, lost: Sequence[LiveSlice]) -> PartitionRow:
+        """The row without its first slices."""
+        if not lost:
+            return row
+        _, left = self.slices.without(lost[0].base_offset, lost[-1].end_offset)
+        row = row._replace(
+            slice_count=row.slice_count - len(lost),
+            tiered_bytes=row.tiered_bytes - sum(live.entry.data_bytes for live in lost),
+            pieces=left,
+        )
+        first = next(iter(SliceList(self._tip, row, self._pages)), None)
+        if first is None:
+            return row._replace(oldest_newest_ms=-1, oldest_ms=-1, newest_ms=-1)
+        return row._replace(oldest_newest_ms=first.newest_ms, oldest_ms=first.oldest_ms)
 
     def check(self) -> None:
-        for earlier, later in itertools.pairwise(self.slices):
+        slices, row = tuple(self.slices), self.row
+        for earlier, later in itertools.pairwise(slices):
             assert earlier.end_offset == later.base_offset, "slices tile"
-        for live in self.slices:
+        for live in slices:
             entry = live.entry
             assert live.base_offset < live.end_offset, "a live slice has a range"
             assert (live.gap is None) == bool(live.object_name), "a slice has an object, or is a gap"
             assert entry.base_offset <= live.base_offset, "slices are clipped at the low end only"
             assert entry.end_offset == live.end_offset, "slices are never clipped at the high end"
-            assert live.end_offset > self.log_start_offset, "slices wholly below log start are dropped"
-        if self.slices:
-            assert self.slices[0].base_offset <= self.log_start_offset, "there is no hole at log start"
-            assert self.slices[-1].end_offset == self.tiered_end_offset, (
-                "the last slice ends at the tiered end"
+            assert live.end_offset > row.log_start_offset, "slices wholly below log start are dropped"
+        self.row.check()
+        assert len(slices) == row.slice_count, "slices are counted"
+        assert sum(live.entry.data_bytes for live in slices) == row.tiered_bytes, "bytes are counted"
+        if slices:
+            assert slices[0].newest_ms == row.oldest_newest_ms, "the first slice's age is known"
+            assert slices[0].oldest_ms == row.oldest_ms, "the first slice's oldest record is known"
+            assert max(live.newest_ms for live in slices) <= row.newest_ms, "no slice is newer"
+            assert slices[-1].entry.open_transactions == row.open_transactions, (
+                "the last slice tells which transactions are open"
             )
-        else:
-            assert self.tiered_end_offset == self.log_start_offset, (
-                "without slices the tiered end is log start"
-            )
-        assert 0 <= self.stable_end_offset <= self.tiered_end_offset, "the stable end is tiered"
-        assert 0 <= self.compacted_upto <= self.tiered_end_offset, "compacted offsets are tiered"
-
-
-EMPTY_PARTITION = TieredPartition()
-"""A partition that the shard does not know."""

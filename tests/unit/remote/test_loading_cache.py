@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.remote.read.loading_cache import LoadingCache
+from stratalog.remote.loading_cache import LoadingCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans())), st.integers(0, 12))

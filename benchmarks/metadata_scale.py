@@ -1,0 +1,364 @@
+"""The metadata of a large shard: opening it, reading from it, committing to it and folding it.
+
+The store is a local directory with the checkpoint of 5 million slices (200,000 with `--quick`) of 20,000
+partitions, written page by page, as if folds had made it. Everything is measured in a process that has just
+begun, because memory counts. Times are processor times: disks and other work are not what is compared. Of a
+commit the fastest of five counts; a pass of Python's garbage collector doubles some. The reference of a fold
+is to read and decompress all slice pages of the checkpoint, which is the least that a state in memory would
+cost. All else has a target of its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import zstandard
+
+from report import Row, promised_cost, run
+from stratalog.base.clock import SystemClock
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.remote.json_document import JsonFields, encode_text
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
+from stratalog.remote.metadata.head.checkpoint_page import PageRef, TableChange, digest_of, format_page
+from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges, CheckpointWriter
+from stratalog.remote.metadata.head.commit import Commit, Writer
+from stratalog.remote.metadata.head.document_ref import DocumentRef
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_actions import Fold
+from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
+from stratalog.remote.metadata.head.head_state import ChangedRows
+from stratalog.remote.metadata.head.page_loader import PageLoader
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.partition_row import PartitionRow, StoredSlices
+from stratalog.remote.metadata.shard.shard_checkpoint import shard_to_changes
+from stratalog.remote.metadata.shard.shard_state import (
+    OBJECTS,
+    PARTITIONS,
+    LiveObject,
+    ShardClaim,
+    ShardState,
+)
+from stratalog.remote.metadata.shard.slice_row import SLICE_COLUMNS, SLICES
+from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
+from stratalog.remote.objects.slice_entry import LastBatch, LeaderEpoch, PartRef, SliceEntry
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
+
+PARTITION_COUNT: Final = 20_000
+SLICES_OF_OBJECT: Final = 500
+RECORDS: Final = 1_000
+DATA_BYTES: Final = 130_000
+OBJECT_BYTES: Final = SLICES_OF_OBJECT * DATA_BYTES
+TOPIC_ID: Final = UUID(int=0x5EED << 64)
+COMMIT_PARTITIONS: Final = 5_000
+MIB: Final = 1 << 20
+
+
+class Measured(NamedTuple):
+    """The measurements of one process."""
+
+    open_s: float
+    open_mib: float
+    read_mib: float
+    read_ms: float
+    commit_cpu_ms: float
+    fold_mib: float
+    fold_small_s: float
+    fold_large_s: float
+    decode_s: float
+
+
+def main(quick: bool) -> Iterator[Row]:
+    """Measure the metadata of a shard with millions of slices."""
+    slice_count = 200_000 if quick else 5_000_000
+    directory = Path(tempfile.mkdtemp(prefix="stratalog-metadata-"))
+    try:
+        build(directory, slice_count)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found = pool.apply(measure, (str(directory),))
+    finally:
+        shutil.rmtree(directory)
+    name = f"{slice_count:,} slices"
+    yield promised_cost(f"open {name}", "s", found.open_s, 5)
+    yield promised_cost(f"memory of it, once {name} are open", "MiB", found.open_mib, 256)
+    yield promised_cost("the same, after 2,000 random reads", "MiB", found.read_mib, 256)
+    yield promised_cost("the same, after a fold of 5,000 partitions", "MiB", found.fold_mib, 256)
+    yield promised_cost("find a random slice", "ms", found.read_ms, 20)
+    yield promised_cost(f"commit to {COMMIT_PARTITIONS:,} partitions, CPU", "ms", found.commit_cpu_ms, 50)
+
+    def beside_all_pages(work: str, ours_s: float, target: float) -> Row:
+        return Row(work=work, unit="s", ours=ours_s, reference=found.decode_s, target=target, is_cost=True)
+
+    yield beside_all_pages("fold of 100 partitions", found.fold_small_s, 0.5 if quick else 2.0)
+    yield beside_all_pages("fold of 10,000 partitions", found.fold_large_s, 0.05)
+
+
+def build(directory: Path, slice_count: int) -> None:
+    """Write a store with the checkpoint of so many slices."""
+    store, ids, layout = opened(directory), SystemIdGenerator(), StoreLayout(0)
+    identity = StoreIdentity.open_or_create(store, ids)
+    per_partition = slice_count // PARTITION_COUNT
+    seq = slice_count // SLICES_OF_OBJECT
+    groups = PARTITION_COUNT // SLICES_OF_OBJECT
+    random = Random(1)
+    names = [format_object_name(number, ids.uuid()) for number in range(seq)]
+    folder = CheckpointFolder(store, layout, PageLoader())
+    pages = tuple(write_slices(directory / layout.prefix, names, per_partition, random))
+    state = ShardState(
+        seq=seq,
+        uuid=ids.uuid(),
+        time_ms=1,
+        epoch=1,
+        claims=(ShardClaim(epoch=1, owner="bench", endpoint="", uuid=ids.uuid(), seq=1, time_ms=1),),
+        partitions=PersistentMap(
+            (TopicIdPartition(TOPIC_ID, number), row_of(per_partition)) for number in range(PARTITION_COUNT)
+        ),
+        objects=PersistentMap(
+            (name, LiveObject(ref_of(name), 1 + number // groups, SLICES_OF_OBJECT, OBJECT_BYTES))
+            for number, name in enumerate(names)
+        ),
+        changed=(
+            ChangedRows(1, PARTITIONS, [TopicIdPartition(TOPIC_ID, n) for n in range(PARTITION_COUNT)]),
+            ChangedRows(1, OBJECTS, names),
+        ),
+    )
+    base = CheckpointRoot(
+        ref=DocumentRef(format_checkpoint_name(1, ids.uuid()), 1, 1),
+        fields=JsonFields({}, "base"),
+        pages=pages,
+        times=(),
+    )
+    changes = shard_to_changes(state)
+    tables = {**changes.tables, SLICES: TableChange(SLICE_COLUMNS, 3, (), ())}
+    writer = CheckpointWriter(folder, ids, identity.store_id, CommitSettings().page_rows)
+    root = writer.write(seq, CheckpointChanges(changes.fields, tables), base)
+    commit = Commit.build(
+        seq + 1, ids.uuid(), 1, Writer("bench", "bench"), None, [Fold(root.ref, None, None)]
+    )
+    head = Head(
+        store_id=identity.store_id,
+        shard=0,
+        uuid=commit.uuid,
+        seq=commit.seq,
+        epoch=1,
+        checkpoint=root.ref,
+        commits=(commit,),
+    )
+    store.put(layout.head_key, head.encode())
+
+
+def write_slices(prefix: Path, names: Sequence[str], per_partition: int, random: Random) -> Iterator[PageRef]:
+    """Write the slice pages as plain files, without waiting for the disk."""
+    ids = SystemIdGenerator()
+    (prefix / "pages").mkdir(parents=True)
+    groups = PARTITION_COUNT // SLICES_OF_OBJECT
+    page_rows = CommitSettings().page_rows
+    lines: list[str] = []
+    keys: list[tuple[str | int, ...]] = []
+
+    def page() -> PageRef:
+        text = format_page(SLICES, SLICE_COLUMNS, lines)
+        data = encode_text(text)
+        name = format_checkpoint_name(1, ids.uuid())
+        (prefix / "pages" / name).write_bytes(data)
+        ref = DocumentRef.of(name, data)
+        return PageRef(
+            kind=SLICES,
+            name=name,
+            first_key=keys[0],
+            last_key=keys[-1],
+            row_count=len(lines),
+            size_bytes=ref.size_bytes,
+            crc=ref.crc,
+            digest=digest_of(text),
+        )
+
+    for partition in range(PARTITION_COUNT):
+        for number in range(per_partition):
+            base, time_ms = number * RECORDS, 1_700_000_000_000 + number * 60_000
+            name = names[number * groups + partition // SLICES_OF_OBJECT]
+            position = 4096 + partition % SLICES_OF_OBJECT * DATA_BYTES
+            bits = random.getrandbits(32)
+            lines.append(
+                f'["{TOPIC_ID}",{partition},{base},{base + RECORDS},"{name}","events",{base},{position},'
+                f"{DATA_BYTES},{bits},{RECORDS},{time_ms},{time_ms + 59_000},{base + RECORDS - 1},16,"
+                f"{base + RECORDS},false,[],0,0,null,[[1,{base}]],[{base + 990},1,{bits ^ 0x5A5A5A}],null,"
+                f"[{position + DATA_BYTES},400,{bits ^ 0xA5A5A5}],null]"
+            )
+            keys.append((str(TOPIC_ID), partition, base))
+            if len(lines) == page_rows:
+                yield page()
+                lines, keys = [], []
+    if lines:
+        yield page()
+
+
+def row_of(per_partition: int) -> PartitionRow:
+    end = per_partition * RECORDS
+    return PartitionRow(
+        log_start_offset=0,
+        tiered_end_offset=end,
+        stable_end_offset=end,
+        end_mark=LastBatch(end - 10, 1, 7),
+        slice_count=per_partition,
+        tiered_bytes=per_partition * DATA_BYTES,
+        oldest_newest_ms=1_700_000_059_000,
+        pieces=(StoredSlices(0, end, per_partition),),
+    )
+
+
+def ref_of(name: str) -> ObjectRef:
+    size_bytes = 4096 + OBJECT_BYTES
+    return ObjectRef(
+        name=name,
+        size_bytes=size_bytes + 1000,
+        data_position=4096,
+        directory_position=size_bytes,
+        directory_bytes=1000,
+        key_streams_end=size_bytes + 1000,
+        directory_crc=7,
+    )
+
+
+def opened(directory: Path) -> LocalObjectStore:
+    return LocalObjectStore(PosixFileSystem(), SystemClock(), SystemIdGenerator(), str(directory))
+
+
+def measure(directory: str) -> Measured:
+    """Everything that is measured, in a process of its own."""
+    store, ids = opened(Path(directory)), SystemIdGenerator()
+    actor = StoreActor(
+        store=store,
+        clock=SystemClock(),
+        random_source=Random(1),
+        ids=ids,
+        identity=StoreIdentity.open(store),
+        writer=Writer("bench", "bench"),
+    )
+    before = resident_mib()
+    logs: list[MetadataLog] = []
+    open_s = cpu_seconds(lambda: logs.append(MetadataLog.open(actor, 0, no_directory)))
+    [log] = logs
+    open_mib = resident_mib() - before
+    read_ms = read_slices(log, 2_000) * 1_000
+    read_mib = resident_mib() - before
+    epoch = log.claim("bench", ids.uuid())
+    commit_cpu_ms = min(add(log, epoch, range(COMMIT_PARTITIONS)) for _ in range(5)) * 1_000
+    log.fold()
+    fold_mib = resident_mib() - before
+    folds: list[float] = []
+    for count in (100, 10_000):
+        step = PARTITION_COUNT // count
+        add(log, epoch, range(0, PARTITION_COUNT, step))
+        folds.append(cpu_seconds(log.fold))
+    log.state().check_rows()
+    return Measured(
+        open_s=open_s,
+        open_mib=open_mib,
+        read_mib=read_mib,
+        read_ms=read_ms,
+        commit_cpu_ms=commit_cpu_ms,
+        fold_mib=fold_mib,
+        fold_small_s=folds[0],
+        fold_large_s=folds[1],
+        decode_s=cpu_seconds(decoding(Path(directory) / "shards" / "0000" / "pages")),
+    )
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """The processor time of `work`."""
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def decoding(pages: Path) -> Callable[[], None]:
+    def decode() -> None:
+        for path in pages.iterdir():
+            data = path.read_bytes()
+            if data.startswith(b"\x28\xb5\x2f\xfd"):
+                zstandard.ZstdDecompressor().decompress(data)
+
+    return decode
+
+
+def read_slices(log: MetadataLog, count: int) -> float:
+    """The mean time to find a slice at a random offset of a random partition."""
+    random = Random(2)
+    state = log.state()
+
+    def read() -> None:
+        for _ in range(count):
+            tip = TopicIdPartition(TOPIC_ID, random.randrange(PARTITION_COUNT))
+            partition = state.partition(tip)
+            offset = random.randrange(partition.tiered_end_offset)
+            live = next(partition.slices_from(offset))
+            assert live.base_offset <= offset < live.end_offset
+
+    return cpu_seconds(read) / count
+
+
+def add(log: MetadataLog, epoch: int, partitions: Sequence[int]) -> float:
+    """Add a slice to each of these partitions with one commit; returns its processor time."""
+    state = log.state()
+    entries = [
+        entry_of(number, state.partitions[TopicIdPartition(TOPIC_ID, number)].tiered_end_offset)
+        for number in partitions
+    ]
+    ref = ref_of(log.next_object_name())
+    begin = time.process_time()
+    outcome = log.add([(ref, entries)], epoch)
+    assert not outcome.refused
+    return time.process_time() - begin
+
+
+def entry_of(number: int, base_offset: int) -> SliceEntry:
+    end_offset = base_offset + RECORDS
+    return SliceEntry(
+        topic_id=TOPIC_ID,
+        topic="events",
+        partition=number,
+        base_offset=base_offset,
+        end_offset=end_offset,
+        data_position=4096,
+        data_bytes=DATA_BYTES,
+        data_crc=7,
+        record_count=RECORDS,
+        min_timestamp=1_800_000_000_000,
+        max_timestamp=1_800_000_000_000,
+        max_timestamp_offset=base_offset,
+        codec_mask=16,
+        stable_end_offset=end_offset,
+        leader_epochs=(LeaderEpoch(1, base_offset),),
+        last_batch=LastBatch(end_offset - 10, 1, 7),
+        index=PartRef(9, 400, 7),
+    )
+
+
+def no_directory(ref: ObjectRef) -> Sequence[SliceEntry]:
+    raise AssertionError(f"the directory of {ref.name} is at hand")
+
+
+def resident_mib() -> float:
+    """Memory of this process now."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / MIB
+    raise AssertionError("the kernel tells the memory of a process")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,91 @@
+"""A fold reads and writes only the pages that hold changes, and pages stay neither tiny nor too large."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from stratalog.remote.json_document import format_json
+from stratalog.remote.metadata.head.checkpoint_page import KeyRange, Page, PageRef, Row, RowKey, TableChange
+from stratalog.remote.metadata.head.page_rewrite import divided, merged, plan_rewrites
+
+COLUMNS = ("key", "value")
+PAGE_ROWS = 8
+
+
+def page_of(keys: list[int]) -> Page:
+    return Page(COLUMNS, [format_json([key, "old"]) for key in keys], 1, "page")
+
+
+def ref_of(page: Page) -> PageRef:
+    return PageRef(
+        kind="k",
+        name="n",
+        first_key=page.key(0),
+        last_key=page.key(-1),
+        row_count=len(page.lines),
+        size_bytes=1,
+        crc=1,
+        digest="",
+    )
+
+
+def change_of(rows: dict[int, str | None]) -> TableChange:
+    keys = sorted(rows)
+    fresh: list[tuple[RowKey, Row]] = [((key,), (key, rows[key])) for key in keys if rows[key] is not None]
+    return TableChange(COLUMNS, 1, [KeyRange((key,), (key,)) for key in keys], fresh)
+
+
+def folded(pages: list[Page], change: TableChange) -> tuple[list[Page], set[int]]:
+    """The pages after a fold, and the indexes of those that it read."""
+    rewrites = plan_rewrites(change, [ref_of(page) for page in pages], PAGE_ROWS)
+    read = {one.first_page + offset for one in rewrites for offset in range(len(one.pages))}
+    result: list[tuple[int, Page]] = [
+        (number, page) for number, page in enumerate(pages) if number not in read
+    ]
+    for one in rewrites:
+        mine = pages[one.first_page : one.first_page + len(one.pages)]
+        result += [(one.first_page, part) for part in divided(merged(change, one, mine), PAGE_ROWS)]
+    return [page for _, page in sorted(result, key=lambda item: item[1].key(0))], read
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pages_hold_the_rows_of_a_dictionary(seed: int) -> None:
+    random = Random(seed)
+    expected: dict[int, str] = {}
+    pages: list[Page] = []
+    for _ in range(30):
+        changes: dict[int, str | None] = {}
+        for _ in range(random.randrange(1, 12)):
+            key = random.randrange(60)
+            changes[key] = random.choice((None, f"v{random.randrange(100)}"))
+        pages, read = folded(pages, change_of(changes))
+        for key, value in changes.items():
+            expected.pop(key, None)
+            if value is not None:
+                expected[key] = value
+        rows = [page.row(index) for page in pages for index in range(len(page.lines))]
+        assert {row.integer("key"): row.text("value") for row in rows} == expected
+        assert [row.integer("key") for row in rows] == sorted(expected)
+        assert all(1 <= len(page.lines) <= PAGE_ROWS for page in pages)
+        assert len(read) <= len(changes)
+
+
+def test_only_pages_with_changes_are_read() -> None:
+    pages = [page_of([0, 2, 4]), page_of([6, 8]), page_of([10, 12, 14, 16, 18])]
+    assert folded(pages, change_of({7: "new"}))[1] == {1}
+    assert folded(pages, change_of({3: None}))[1] == {0}
+    assert folded(pages, change_of({99: "new"}))[1] == {2}
+    assert folded(pages, change_of({}))[1] == set()
+
+
+def test_small_neighbours_become_one_page() -> None:
+    pages = [page_of([0]), page_of([2]), page_of([10, 12, 14, 16, 18])]
+    after, _ = folded(pages, change_of({1: "new", 3: "new"}))
+    assert [len(page.lines) for page in after] == [4, 5]
+
+
+def test_a_full_page_is_divided_in_halves_where_little_is_left() -> None:
+    after, _ = folded([page_of(list(range(8)))], change_of({8: "new"}))
+    assert [len(page.lines) for page in after] == [5, 4]

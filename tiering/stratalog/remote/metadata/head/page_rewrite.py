@@ -1,0 +1,122 @@
+"""Decides which pages of a table a fold rewrites, and merges their rows with the changes.
+
+Both are pure. The pages of a table divide the keys: each page has those from its first key up to the first
+key of the next page; keys below the first page join it. Neighbours that are rewritten and have become small
+are written as one page.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stratalog.remote.json_document import JsonObject
+from stratalog.remote.metadata.head.checkpoint_page import (
+    KeyRange,
+    Page,
+    PageRef,
+    Row,
+    RowKey,
+    TableChange,
+    format_row,
+)
+
+
+class PageRewrite(NamedTuple):
+    """Neighbouring pages to read, and the changes in their range."""
+
+    first_page: int
+    """The index of the first one among the pages of the table."""
+    pages: tuple[PageRef, ...]
+    gone: Sequence[KeyRange]
+    fresh: Sequence[tuple[RowKey, Row]]
+
+
+def plan_rewrites(change: TableChange, known: Sequence[PageRef], page_rows: int) -> list[PageRewrite]:
+    """The pages that hold changes, in order, with the changes of each. Without known pages there is one
+    rewrite for each page to write."""
+    if not known:
+        return [
+            PageRewrite(start, (), (), change.fresh[start : start + page_rows])
+            for start in range(0, len(change.fresh), page_rows)
+        ]
+    rewrites: list[PageRewrite] = []
+    row_count = 0
+    for one in _touched(change, known):
+        count = one.pages[0].row_count + len(one.fresh)
+        last = rewrites[-1] if rewrites else None
+        is_neighbour = last is not None and last.first_page + len(last.pages) == one.first_page
+        if last is not None and is_neighbour and row_count + count <= page_rows // 2:
+            rewrites[-1] = _joined(last, one)
+            row_count += count
+        else:
+            rewrites.append(one)
+            row_count = count
+    return rewrites
+
+
+def _touched(change: TableChange, known: Sequence[PageRef]) -> Iterator[PageRewrite]:
+    """Each page that holds changes."""
+    firsts = [page.first_key for page in known]
+    lasts = [page.last_key for page in known]
+    gone: dict[int, dict[KeyRange, None]] = defaultdict(dict)
+    fresh: dict[int, list[tuple[RowKey, Row]]] = defaultdict(list)
+    at = 0
+    for keys in change.gone:
+        for number in range(bisect.bisect_left(lasts, keys.first), bisect.bisect_right(firsts, keys.last)):
+            gone[number][keys] = None
+        while at < len(change.fresh) and change.fresh[at][0] <= keys.last:
+            number = max(bisect.bisect_right(firsts, change.fresh[at][0]) - 1, 0)
+            gone[number][keys] = None
+            fresh[number].append(change.fresh[at])
+            at += 1
+    assert at == len(change.fresh), "every fresh row lies in a range that goes"
+    for number in sorted(gone):
+        yield PageRewrite(number, (known[number],), tuple(gone[number]), fresh.get(number, ()))
+
+
+def merged(change: TableChange, rewrite: PageRewrite, pages: Sequence[Page]) -> Page:
+    """The rows of the pages without those that go, and with the fresh ones. Unknown columns stay, also those
+    of a row that is replaced."""
+    names = {name for page in pages for name in page.columns}
+    added = tuple(sorted(names.difference(change.columns)))
+    columns = change.columns + added
+    stored = [page.with_columns(columns) for page in pages]
+    what = stored[0].what if stored else "checkpoint page"
+    base = Page(columns, [line for page in stored for line in page.lines], change.key_size, what)
+    lines: list[str] = []
+    at = fresh_at = 0
+    for keys in rewrite.gone:
+        start, stop = base.index_of(keys.first), base.index_behind(keys.last)
+        lines += base.lines[at:start]
+        extras = _extras(base, range(start, stop), change.columns) if added else {}
+        while fresh_at < len(rewrite.fresh) and rewrite.fresh[fresh_at][0] <= keys.last:
+            key, row = rewrite.fresh[fresh_at]
+            lines.append(format_row(row, added, extras.get(key)))
+            fresh_at += 1
+        at = stop
+    lines += base.lines[at:]
+    lines += [format_row(row, added, None) for _, row in rewrite.fresh[fresh_at:]]
+    return Page(columns, lines, change.key_size, what)
+
+
+def divided(page: Page, page_rows: int) -> Iterator[Page]:
+    """The rows as pages of at most `page_rows`, the last one not much smaller than the others."""
+    count = len(page.lines)
+    cuts = list(range(0, count, page_rows))
+    if len(cuts) > 1 and count - cuts[-1] < page_rows // 4:
+        cuts[-1] = (cuts[-2] + count + 1) // 2
+    for start, end in itertools.pairwise([*cuts, count]):
+        yield page.part(start, end)
+
+
+def _joined(left: PageRewrite, right: PageRewrite) -> PageRewrite:
+    gone = tuple(dict.fromkeys((*left.gone, *right.gone)))
+    return PageRewrite(left.first_page, left.pages + right.pages, gone, (*left.fresh, *right.fresh))
+
+
+def _extras(page: Page, indexes: range, known: Sequence[str]) -> dict[RowKey, JsonObject]:
+    return {page.key(index): page.row(index).unknown(known) for index in indexes}

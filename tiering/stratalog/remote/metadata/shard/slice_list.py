@@ -1,0 +1,148 @@
+"""The live slices of a partition as a sequence that loads the pages of the checkpoint as they are needed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.partition_row import PartitionRow, Piece, StoredSlices
+from stratalog.remote.metadata.shard.slice_pages import SlicePages
+
+
+class SliceList(Sequence[LiveSlice]):
+    """The live slices of a partition, in order. Immutable, so thread-safe.
+
+    The length needs no page. All else may load pages, and raises as `SlicePages` does.
+    """
+
+    __slots__ = ("_pages", "_row", "_tip")
+
+    def __init__(self, tip: TopicIdPartition, row: PartitionRow, pages: SlicePages | None) -> None:
+        """`pages`: None if no slice is stored."""
+        self._tip = tip
+        self._row = row
+        self._pages = pages
+
+    def __len__(self) -> int:
+        return self._row.slice_count
+
+    @overload
+    def __getitem__(self, index: int) -> LiveSlice: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LiveSlice, ...]: ...
+    def __getitem__(self, index: int | slice) -> LiveSlice | tuple[LiveSlice, ...]:
+        if isinstance(index, slice):
+            return self._part(*index.indices(len(self)))
+        if index == -1 and self._row.pieces:
+            return next(iter(reversed(self)))
+        wanted = index + len(self) if index < 0 else index
+        if wanted >= 0:
+            for piece in self._row.pieces:
+                count = piece.slice_count if isinstance(piece, StoredSlices) else 1
+                if wanted < count:
+                    return self._at(piece, wanted)
+                wanted -= count
+        # As of a tuple: an IndexError with Python's own message.
+        return ()[index]
+
+    def __iter__(self) -> Iterator[LiveSlice]:
+        for piece in self._row.pieces:
+            yield from self._slices_of(piece, piece.base_offset, piece.end_offset)
+
+    def __reversed__(self) -> Iterator[LiveSlice]:
+        for piece in reversed(self._row.pieces):
+            yield from self._slices_of(piece, piece.base_offset, piece.end_offset, newest_first=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SliceList):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return f"SliceList({self._row.pieces!r})"
+
+    def beginning_at(self, offset: int) -> Iterator[LiveSlice]:
+        """The slices from the one that holds `offset` on; from the first one if it lies below all."""
+        pieces = self._row.pieces
+        first = max(bisect_right(pieces, offset, key=lambda piece: piece.base_offset) - 1, 0)
+        for piece in pieces[first:]:
+            begin_offset = max(piece.base_offset, min(offset, piece.end_offset))
+            for live in self._slices_of(piece, begin_offset, piece.end_offset):
+                if live.end_offset > offset:
+                    yield live
+
+    def ending_at(self, offset: int) -> Iterator[LiveSlice]:
+        """The slices that begin at or below `offset`, the newest one first."""
+        for piece in reversed(self._row.pieces):
+            if piece.base_offset <= offset:
+                end_offset = min(offset + 1, piece.end_offset)
+                yield from self._slices_of(piece, piece.base_offset, end_offset, newest_first=True)
+
+    def between(self, base_offset: int, end_offset: int) -> list[LiveSlice]:
+        """The slices that begin in [base_offset, end_offset)."""
+        found: list[LiveSlice] = []
+        for piece in self._row.pieces:
+            if piece.base_offset < end_offset and base_offset < piece.end_offset:
+                start = max(base_offset, piece.base_offset)
+                found += self._slices_of(piece, start, min(end_offset, piece.end_offset), is_exact=True)
+        return found
+
+    def without(self, base_offset: int, end_offset: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+        """The pieces before and behind a range that begins with a slice and ends with one."""
+        before: list[Piece] = []
+        behind: list[Piece] = []
+        for piece in self._row.pieces:
+            if piece.base_offset < base_offset:
+                before.append(self._cut(piece, piece.base_offset, min(base_offset, piece.end_offset)))
+            if piece.end_offset > end_offset:
+                behind.append(self._cut(piece, max(end_offset, piece.base_offset), piece.end_offset))
+        return tuple(before), tuple(behind)
+
+    def _cut(self, piece: Piece, base_offset: int, end_offset: int) -> Piece:
+        if (base_offset, end_offset) == (piece.base_offset, piece.end_offset):
+            return piece
+        assert isinstance(piece, StoredSlices), "a slice is not cut"
+        count = self._stored.count_between(self._tip, base_offset, end_offset)
+        return StoredSlices(base_offset, end_offset, count)
+
+    def _part(self, start: int, stop: int, step: int) -> tuple[LiveSlice, ...]:
+        if step != 1 or stop - start < 2:
+            return tuple(self[index] for index in range(start, stop, step))
+        first, last = self[start], self[stop - 1]
+        return tuple(self.between(first.base_offset, last.base_offset + 1))
+
+    def _at(self, piece: Piece, index: int) -> LiveSlice:
+        if isinstance(piece, StoredSlices):
+            return self._stored.slice_at(self._tip, piece.base_offset, piece.end_offset, index)
+        return piece
+
+    def _slices_of(
+        self,
+        piece: Piece,
+        base_offset: int,
+        end_offset: int,
+        *,
+        newest_first: bool = False,
+        is_exact: bool = False,
+    ) -> Iterator[LiveSlice]:
+        """The slices of a piece that begin in a range; the one that holds `base_offset` also if it begins
+        before, unless the range `is_exact`.
+        """
+        if not isinstance(piece, StoredSlices):
+            if not is_exact or base_offset <= piece.base_offset < end_offset:
+                yield piece
+            return
+        begin_offset = base_offset
+        if base_offset > piece.base_offset and not is_exact:
+            begin_offset = self._stored.base_of(self._tip, base_offset)
+        yield from self._stored.between(self._tip, begin_offset, end_offset, newest_first=newest_first)
+
+    @property
+    def _stored(self) -> SlicePages:
+        assert self._pages is not None, "a stored slice is in a checkpoint"
+        return self._pages
