@@ -37,6 +37,7 @@ from stratalog.cli.output import Cell, print_json, print_table, utc_time, value_
 
 if TYPE_CHECKING:
     from stratalog.server.app import Server
+    from stratalog.server.configuration.settings import ServerSettings
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -248,11 +249,16 @@ def start(  # noqa: PLR0913 - click passes each option by name
             config={**read_properties(config_file), **config} if config_file else config,
         )
         if read_only:
-            settings = dataclasses.replace(
-                settings, log_dirs=(), read_only=True, head_refresh_ms=follow_s * 1000, max_silence_ms=0
-            )
+            settings = _following(settings, follow_s)
         logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
         serve(settings, _announce)
+
+
+def _following(settings: ServerSettings, follow_s: int) -> ServerSettings:
+    """The settings of a read-only server."""
+    return dataclasses.replace(
+        settings, log_dirs=(), read_only=True, head_refresh_ms=follow_s * 1000, max_silence_ms=0
+    )
 
 
 @server.command()

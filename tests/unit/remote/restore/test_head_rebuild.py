@@ -186,3 +186,21 @@ def test_a_death_at_any_write_is_repaired_by_the_next_run() -> None:
             else:
                 world.rebuild()
             assert world.readable() == before
+
+
+def test_objects_that_are_found_are_as_old_as_the_rebuild() -> None:
+    """Slices without timestamps are as old as their upload: retention must not take them at once."""
+    world = filled()
+    name = world.upload()
+    world.lose(SHARD)
+    world.rebuild()
+    found = world.tiered.metadata.state().objects[name]
+    assert found.uploaded_ms == world.clock.now_ms()
+
+
+def test_the_checkpoint_that_a_rebuilt_head_replaces_is_dropped() -> None:
+    world = filled()
+    newest = keys(world, "shards/0000/checkpoints/")[-1].rpartition("/")[2]
+    world.lose(SHARD)
+    world.rebuild()
+    assert newest in world.tiered.metadata.state().dropped_objects
