@@ -52,6 +52,7 @@ from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.segment.batch_headers import row_of
 from tests.support.decoded_records import decode_all
 from tests.support.kernels import each_kind, native, needs_native
@@ -305,10 +306,10 @@ def rewritten(data: bytes, survivors: bytearray | None, rule: BatchFilter) -> ob
     def reader_of(_: object) -> SliceReader:
         return SliceReader(entry, PartsReader([data]).read, 1 << 20)
 
-    def no_snapshot(_: object) -> bytes:
-        return b""
+    def no_producers(_: object) -> SliceIndex:
+        return SliceIndex(entry.data_bytes, (), (), ())
 
-    streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, producer_snapshot=no_snapshot)
+    streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, slice_index=no_producers)
     rewriter = PartitionRewriter(run, plan, TombstoneRule(rule.drop_until_ms, rule.stamp_ms), sink)
     return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data)
 

@@ -44,6 +44,7 @@ def test_a_value_becomes_a_document_with_every_field() -> None:
         "partition_count": 2,
         "config_overrides": {},
         "config": {"retention.ms": "-1"},
+        "offline_partition_count": 0,
         "offline_partitions": [{"topic": "t", "partition": 1, "path": "/d/t-1", "reason": "it is damaged"}],
     }
 

@@ -551,7 +551,7 @@ def finalize(dry_run: bool, as_json: bool, server: str) -> None:
 @json_option
 @server_option
 def caches(empty: bool, as_json: bool, server: str) -> None:
-    """Show the caches of tiered data in the server's memory and on its disk.
+    """Show the caches of tiered data.
 
     \b
     Examples:

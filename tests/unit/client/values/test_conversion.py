@@ -25,6 +25,7 @@ MODULES = (
 NAMES_OF_ANSWERS = {
     "CleanerStatus": "CleanerStatusResponse",
     "CompactionPlan": "PlanCompactionResponse",
+    "FinalizedMetadata": "FinalizeMetadataResponse",
     "LogDirs": "DescribeLogDirsResponse",
     "ServerInfo": "ServerInfoResponse",
     "TierStatus": "TierStatusResponse",
