@@ -303,7 +303,13 @@ class TailCommits:
         uploaded = Uploaded(report.object_count, report.slice_count, report.data_bytes)
         outcome = upload_outcome(uploaded, failures, (one.reason for one in report.refused))
         failed = {one.topic_partition for one in report.failed}
-        left = [one for one in ready if one.topic_partition not in failed and _has_more(one)]
+        # What the upload did not get is kept for it, so it goes on asking, also if nothing waits any more.
+        left = [
+            one
+            for one in ready
+            if one.topic_partition not in failed
+            and (one.topic_partition in report.left_out or _has_more(one))
+        ]
         return left, outcome
 
     def _counter(self) -> Callable[[UploadReport], None]:

@@ -71,6 +71,7 @@ class Bench:
         self.begins_ms: list[int] = []
         self.counts: list[int] = []
         self.failure: Exception | None = None
+        self.left_out: set[TopicPartition] = set()
         self.during: Callable[[], object] = lambda: None
         self.is_owner = True
         monkeypatch.setattr(tail_commits, "candidate_of", as_candidate)
@@ -105,8 +106,9 @@ class Bench:
         if self.failure is not None:
             raise self.failure
         for partition, end_offset in zip(candidates, ends, strict=True):
-            partition.tiered_end_offset = end_offset
-        return UploadReport()
+            if partition.topic_partition not in self.left_out:
+                partition.tiered_end_offset = end_offset
+        return UploadReport(left_out=self.left_out)
 
     def append(self, number: int = 0, size_bytes: int = 10) -> PendingAppend:
         partition = self.partitions[number]
@@ -221,6 +223,27 @@ async def test_appends_fail_after_their_time_and_a_repetition_waits_for_the_same
     assert bench.commits.stats.timeout_count == 1
     known = bench.wait(0, 0)
     assert await answered(known) == 0, "without another commit"
+
+
+async def test_turns_go_on_until_they_get_a_partition_that_the_other_uploader_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise no uploader gets it again: it stays reserved for the turn that does not come."""
+    bench = Bench(monkeypatch)
+    bench.left_out = {bench.partitions[0].topic_partition}
+    append = bench.append()
+    bench.advance(32_000)
+    with pytest.raises(StoreUnavailableError):
+        await answered(append)
+    count = len(bench.counts)
+    bench.advance(1_000)
+    assert len(bench.counts) > count, "the append has failed, and the partition is still wanted"
+    bench.left_out = set()
+    bench.advance(1_000)
+    assert bench.partitions[0].tiered_end_offset == 1
+    count = len(bench.counts)
+    bench.advance(1_000)
+    assert len(bench.counts) == count, "nothing is left"
 
 
 @pytest.mark.parametrize("is_known", [False, True])
