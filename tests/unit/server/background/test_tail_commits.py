@@ -8,10 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, NotOwnerError, StoppingError, StoreUnavailableError
+from stratalog.base.errors import (
+    LogStoreError,
+    NotOwnerError,
+    PreconditionFailedError,
+    StoppingError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.append_info import AppendInfo
-from stratalog.remote.tier.uploader import UploadReport
+from stratalog.remote.metadata.shard.shard_judge import NOT_AT_TIERED_END, TOPIC_DELETED
+from stratalog.remote.tier.uploader import RefusedUpload, UploadReport
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.background import tail_commits
@@ -72,6 +79,7 @@ class Bench:
         self.counts: list[int] = []
         self.failure: Exception | None = None
         self.left_out: set[TopicPartition] = set()
+        self.refusal = ""
         self.during: Callable[[], object] = lambda: None
         self.is_owner = True
         monkeypatch.setattr(tail_commits, "candidate_of", as_candidate)
@@ -105,6 +113,9 @@ class Bench:
         self.during()
         if self.failure is not None:
             raise self.failure
+        if self.refusal:
+            reason, self.refusal = self.refusal, ""
+            return UploadReport(refused=[RefusedUpload(one.topic_partition, "x", reason) for one in candidates])
         for partition, end_offset in zip(candidates, ends, strict=True):
             if partition.topic_partition not in self.left_out:
                 partition.tiered_end_offset = end_offset
@@ -223,6 +234,24 @@ async def test_appends_fail_after_their_time_and_a_repetition_waits_for_the_same
     assert bench.commits.stats.timeout_count == 1
     known = bench.wait(0, 0)
     assert await answered(known) == 0, "without another commit"
+
+
+async def test_an_append_that_a_deletion_of_records_has_overtaken_is_committed_by_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.refusal = NOT_AT_TIERED_END
+    append = bench.append()
+    bench.advance(10)
+    assert bench.counts == [1]
+    assert not append.future.done()
+    bench.advance(250)
+    assert await answered(append) == 0
+    bench.refusal = TOPIC_DELETED
+    append = bench.append()
+    bench.advance(500)
+    with pytest.raises(PreconditionFailedError):
+        await answered(append)
 
 
 async def test_turns_go_on_until_they_get_a_partition_that_the_other_uploader_had(
