@@ -115,8 +115,8 @@ class CommitWaiters:
 
 def _lost(append: PendingAppend, info: AppendInfo) -> PreconditionFailedError:
     return PreconditionFailedError(
-        "the local disk has lost the records of the append before they were committed in the object store, and"
-        " the loss is on record there; send them again as new ones, without their sequence",
+        "the local disk has lost the records of the append before their commit in the object store, and the"
+        " loss is on record there; send them again as new ones, with another sequence",
         topic=append.identity.topic,
         partition=append.identity.partition,
         base_offset=info.base_offset,

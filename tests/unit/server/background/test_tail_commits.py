@@ -115,7 +115,8 @@ class Bench:
             raise self.failure
         if self.refusal:
             reason, self.refusal = self.refusal, ""
-            return UploadReport(refused=[RefusedUpload(one.topic_partition, "x", reason) for one in candidates])
+            refused = [RefusedUpload(one.topic_partition, "x", reason) for one in candidates]
+            return UploadReport(refused=refused)
         for partition, end_offset in zip(candidates, ends, strict=True):
             if partition.topic_partition not in self.left_out:
                 partition.tiered_end_offset = end_offset
