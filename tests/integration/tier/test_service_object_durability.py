@@ -15,6 +15,7 @@ from stratalog.base.errors import (
     InvalidConfigError,
     InvalidRequestError,
     NotOwnerError,
+    PreconditionFailedError,
     StoppingError,
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
@@ -162,6 +163,31 @@ async def test_without_the_store_an_append_fails_and_its_repetition_waits_for_th
         assert await bench.values("t") == [[b"a"]]
         [commits] = bench.server.engine.tier.manager.commits
         assert commits.stats.timeout_count == 2
+
+
+async def test_an_append_whose_records_the_disk_has_lost_is_never_acknowledged(tmp_path: Path) -> None:
+    bucket = Bucket()
+    async with service_bench(tmp_path, store=bucket.store, config=IMPATIENT) as bench:
+        await bench.client.admin.create_topic("t", 1, {"remote.copy.backlog.policy": "drop"})
+        await bench.take_producer_ids(7)
+        await bench.client.append_batches("t", 0, keyed(b"a", producer=of(7, 0)), durability="object")
+        bucket.go_away()
+        with pytest.raises(StoreUnavailableError):
+            await bench.client.append_batches("t", 0, keyed(b"b", producer=of(7, 1)), durability="object")
+        log = bench.partition().log
+        log.roll()
+        # As for a disk without space.
+        await until(lambda: log.retention.drop_for_space(1 << 40, may_lose=True) > 0)
+        assert log.offsets.local_log_start_offset == 2
+        bucket.come_back()
+        await bench.client.append_batches("t", 0, keyed(b"c", producer=of(7, 2)), durability="object")
+        assert bucket.committed_end(bench) == 3
+        with pytest.raises(PreconditionFailedError) as failure:
+            await bench.client.append_batches("t", 0, keyed(b"b", producer=of(7, 1)), durability="object")
+        assert "lost" in str(failure.value)
+        again = await bench.client.append_batches("t", 0, keyed(b"a", producer=of(7, 0)), durability="object")
+        assert again.base_offset == 0
+        assert await bench.values("t") == [[b"a", b"c"]]
 
 
 async def test_a_commit_of_unknown_outcome_is_found_out_and_nothing_is_stored_twice(tmp_path: Path) -> None:

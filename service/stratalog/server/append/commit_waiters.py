@@ -3,6 +3,9 @@
 An append is here once it is in the local log. It leaves with its offsets once the tiered end is behind them,
 or with an error, which leaves it open whether the records are committed later: they stay in the log. A
 repeated append of the same producer is answered with the first offsets, and waits here for the same commit.
+
+The tiered end also moves over records that the local disk has lost before their commit: a gap. Their appends
+fail, the repeated ones too.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import PreconditionFailedError
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.pending_append import Outcome, PendingAppend, resolve
 
@@ -24,6 +28,10 @@ class _Waiter(NamedTuple):
     since_s: float
 
 
+IsLost = Callable[[int, int], bool]
+"""Whether a record from the first to the last of these offsets, which are below the tiered end, is lost."""
+
+
 def _unwatched(_size_bytes: int) -> None:
     """Nothing commits the partition's tail yet."""
 
@@ -31,9 +39,12 @@ def _unwatched(_size_bytes: int) -> None:
 class CommitWaiters:
     """The appends of one partition that wait for a commit. Thread-safe: `_lock` guards the queue."""
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, clock: Clock, loop: asyncio.AbstractEventLoop, is_lost: IsLost = lambda _first, _last: False
+    ) -> None:
         """Answers on `loop`. Until `watch` is called, nothing is committed for them."""
         self._clock = clock
+        self._is_lost = is_lost
         self._loop = loop
         self._lock = threading.Lock()
         self._waiting: deque[_Waiter] = deque()
@@ -69,16 +80,21 @@ class CommitWaiters:
     def acknowledge(self, tiered_end_offset: int) -> None:
         """Answer the appends below that offset, in their order."""
         outcomes: list[Outcome] = []
-        wait_s, now_s = 0.0, self._clock.monotonic_s()
+        count, wait_s, now_s = 0, 0.0, self._clock.monotonic_s()
         with self._lock:
             waiting = self._waiting
             while waiting and waiting[0].info.last_offset < tiered_end_offset:
                 append, info, since_s = waiting.popleft()
+                if self._is_lost(info.base_offset, info.last_offset):
+                    append.break_session()
+                    outcomes.append((append, _lost(append, info)))
+                    continue
+                count += 1
                 wait_s += now_s - since_s
                 outcomes.append((append, info))
         self._answer(outcomes)
-        if outcomes:
-            self._on_answer(len(outcomes), wait_s)
+        if count:
+            self._on_answer(count, wait_s)
 
     def fail(self, error: Exception, *, older_than_s: float = 0.0) -> int:
         """Fail the appends that have waited so long, and break their sessions; returns their number."""
@@ -95,3 +111,14 @@ class CommitWaiters:
     def _answer(self, outcomes: Sequence[Outcome]) -> None:
         if outcomes:
             self._loop.call_soon_threadsafe(resolve, outcomes)
+
+
+def _lost(append: PendingAppend, info: AppendInfo) -> PreconditionFailedError:
+    return PreconditionFailedError(
+        "the local disk has lost the records of the append before their commit in the object store, and the"
+        " loss is on record there; send them again as new ones, with another sequence",
+        topic=append.identity.topic,
+        partition=append.identity.partition,
+        base_offset=info.base_offset,
+        end_offset=info.last_offset + 1,
+    )

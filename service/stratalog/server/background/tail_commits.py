@@ -34,6 +34,7 @@ from stratalog.base.errors import (
 from stratalog.base.scheduler import ScheduledTask, Scheduler
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.shard.shard_judge import NOT_AT_TIERED_END
 from stratalog.remote.tier.uploader import Uploader, UploadReport
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import PassRegistry
@@ -303,7 +304,13 @@ class TailCommits:
         uploaded = Uploaded(report.object_count, report.slice_count, report.data_bytes)
         outcome = upload_outcome(uploaded, failures, (one.reason for one in report.refused))
         failed = {one.topic_partition for one in report.failed}
-        left = [one for one in ready if one.topic_partition not in failed and _has_more(one)]
+        # What the upload did not get is kept for it, so it goes on asking, also if nothing waits any more.
+        left = [
+            one
+            for one in ready
+            if one.topic_partition not in failed
+            and (one.topic_partition in report.left_out or _has_more(one))
+        ]
         return left, outcome
 
     def _counter(self) -> Callable[[UploadReport], None]:
@@ -326,6 +333,9 @@ class TailCommits:
         for failed in report.failed:
             by_name[failed.topic_partition].writer.commit_waiters.fail(failed.error)
         for refused in report.refused:
+            if refused.reason == NOT_AT_TIERED_END:
+                # A deletion of records has overtaken the object; the next turn begins at the new log start.
+                continue
             partition = by_name[refused.topic_partition]
             error = PreconditionFailedError(
                 "the metadata of the object store refused the records of the append: " + refused.reason,

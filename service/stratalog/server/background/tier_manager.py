@@ -67,8 +67,8 @@ class _Pass(NamedTuple):
 
 
 class TierManager:
-    """The background work on the tiered partitions of one server. Thread-safe: the components are, and it
-    keeps nothing. Every method may take the network for long.
+    """The background work on the tiered partitions of one server. Thread-safe: the components are, and two
+    looks at the heads at once wake readers twice. Every method may take the network for long.
     """
 
     def __init__(
@@ -87,6 +87,9 @@ class TierManager:
         self._registry = registry
         self._topics = topics
         self._foreign = tuple(foreign)
+        self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
+        """Of each shard the newest commit that readers of a followed one were woken for. A reader that misses
+        an object reads the head, too."""
 
     @property
     def commits(self) -> list[TailCommits]:
@@ -250,22 +253,20 @@ class TierManager:
 
     def refresh_pass(self) -> PassOutcome:
         """Read the heads, notice another owner, then follow the catalog. Raises StoreError after it has asked
-        for every head.
+        for every head, and, for the head of another server's shard, after all else.
         """
-        failures: list[LogStoreError] = []
-        seen = [tier.shard.metadata.state().seq for tier in self._tiers]
-        shards: list[HostedShard | ForeignShard] = [tier.shard for tier in self._tiers]
-        for shard in [*shards, *self._foreign]:
-            try:
-                shard.refresh()
-            except LogStoreError as error:
-                failures.append(error)
+        failures = _refresh([tier.shard for tier in self._tiers])
+        foreign_failures = _refresh(self._foreign)
         if failures:
             raise failures[0]
         self._topics.follow_catalog()
-        for tier, seq in zip(self._tiers, seen, strict=True):
-            if tier.shard.is_followed and tier.shard.metadata.state().seq != seq:
+        for number, tier in enumerate(self._tiers):
+            seq = tier.shard.metadata.state().seq
+            if tier.shard.is_followed and seq != self._shown_seqs[number]:
                 self._notify_readers(tier)
+            self._shown_seqs[number] = seq
+        if foreign_failures:
+            raise foreign_failures[0]
         return PassOutcome()
 
     def _notify_readers(self, tier: ShardTier) -> None:
@@ -332,6 +333,14 @@ class TierManager:
         except OSError as failure:
             raise scratch_error(failure) from failure
         return _Pass(uploaded, failures, refused, has_more)
+
+
+def _refresh(shards: Iterable[HostedShard | ForeignShard]) -> list[LogStoreError]:
+    """Read the heads of all of these shards; returns the failures."""
+    failures: list[LogStoreError] = []
+    for shard in shards:
+        _collect(failures, shard.refresh)
+    return failures
 
 
 def _is_with_tails(partition: HostedPartition) -> bool:

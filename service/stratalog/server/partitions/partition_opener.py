@@ -82,12 +82,17 @@ class PartitionHost:
             if log.local_log.config.remote_storage_enable:
                 shard.contact.ensure_heard()
 
+        tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+
+        def is_lost(first_offset: int, last_offset: int) -> bool:
+            return shard.metadata.state().partition(tip).has_gap_in(first_offset, last_offset + 1)
+
         writer = PartitionWriter(
             loop=self._loop,
             executor=self._executor,
             log=log,
             checks=WriterChecks(shard.leader_epoch, ensure_heard, fencing_token),
-            commit_waiters=CommitWaiters(self._clock, self._loop),
+            commit_waiters=CommitWaiters(self._clock, self._loop, is_lost),
             on_advance=signal.notify,
         )
         make = FollowedPartition if shard.is_followed else HostedPartition

@@ -176,6 +176,26 @@ def test_a_load_that_fails_fails_for_its_caller_only() -> None:
     cache.check()
 
 
+def test_two_readers_that_read_ahead_of_the_same_place_share_the_range() -> None:
+    """Both have looked before one of them reserves it."""
+    fetched: list[int] = []
+
+    def fetch(_: str, start: int, end: int) -> bytes:
+        fetched.append(start)
+        return bytes(end - start)
+
+    cache = RangeCache(1 << 20, fetch)
+    first, second = cache.reserve_ahead("a", 0, 100), cache.reserve_ahead("a", 0, 100)
+    later = cache.reserve_ahead("a", 50, 150)
+    assert first is not None
+    assert first is second is later
+    for _ in range(2):
+        cache.load_ahead(first)
+    assert cache.reserve_ahead("a", 0, 100) is first, "it is loaded"
+    assert fetched == [0]
+    cache.check()
+
+
 def test_a_reader_does_not_wait_for_a_thread_of_read_ahead_that_is_busy() -> None:
     """It loads what is only reserved, and the thread finds nothing to do later."""
     slow = Slow()

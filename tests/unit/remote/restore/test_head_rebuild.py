@@ -8,6 +8,7 @@ import pytest
 
 from stratalog.base.errors import PreconditionFailedError
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.shard.metadata_log import AddOutcome
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
 from stratalog.remote.restore.head_rebuild import HeadRebuild
@@ -90,6 +91,23 @@ def test_a_lost_object_in_the_middle_becomes_a_gap() -> None:
     assert gap.gap is not None
     assert gap.gap.reason == "object_lost"
     assert (gap.base_offset, gap.end_offset) == (middle.base_offset, middle.end_offset)
+
+
+def test_an_upload_of_an_owner_before_the_known_one_was_never_committed() -> None:
+    """Its successor has claimed the shard, and has uploaded nothing yet."""
+    world = RestoreWorld(3)
+    world.upload()
+    before = world.readable()
+    metadata = world.tiered.metadata
+    metadata.add = lambda *_: AddOutcome(0, ())  # type: ignore[method-assign]  # it dies here
+    orphan = world.upload()
+    world.reopen()
+    assert world.tiered.metadata.state().epoch > metadata.state().epoch
+    world.step("fold")
+    world.lose(SHARD)
+    world.rebuild()
+    assert orphan in [key.rpartition("/")[2] for key in keys(world, "shards/0000/data/")]
+    assert world.readable() == before
 
 
 def test_a_damaged_object_is_passed_over() -> None:

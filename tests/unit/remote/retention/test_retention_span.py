@@ -294,6 +294,22 @@ def test_an_upload_of_a_backlog_ends_its_slices_at_the_bound_of_bytes() -> None:
     assert all(MIB < size_bytes <= 2 * MIB for size_bytes in sizes[:-1])
 
 
+def test_parts_without_times_are_as_old_as_the_upload_of_their_slice() -> None:
+    """Not as old as the records behind them, which may be of long ago."""
+    world = World({})
+    for _ in range(30):
+        world.append(-1, size_bytes=MIB // 10)
+    world.upload()
+    world.append(world.clock.now_ms() - 10 * DAY_MS)
+    world.upload()
+    [wide, _] = world.slices
+    world.alter({"retention.ms": str(DAY_MS), "retention.bytes": str(2 * MIB)})
+    world.retain()
+    assert 0 < world.start_offset < wide.end_offset
+    kept = world.logs.tiered_records(world.log)
+    assert sum(len(one.value or b"") for one in kept) >= 2 * MIB
+
+
 def test_a_divided_compaction_keeps_one_record_of_each_key_over_all_its_parts() -> None:
     """Keys come again in other parts, and one of them only in the first."""
     world = World({"retention.ms": str(16 * DAY_MS), "cleanup.policy": "compact,delete"})

@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import StoppingError, StoreUnavailableError
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
@@ -97,6 +98,41 @@ def test_what_was_visible_stays_visible_when_the_level_of_the_topic_grows() -> N
     logs.upload_tails()
     assert log.offsets.high_watermark == 3
     log.offsets.check()
+
+
+class StopsAtLook(StopSignal):
+    """Is set at one of its looks."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.left_count = number
+
+    def check(self) -> None:
+        self.left_count -= 1
+        if self.left_count == 0:
+            raise StoppingError("stopped, maybe in the middle of a slice")
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_a_pass_that_ends_inside_of_a_slice_leaves_no_producers_of_its_middle(number: int) -> None:
+    logs = TieredSite(read_bytes=100).start()
+    logs.create_topic("t", 1)
+    log = logs.logs[T0]
+    for sequence in range(2):
+        producer = BatchProducer(7, 0, sequence, is_transactional=True)
+        epoch = logs.claimed.epoch
+        log.appender.append_as_leader(encode_batch([record(sequence)], producer=producer), epoch)
+        log.appender.append_end_transaction_marker(7, 0, 0, committed=False, leader_epoch=epoch)
+    log.flusher.flush()
+    candidate = logs.candidate(log)._replace(is_tail=True)
+    with suppress(StoppingError):
+        logs.tails.upload([candidate], epoch=logs.claimed.epoch, stop=StopsAtLook(number))
+    logs.upload_tails()
+    found = logs.reader.read(tip_of(log), 0, 1 << 20, Isolation.TXN_COMMITTED)
+    assert [one.first_offset for one in found.aborted_transactions] == [0, 2]
+    state = logs.reader.state_at_end(tip_of(log))
+    assert state is not None
+    assert state.producers == snapshot_of(log, 4)
 
 
 class RandomHistory:

@@ -113,6 +113,7 @@ def test_a_tail_is_committed_in_the_middle_of_a_backlog_of_other_partitions() ->
 
     report = site.logs.upload(on_object=between_two_objects)
     assert reports[0].has_more, "it did not get the partition"
+    assert reports[0].left_out == {T1}
     assert report.has_more, "the pass has ended for it"
     assert tiered(site.logs, T0)[0] != site.expected[T0]
     assert not site.upload_tail(T1).has_more

@@ -8,10 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from stratalog.base.errors import LogStoreError, NotOwnerError, StoppingError, StoreUnavailableError
+from stratalog.base.errors import (
+    LogStoreError,
+    NotOwnerError,
+    PreconditionFailedError,
+    StoppingError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.append_info import AppendInfo
-from stratalog.remote.tier.uploader import UploadReport
+from stratalog.remote.metadata.shard.shard_judge import NOT_AT_TIERED_END, TOPIC_DELETED
+from stratalog.remote.tier.uploader import RefusedUpload, UploadReport
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.background import tail_commits
@@ -71,6 +78,8 @@ class Bench:
         self.begins_ms: list[int] = []
         self.counts: list[int] = []
         self.failure: Exception | None = None
+        self.left_out: set[TopicPartition] = set()
+        self.refusal = ""
         self.during: Callable[[], object] = lambda: None
         self.is_owner = True
         monkeypatch.setattr(tail_commits, "candidate_of", as_candidate)
@@ -104,9 +113,14 @@ class Bench:
         self.during()
         if self.failure is not None:
             raise self.failure
+        if self.refusal:
+            reason, self.refusal = self.refusal, ""
+            refused = [RefusedUpload(one.topic_partition, "x", reason) for one in candidates]
+            return UploadReport(refused=refused)
         for partition, end_offset in zip(candidates, ends, strict=True):
-            partition.tiered_end_offset = end_offset
-        return UploadReport()
+            if partition.topic_partition not in self.left_out:
+                partition.tiered_end_offset = end_offset
+        return UploadReport(left_out=self.left_out)
 
     def append(self, number: int = 0, size_bytes: int = 10) -> PendingAppend:
         partition = self.partitions[number]
@@ -221,6 +235,45 @@ async def test_appends_fail_after_their_time_and_a_repetition_waits_for_the_same
     assert bench.commits.stats.timeout_count == 1
     known = bench.wait(0, 0)
     assert await answered(known) == 0, "without another commit"
+
+
+async def test_an_append_that_a_deletion_of_records_has_overtaken_is_committed_by_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.refusal = NOT_AT_TIERED_END
+    append = bench.append()
+    bench.advance(10)
+    assert bench.counts == [1]
+    assert not append.future.done()
+    bench.advance(250)
+    assert await answered(append) == 0
+    bench.refusal = TOPIC_DELETED
+    append = bench.append()
+    bench.advance(500)
+    with pytest.raises(PreconditionFailedError):
+        await answered(append)
+
+
+async def test_turns_go_on_until_they_get_a_partition_that_the_other_uploader_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise no uploader gets it again: it stays reserved for the turn that does not come."""
+    bench = Bench(monkeypatch)
+    bench.left_out = {bench.partitions[0].topic_partition}
+    append = bench.append()
+    bench.advance(32_000)
+    with pytest.raises(StoreUnavailableError):
+        await answered(append)
+    count = len(bench.counts)
+    bench.advance(1_000)
+    assert len(bench.counts) > count, "the append has failed, and the partition is still wanted"
+    bench.left_out = set()
+    bench.advance(1_000)
+    assert bench.partitions[0].tiered_end_offset == 1
+    count = len(bench.counts)
+    bench.advance(1_000)
+    assert len(bench.counts) == count, "nothing is left"
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -177,9 +177,13 @@ class RangeCache:
             return None if one is None else one.end
 
     def reserve_ahead(self, key: str, position: int, end: int) -> CachedRange | None:
-        """Reserve [position, end) for `load_ahead`, or less where another range begins. Returns None if what
-        was read ahead and not used yet takes too much of the cache already."""
+        """Reserve [position, end) for `load_ahead`, or less where another range begins. Another reader may
+        have reserved or loaded the position meanwhile: returns that range then. Returns None if what was read
+        ahead and not used yet takes too much of the cache already."""
         with self._condition:
+            one = self._ranges.find(key, position)
+            if one is not None:
+                return one
             if self._ahead_bytes + end - position > self._capacity_bytes // 2:
                 return None
             return self._reserve(key, position, end, is_ahead=True)

@@ -5,7 +5,8 @@ Three kinds of slices compete for the offsets of a partition:
 - **known** ones: of the newest state that is left (checkpoint and history). They are certain.
 - **uploads** that this state does not know: committed after it, or never. An owner's first upload begins at
   or above every committed end of the owners before it. So an upload of a lower epoch that ends above that
-  point was never committed.
+  point was never committed. Nor was one of a lower epoch than that of the known state, which has all commits
+  before its newest claim.
 - **outputs** of compaction that this state does not know. One replaces its inputs, which its header names. It
   is taken only where everything that it covers is an input, an upload or nothing: if a known slice or
   another output is there that it was not made from, it is the left-over of a refused job.

@@ -120,7 +120,8 @@ class ShardRebuild:
             if self._is_deleted(tip.topic_id, before):
                 continue
             known = before.partition(tip)
-            of_uploads = uploads.get(tip, [])
+            # A claim is known with all commits of the owners before it.
+            of_uploads = [one for one in uploads.get(tip, ()) if one.epoch >= before.epoch]
             names = {one.object_name for one in of_uploads}
             tiles = with_uploads(self._present(known), known.tiered_end_offset, of_uploads)
             start = known.slices[0].base_offset if known.slices else known.tiered_end_offset

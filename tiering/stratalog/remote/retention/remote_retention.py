@@ -332,8 +332,11 @@ class RemoteRetention:
         oldest = unit._replace(max_timestamp=live.entry.min_timestamp)
         if not is_over_size and not is_old(oldest, oldest.max_timestamp, config, now_ms):
             return (unit,)
+        is_undated = live.newest_ms == NO_TIMESTAMP
         return [
-            RetentionUnit(part.end_offset, part.size_bytes, part.newest_ms)
+            RetentionUnit(
+                part.end_offset, part.size_bytes, unit.max_timestamp if is_undated else part.newest_ms
+            )
             for part in self._wide_slices.parts(live, span, partition.log_start_offset)
         ]
 

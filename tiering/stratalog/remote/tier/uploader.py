@@ -131,6 +131,9 @@ class UploadReport:
     failed: list[FailedUpload] = dataclasses.field(default_factory=list[FailedUpload])
     has_more: bool = False
     """The pass has ended before it uploaded all that is due."""
+    left_out: set[TopicPartition] = dataclasses.field(default_factory=set[TopicPartition])
+    """The partitions that an uploader with precedence did not get. No other uploader gets them either before
+    its next pass, so that has to come."""
 
     @property
     def object_count(self) -> int:
@@ -247,7 +250,13 @@ class Uploader:
         else:
             taken = self._turns.take(tips, self)
         self._taken |= taken
-        one.report.has_more = len(taken) < len(tips) and self._has_precedence
+        if self._has_precedence:
+            one.report.left_out = {
+                candidate.log.topic_partition
+                for candidate in candidates
+                if candidate.topic_id_partition not in taken
+            }
+            one.report.has_more = bool(one.report.left_out)
         return [candidate for candidate in candidates if candidate.topic_id_partition in taken]
 
     def _release(self, tips: Collection[TopicIdPartition]) -> None:
@@ -256,8 +265,10 @@ class Uploader:
 
     def _keep_producers(self, one: _Pass) -> None:
         for tip, upload in one.tails.items():
-            if upload.producers is not None and upload.error is None:
-                self._followed.keep(tip, upload.producers)
+            producers = upload.producers
+            # A pass that ended inside of a slice has followed batches that the next one follows again.
+            if producers is not None and upload.error is None and producers.offset == upload.next_offset:
+                self._followed.keep(tip, producers)
 
     def _settle(self) -> None:
         """Find out what became of the last commit. Raises StoreError."""

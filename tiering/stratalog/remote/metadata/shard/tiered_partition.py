@@ -111,6 +111,16 @@ class TieredPartition:
         """The slices from the one that holds `offset` on, each loaded when it is asked for."""
         return self.slices.beginning_at(offset)
 
+    def has_gap_in(self, start_offset: int, end_offset: int) -> bool:
+        """Whether a gap has any of these offsets."""
+        first = max(bisect_right(self.slices, start_offset, key=lambda live: live.base_offset) - 1, 0)
+        for live in itertools.islice(self.slices, first, None):
+            if live.base_offset >= end_offset:
+                return False
+            if live.gap is not None and live.end_offset > start_offset:
+                return True
+        return False
+
     def deciding_slices(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
         """The slices that tell which transactions of [start_offset, end_offset) were aborted.
 
