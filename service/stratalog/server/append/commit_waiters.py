@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.errors import LogStoreError, PreconditionFailedError
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.pending_append import Outcome, PendingAppend, resolve
 
@@ -85,9 +85,10 @@ class CommitWaiters:
             waiting = self._waiting
             while waiting and waiting[0].info.last_offset < tiered_end_offset:
                 append, info, since_s = waiting.popleft()
-                if self._is_lost(info.base_offset, info.last_offset):
+                failure = self._loss_of(append, info)
+                if failure is not None:
                     append.break_session()
-                    outcomes.append((append, _lost(append, info)))
+                    outcomes.append((append, failure))
                     continue
                 count += 1
                 wait_s += now_s - since_s
@@ -107,6 +108,14 @@ class CommitWaiters:
                 outcomes.append((append, error))
         self._answer(outcomes)
         return len(outcomes)
+
+    def _loss_of(self, append: PendingAppend, info: AppendInfo) -> LogStoreError | None:
+        """The answer to an append below the tiered end whose records are lost, or of which that cannot be
+        read; None if they are committed."""
+        try:
+            return _lost(append, info) if self._is_lost(info.base_offset, info.last_offset) else None
+        except LogStoreError as error:
+            return error
 
     def _answer(self, outcomes: Sequence[Outcome]) -> None:
         if outcomes:

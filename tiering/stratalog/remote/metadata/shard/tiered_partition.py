@@ -113,13 +113,10 @@ class TieredPartition:
 
     def has_gap_in(self, start_offset: int, end_offset: int) -> bool:
         """Whether a gap has any of these offsets."""
-        first = max(bisect_right(self.slices, start_offset, key=lambda live: live.base_offset) - 1, 0)
-        for live in itertools.islice(self.slices, first, None):
-            if live.base_offset >= end_offset:
-                return False
-            if live.gap is not None and live.end_offset > start_offset:
-                return True
-        return False
+        found = itertools.takewhile(
+            lambda live: live.base_offset < end_offset, self.slices_from(start_offset)
+        )
+        return any(live.gap is not None and live.end_offset > start_offset for live in found)
 
     def deciding_slices(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
         """The slices that tell which transactions of [start_offset, end_offset) were aborted.
