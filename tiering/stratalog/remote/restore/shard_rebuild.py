@@ -86,8 +86,14 @@ class ShardRebuild:
         state = self._state(before, partitions, refs, new_seq)
         epoch = max((before.epoch, *(one.header.epoch for one in found))) + LOST_COMMITS
         report = self._report(before, state, lost)
-        claim_uuid = self._claim_uuid(before, found)
-        return RebuiltShard(self._log.layout.shard or 0, state, epoch, claim_uuid, known, report)
+        return RebuiltShard(
+            number=self._log.layout.shard or 0,
+            state=state,
+            epoch=epoch,
+            claim_uuid=self._claim_uuid(before, found),
+            known=known,
+            report=report,
+        )
 
     def _claim_uuid(self, before: ShardState, found: Sequence[FoundObject]) -> UUID:
         """The uuid of the newest known claim: the data directory that made it goes on with the records that
