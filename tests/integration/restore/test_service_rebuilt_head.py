@@ -20,6 +20,35 @@ from tests.support.service.service_bench import service_bench
 HEADS = ("catalog/head", "shards/0000/head")
 
 
+def rebuild_heads(store: MemoryObjectStore) -> None:
+    rebuild = HeadRebuild(
+        StoreActor(
+            store=store,
+            clock=SystemClock(),
+            random_source=Random(0),
+            ids=SystemIdGenerator(),
+            identity=StoreIdentity.open(store),
+            writer=Writer("rebuild", "test"),
+        )
+    )
+    rebuild.write(rebuild.plan())
+
+
+async def test_records_that_no_upload_has_reached_are_served_under_a_rebuilt_head(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("a")
+        await bench.append("a", [b"x", b"y"])
+        await bench.client.admin.upload(delete_local=True)
+        for shard in bench.server.engine.tier.shards:
+            shard.metadata.fold()
+        await bench.append("a", [b"z"])
+    store.delete_many(HEADS[1:])
+    rebuild_heads(store)
+    async with service_bench(tmp_path, store=store) as bench:
+        assert await bench.values("a") == [[b"x", b"y", b"z"]]
+
+
 @pytest.mark.parametrize("has_data_dir", [True, False])
 @pytest.mark.parametrize("is_folded", [True, False])
 async def test_a_server_goes_on_with_rebuilt_heads(
@@ -39,17 +68,7 @@ async def test_a_server_goes_on_with_rebuilt_heads(
     if not has_data_dir:
         rmtree(tmp_path / "data")
     store.delete_many(HEADS)
-    rebuild = HeadRebuild(
-        StoreActor(
-            store=store,
-            clock=SystemClock(),
-            random_source=Random(0),
-            ids=SystemIdGenerator(),
-            identity=StoreIdentity.open(store),
-            writer=Writer("rebuild", "test"),
-        )
-    )
-    rebuild.write(rebuild.plan())
+    rebuild_heads(store)
     for expected in ([b"x", b"y", b"z"], [b"x", b"y", b"z", b"more"]):
         async with service_bench(tmp_path, store=store) as bench:
             assert await bench.values("a") == [expected]

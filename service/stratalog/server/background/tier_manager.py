@@ -88,8 +88,8 @@ class TierManager:
         self._topics = topics
         self._foreign = tuple(foreign)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
-        """Of each shard the newest commit that readers of a followed one were woken for. A reader that misses
-        an object reads the head, too."""
+        """The newest commit of each shard that woke the readers of a followed one. A reader that misses an
+        object reads the head, too."""
 
     @property
     def commits(self) -> list[TailCommits]:

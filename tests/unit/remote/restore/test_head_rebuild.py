@@ -110,6 +110,26 @@ def test_an_upload_of_an_owner_before_the_known_one_was_never_committed() -> Non
     assert world.readable() == before
 
 
+def test_the_newest_known_owner_may_go_on_unless_a_later_claim_is_lost() -> None:
+    world = RestoreWorld(3)
+    world.upload()
+    world.step("fold")
+    known = world.tiered.metadata.state().claims[-1]
+    world.upload()
+    head = world.bucket.get(SHARD).data
+    world.lose(SHARD)
+    [rebuilt] = HeadRebuild(world.actor()).plan().shards
+    assert rebuilt.claim_uuid == known.uuid
+    assert rebuilt.epoch > known.epoch
+    world.bucket.put(SHARD, head)
+    world.reopen()
+    lost = world.tiered.metadata.state().claims[-1]
+    world.upload()
+    world.lose(SHARD)
+    [rebuilt] = HeadRebuild(world.actor()).plan().shards
+    assert rebuilt.claim_uuid not in (known.uuid, lost.uuid)
+
+
 def test_a_damaged_object_is_passed_over() -> None:
     world = RestoreWorld(3)
     name = world.upload()

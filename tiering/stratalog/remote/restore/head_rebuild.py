@@ -106,7 +106,7 @@ class HeadRebuild:
             state, beginning = plan.catalog.state, _beginning(plan.catalog.known)
             put_new_head(self._actor, StoreLayout(None), CatalogMachine(), state, beginning)
         for shard in plan.shards:
-            claim = judge_claim(shard.state, OWNER, self._actor.ids.uuid(), shard.epoch, "").actions
+            claim = judge_claim(shard.state, OWNER, shard.claim_uuid, shard.epoch, "").actions
             layout, machine = StoreLayout(shard.number), self._machine(shard.number)
             put_new_head(self._actor, layout, machine, shard.state, _beginning(shard.known, claim))
 

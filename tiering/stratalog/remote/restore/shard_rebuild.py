@@ -6,7 +6,7 @@ Commits after the history are lost. Their uploads and compactions are found agai
 retention has deleted lately may be back; and pins.
 
 The rebuilt state has a later number than any file, and its orphan horizon is that number: whatever was begun
-before and is not live is refused from now on. Its claim fences every former owner.
+before and is not live is refused from now on. Its claim fences every former owner that still runs.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class RebuiltShard(NamedTuple):
     state: ShardState
     epoch: int
     """The epoch of the claim that begins the new head; above every lost one."""
+    claim_uuid: UUID
+    """The uuid of that claim."""
     known: FoundState[ShardState] | None
     report: RebuildReport
 
@@ -86,7 +88,22 @@ class ShardRebuild:
         state = self._state(before, partitions, refs, new_seq)
         epoch = max((before.epoch, *(one.header.epoch for one in found))) + LOST_COMMITS
         report = self._report(before, state, lost)
-        return RebuiltShard(self._log.layout.shard or 0, state, epoch, known, report)
+        return RebuiltShard(
+            number=self._log.layout.shard or 0,
+            state=state,
+            epoch=epoch,
+            claim_uuid=self._claim_uuid(before, found),
+            known=known,
+            report=report,
+        )
+
+    def _claim_uuid(self, before: ShardState, found: Sequence[FoundObject]) -> UUID:
+        """The uuid of the newest known claim: the data directory that made it goes on with the records that
+        it has not uploaded yet. A new one if objects tell of a later claim, which is lost: then no directory
+        is known to be the last one, and each sets its logs aside.
+        """
+        is_last = before.claims and all(one.header.epoch <= before.epoch for one in found)
+        return before.claims[-1].uuid if is_last else self._actor.ids.uuid()
 
     def _read_unknown(self, before: ShardState) -> list[FoundObject]:
         """The objects that the known state neither has nor has dropped."""
