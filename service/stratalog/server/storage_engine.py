@@ -648,12 +648,13 @@ def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
 
 
 def _tail_settings(config: BrokerConfig) -> UploaderSettings:
-    """The limits of bytes and requests are for segments, for which no caller waits."""
+    """The limits of bytes and requests are for segments, for which no caller waits. An object that hangs holds
+    up the next turn, so it is given up when the appends in it are."""
     return UploaderSettings(
         max_object_bytes=config.commit_buffer_bytes,
         put_backoff_ms=50,
         put_count=config.copy_thread_count,
-        stall_ms=config.copy_stall_ms,
+        stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
     )
 
 
