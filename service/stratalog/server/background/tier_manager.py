@@ -88,8 +88,8 @@ class TierManager:
         self._topics = topics
         self._foreign = tuple(foreign)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
-        """The newest commit of each shard that woke the readers of a followed one. A reader that misses an
-        object reads the head, too."""
+        """For each shard the newest commit that has woken the readers of a followed one. The pass does not go
+        by its own look alone: a reader that misses an object reads the head, too."""
 
     @property
     def commits(self) -> list[TailCommits]:
