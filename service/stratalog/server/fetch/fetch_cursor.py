@@ -19,8 +19,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.log_identity import LogIdentity
-from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH
+from stratalog.server.log_identity import UNKNOWN_EPOCH, LogIdentity
 
 
 class Watermarks(NamedTuple):

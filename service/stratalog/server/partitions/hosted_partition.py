@@ -28,8 +28,8 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.log_identity import LogIdentity
-from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH, EpochHistory
+from stratalog.server.log_identity import UNKNOWN_EPOCH, LogIdentity
+from stratalog.server.partitions.epoch_history import EpochHistory
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.unknown_topic import unknown_topic

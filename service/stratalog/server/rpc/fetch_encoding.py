@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
-from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH
+from stratalog.server.log_identity import UNKNOWN_EPOCH
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
