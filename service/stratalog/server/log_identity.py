@@ -22,6 +22,8 @@ from stratalog.v1 import log_pb2
 
 ANY_TOPIC_ID = ""
 ANY_LEADER_EPOCH = 0
+UNKNOWN_EPOCH = -1
+"""The leader epoch of an offset of which none is known."""
 
 
 class LogIdentity(NamedTuple):

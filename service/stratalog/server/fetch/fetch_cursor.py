@@ -13,13 +13,13 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
-from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError
+from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, StoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.log_identity import LogIdentity
+from stratalog.server.log_identity import UNKNOWN_EPOCH, LogIdentity
 
 
 class Watermarks(NamedTuple):
@@ -58,7 +58,12 @@ class ReadablePartition(Protocol):
     def identity(self) -> LogIdentity: ...
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch at `offset`; -1 if it is not known."""
+        """The leader epoch at `offset`; -1 if it is not known. May read the object store. Raises
+        StoreError."""
+        ...
+
+    def local_epoch_at(self, offset: int) -> int:
+        """The leader epoch at `offset`; -1 if the local log does not know it."""
         ...
 
     def ensure_served(self) -> None:
@@ -101,6 +106,7 @@ class FetchCursor:
         "position",
         "size_bytes",
         "start",
+        "tiered_epoch",
         "topic_partition",
     )
 
@@ -130,6 +136,16 @@ class FetchCursor:
         """Aborted transactions of the data that was read, each once, in the order of reading."""
         self.is_full = False
         """More data was there than fitted. The session clears this when there is room."""
+        self.tiered_epoch = UNKNOWN_EPOCH
+        """The leader epoch before the position, as the last read of the object store has found it."""
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch before the position; -1 if it is not known without a read."""
+        if self.partition is None:
+            return UNKNOWN_EPOCH
+        local_epoch = self.partition.local_epoch_at(self.position - 1)
+        return self.tiered_epoch if local_epoch == UNKNOWN_EPOCH else local_epoch
 
     @property
     def has_news(self) -> bool:
@@ -217,7 +233,19 @@ class FetchCursor:
             self.size_bytes += len(data.batches)
             self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
         self.position = data.next_offset
+        self.tiered_epoch = self._read_epoch(self.partition)
         return len(data.batches)
+
+    def _read_epoch(self, partition: ReadablePartition) -> int:
+        """The leader epoch before the position, on a thread that may block: the event loop never reads the
+        object store."""
+        offset = self.position - 1
+        if partition.local_epoch_at(offset) != UNKNOWN_EPOCH:
+            return UNKNOWN_EPOCH
+        try:
+            return partition.epoch_at(offset)
+        except StoreError:
+            return UNKNOWN_EPOCH
 
     def take(self) -> Collected:
         """Return the data since the last call; the next answer begins at its end."""

@@ -21,8 +21,7 @@ from stratalog.base.errors import LogTruncatedError
 from stratalog.log.leader_epoch_cache import EpochEnd, LeaderEpochCache
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import joined_epochs
-
-UNKNOWN_EPOCH = -1
+from stratalog.server.log_identity import UNKNOWN_EPOCH
 
 
 class EpochHistory(NamedTuple):

@@ -28,8 +28,8 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.log_identity import LogIdentity
-from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH, EpochHistory
+from stratalog.server.log_identity import UNKNOWN_EPOCH, LogIdentity
+from stratalog.server.partitions.epoch_history import EpochHistory
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.unknown_topic import unknown_topic
@@ -131,9 +131,15 @@ class HostedPartition:
         self.ensure_served()
         self.identity.require_epoch(leader_epoch)
 
+    def is_continued_here(self, offset: int, last_fetched_epoch: int) -> bool:
+        """Whether the local log alone shows that a reader has read this log; see `ensure_continued`."""
+        if offset > self.log_end_offset:
+            return False
+        return last_fetched_epoch in (UNKNOWN_EPOCH, self.local_epoch_at(offset - 1))
+
     def ensure_continued(self, offset: int, last_fetched_epoch: int) -> None:
-        """Check that a reader at `offset`, whose last record had this leader epoch, has read this log. Raises
-        UnknownLeaderEpochError, LogTruncatedError.
+        """Check that a reader at `offset`, whose last record had this leader epoch, has read this log. May
+        read the object store. Raises UnknownLeaderEpochError, LogTruncatedError, StoreError.
         """
         if last_fetched_epoch <= UNKNOWN_EPOCH:
             return
@@ -152,9 +158,16 @@ class HostedPartition:
         )
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch at `offset`, which is not behind the log end; -1 if it is not known."""
+        """The leader epoch at `offset`, which is not behind the log end; -1 if it is not known. May read the
+        object store. Raises StoreError."""
         found = self.log.state.epochs.epoch_for_offset(offset)
         return self.epoch_history().epoch_at(offset) if found is None else found
+
+    def local_epoch_at(self, offset: int) -> int:
+        """The leader epoch at `offset`, which is not behind the log end; -1 if the local log does not know
+        it."""
+        found = self.log.state.epochs.epoch_for_offset(offset)
+        return UNKNOWN_EPOCH if found is None else found
 
     def offline(self) -> OfflinePartition | None:
         """The partition with its failure if the disk of its log directory has failed; None otherwise."""

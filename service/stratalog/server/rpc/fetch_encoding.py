@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
-from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH
+from stratalog.server.log_identity import UNKNOWN_EPOCH
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
@@ -87,7 +87,7 @@ def _without_batches(
         answer.topic_id = cursor.partition.identity.topic_id
         answer.leader_epoch = cursor.partition.identity.leader_epoch
         if cursor.error is None:
-            answer.last_epoch = cursor.partition.epoch_at(cursor.position - 1)
+            answer.last_epoch = cursor.last_epoch
     if cursor.error is not None:
         where = f"a fetch from {cursor.topic_partition}"
         answer.error.CopyFrom(statuses.status(cursor.error, where, cursor.topic_partition))

@@ -213,11 +213,14 @@ class LogServicer:
             if not is_offset:
                 start = request.start if request.HasField("start") else None
                 offset = await self._starts.offset(partition, start, isolation)
-            if request.HasField("last_fetched_epoch"):
-                partition.ensure_continued(offset, request.last_fetched_epoch)
+            epoch = request.last_fetched_epoch
+            if request.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
+                await self._pools.cold(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return FetchCursor(topic_partition, error, offset, max_bytes)
         cursor = FetchCursor(topic_partition, partition, offset, max_bytes, isolation)
+        if request.HasField("last_fetched_epoch"):
+            cursor.tiered_epoch = epoch
         if not is_offset:
             cursor.begin(offset)
         return cursor

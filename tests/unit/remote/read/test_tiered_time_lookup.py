@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from hypothesis import given
@@ -13,7 +12,6 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.read.highest_times import HighestTimes
 from stratalog.remote.read.slice_source import SliceSource
@@ -111,10 +109,23 @@ def test_each_row_of_slices_has_its_own_times() -> None:
     tiered = TieredStore(MemoryFileSystem(), MemoryObjectStore(clock), clock, SequentialIds(1))
     tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
     highest = HighestTimes()
-    rows: list[Sequence[LiveSlice]] = []
+    rows: list[TieredPartition] = []
     for offset, time_ms in enumerate((5, 3, 9)):
         tiered.upload({tip: [One(time_ms, is_marker=False).encoded(offset)]})
-        rows.append(tiered.partition(tip).slices)
+        rows.append(tiered.partition(tip))
     for _ in range(2):
         found = [[highest.first_reaching(row, wanted_ms) for wanted_ms in (4, 6, 10)] for row in rows]
         assert found == [[0, 1, 1], [0, 2, 2], [0, 2, 3]]
+
+
+def test_the_times_of_stored_slices_are_read_once() -> None:
+    clock = ManualClock()
+    tiered = TieredStore(MemoryFileSystem(), MemoryObjectStore(clock), clock, SequentialIds(1))
+    tip = TopicIdPartition(tiered.catalog.create("t", 1, {}).topic_id, 0)
+    for offset, time_ms in enumerate((5, 3, 9)):
+        tiered.upload({tip: [One(time_ms, is_marker=False).encoded(offset)]})
+    tiered.metadata.fold()
+    highest = HighestTimes()
+    assert highest.first_reaching(tiered.partition(tip), 6) == 2
+    # Without pages the slices cannot be read again.
+    assert highest.first_reaching(TieredPartition(tip, tiered.partition(tip).row), 10) == 3

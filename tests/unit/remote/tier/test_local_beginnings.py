@@ -186,6 +186,24 @@ def expire_in_outage(world: World) -> None:
     world.fill(1)
 
 
+def test_records_expire_in_an_outage_without_a_look_at_stored_slices() -> None:
+    """The pages of the slices cannot be read while the store is away."""
+    world = World({"retention.ms": str(HOUR_S * 1000)})
+    world.fill(2)
+    world.logs.upload()
+    world.logs.metadata.fold()
+    world.fill(2)
+    world.plans.append(lambda *_: Fault.FAILS)
+    retention = RemoteRetention(world.logs.metadata)
+    world.site.clock.sleep(HOUR_S // 2)
+    report = retention.run_unreachable([world.log])
+    assert (report.advanced, report.failed) == ((), ())
+    world.site.clock.sleep(2 * HOUR_S)
+    report = retention.run_unreachable([world.log])
+    assert not report.failed
+    assert [one.log_start_offset for one in report.advanced] == [40]
+
+
 def configure(world: World, retention_ms: str) -> None:
     config = {"retention.ms": retention_ms}
     world.logs.catalog.alter(world.log.topic_id, config=config)

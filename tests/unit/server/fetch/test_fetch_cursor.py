@@ -33,6 +33,8 @@ class FakePartition:
         self.refusal: LogStoreError | None = None
         self.failure: LogStoreError | None = None
         self.deleted_before_the_read = 0
+        self.tiered_epoch = 4
+        self.epoch_failure: Exception | None = None
 
     @property
     def log_end_offset(self) -> int:
@@ -47,7 +49,12 @@ class FakePartition:
         raise AssertionError
 
     def epoch_at(self, offset: int) -> int:
-        raise AssertionError
+        if self.epoch_failure is not None:
+            raise self.epoch_failure
+        return self.tiered_epoch
+
+    def local_epoch_at(self, offset: int) -> int:
+        return 9 if offset >= self.local_start else -1
 
     def ensure_served(self) -> None:
         if self.refusal is not None:
@@ -241,3 +248,30 @@ def test_a_start_that_is_news_does_not_hide_a_failure() -> None:
     partition.failure = StoreUnavailableError("away")
     cursor.read(100, is_first=True)
     assert cursor.error is partition.failure
+
+
+def test_only_reads_ask_the_object_store_for_an_epoch() -> None:
+    """An answer is encoded on the event loop, which must not wait for the store."""
+    partition = FakePartition(local_start=50, tiered_end=60)
+    cursor = cursor_over(partition, 40, max_bytes=RECORD_BYTES)
+    partition.epoch_failure = AssertionError("on the event loop")
+    assert cursor.last_epoch == -1
+    partition.epoch_failure = None
+    cursor.read(RECORD_BYTES, is_first=True)
+    partition.epoch_failure = AssertionError("on the event loop")
+    assert (cursor.position, cursor.last_epoch) == (41, 4)
+    # The local log knows the epoch from its first record on.
+    local = cursor_over(partition, 50)
+    local.read(RECORD_BYTES, is_first=True)
+    assert (local.position, local.last_epoch) == (51, 9)
+
+
+def test_a_read_whose_epoch_cannot_be_read_is_answered_without_one() -> None:
+    partition = FakePartition(local_start=50, tiered_end=60)
+    partition.epoch_failure = StoreUnavailableError("the store is away")
+    cursor = cursor_over(partition, 40)
+    assert cursor.read(1000, is_first=True) == 200
+    assert (cursor.position, cursor.last_epoch, cursor.error) == (60, 9, None)
+    cursor = cursor_over(partition, 40)
+    assert cursor.read(RECORD_BYTES, is_first=True) == RECORD_BYTES
+    assert (cursor.position, cursor.last_epoch, cursor.error) == (41, -1, None)

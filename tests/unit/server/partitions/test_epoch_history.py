@@ -16,7 +16,8 @@ from stratalog.log.leader_epoch_cache import EpochEntry, LeaderEpochCache
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch
-from stratalog.server.partitions.epoch_history import UNKNOWN_EPOCH, EpochHistory
+from stratalog.server.log_identity import UNKNOWN_EPOCH
+from stratalog.server.partitions.epoch_history import EpochHistory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.sample_entry import sample_entry
 from tests.support.tiered.shard_states import partition_of

@@ -43,6 +43,9 @@ class FixedPartition:
         return LogIdentity("t", "an-id", 0, 7)
 
     def epoch_at(self, offset: int) -> int:
+        raise AssertionError("this may wait for the store")
+
+    def local_epoch_at(self, offset: int) -> int:
         return offset % 5 - 1
 
     def ensure_served(self) -> None:

@@ -35,7 +35,7 @@ class TieredTimeLookup:
     ) -> TimestampOffset | None:
         """The first record at or above log start with `timestamp_ms` or a later timestamp."""
         slices = partition.slices
-        for number in range(self._highest.first_reaching(slices, timestamp_ms), len(slices)):
+        for number in range(self._highest.first_reaching(partition, timestamp_ms), len(slices)):
             live = slices[number]
             start_offset = max(live.base_offset, partition.log_start_offset)
             for record in self._records_since(state, live, timestamp_ms, start_offset):

@@ -64,6 +64,7 @@ from stratalog.remote.retention.retention_units import (
     local_units,
     newest_times_ms,
     slice_units,
+    tiered_unit,
 )
 from stratalog.remote.retention.wide_slices import ReadIndex, WideSlices
 
@@ -283,7 +284,11 @@ class RemoteRetention:
         behind = tuple(local_units(log, segments, partition.tiered_end_offset))
         if may_skip and not is_worth_a_look(partition.row, behind, config, now_ms):
             return JudgedPartition(None, None, behind, (), partition)
-        tiered_units = tuple(slice_units(partition, state.objects))
+        tiered_units = (
+            tiered_unit(partition.row, state.time_ms)
+            if is_unreachable
+            else tuple(slice_units(partition, state.objects))
+        )
         units = (*tiered_units, *behind)
         if begin_offset > partition.tiered_end_offset and not is_unreachable:
             return JudgedPartition(None, None, units, (), partition)

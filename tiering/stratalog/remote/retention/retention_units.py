@@ -112,6 +112,17 @@ def slice_units(partition: TieredPartition, objects: Mapping[str, LiveObject]) -
         yield RetentionUnit(live.end_offset, entry.data_bytes, newest_ms, is_empty)
 
 
+def tiered_unit(row: PartitionRow, committed_ms: int) -> tuple[RetentionUnit, ...]:
+    """All live slices of a partition as one unit, which the row alone tells; none without slices.
+
+    It goes when all of them go, or later. `committed_ms`: the time of the newest commit, as old as which
+    slices without timestamps are at most.
+    """
+    if not row.pieces:
+        return ()
+    return (RetentionUnit(row.tiered_end_offset, row.tiered_bytes, max(row.newest_ms, committed_ms)),)
+
+
 def local_units(
     log: UnifiedLog, segments: Sequence[SegmentInfo], tiered_end_offset: int
 ) -> Iterator[RetentionUnit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, LogStoreError
@@ -92,8 +93,9 @@ class RecordReads:
             # The end comes first: a log that grows meanwhile ends no read before its start.
             end_offset = await self._end_offset(partition, request, isolation)
             offset = await self._starts.offset(partition, start if is_set else None, isolation)
-            if wanted.HasField("last_fetched_epoch"):
-                partition.ensure_continued(offset, wanted.last_fetched_epoch)
+            epoch = wanted.last_fetched_epoch
+            if wanted.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
+                await self._pools.cold(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return self._new_cursor(TopicPartition(request.topic, wanted.partition), error, isolation)
         return self._begun(partition, isolation, offset, end_offset)

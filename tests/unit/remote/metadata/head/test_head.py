@@ -234,6 +234,30 @@ def test_an_unknown_action_stops_every_writer(harness: MetadataHarness) -> None:
     assert harness.store.get(HEAD).data == before
 
 
+def test_the_fold_of_an_unknown_action_is_read_from_its_checkpoint(harness: MetadataHarness) -> None:
+    """The pages have the effect of the action that a reader has skipped, so its own rows do not fit them."""
+    log, epoch = harness.owned()
+    for offset in range(4):
+        harness.added(log, epoch, (A0, offset, offset + 1))
+    log.fold()
+    follower = harness.log(read_only=True)
+    made = harness.put(log, (A0, 0, 4))
+    planned = tuple(log.state().partition(A0).slices)
+    names = sorted(live.object_name for live in planned)
+    outputs = [(made.ref, made.entries())]
+    log.replace({A0: planned}, names, outputs, covers={A0: False}, catalog_seq=0, drops_records=False)
+    known = harness.store.get(HEAD).data
+    document = json.loads(known)
+    document["commits"][-1]["actions"][0]["action"] = "merge"
+    harness.store.put(HEAD, encode_document(document))
+    assert follower.refresh().unknown_action == "merge"
+    harness.store.put(HEAD, known)
+    log.fold()
+    assert follower.refresh().unknown_action is None
+    require_same_state(follower.state(), log.state())
+    follower.check()
+
+
 def test_an_unknown_action_that_comes_to_light_while_judging(harness: MetadataHarness) -> None:
     """An old view would refuse, so the head is read; what it holds then forbids to write as well."""
     log, epoch = harness.owned()

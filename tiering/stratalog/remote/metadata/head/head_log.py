@@ -485,7 +485,8 @@ class HeadLog(Generic[S]):
             )
         if head.checkpoint is not None and head.checkpoint != state.checkpoint:
             root = self.checkpoints.root(head.checkpoint)
-            if head.folded_seq > state.seq:
+            if head.folded_seq > state.seq or state.unknown_action is not None:
+                # A state that has skipped an action may differ from what the pages hold.
                 state = self.machine.from_checkpoint(self.checkpoints, root)
             else:
                 # The pages of the former checkpoint may be gone, so this one is used from here on.
