@@ -648,8 +648,8 @@ def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
 
 
 def _tail_settings(config: BrokerConfig) -> UploaderSettings:
-    """The limits of bytes and requests are for segments, for which no caller waits. An object that hangs holds
-    up the next turn, so it is given up when the appends in it are."""
+    """The limits of bytes and requests are for segments, for which no caller waits. A turn waits for an
+    object that hangs, so the object is given up when the appends in it are."""
     return UploaderSettings(
         max_object_bytes=config.commit_buffer_bytes,
         put_backoff_ms=50,
