@@ -193,7 +193,7 @@ def test_records_expire_in_an_outage_without_a_look_at_stored_slices() -> None:
     world.logs.upload()
     world.logs.metadata.fold()
     world.fill(2)
-    world.plans.append(lambda *_: Fault.FAILS)
+    world.plans.append(lambda _: Fault.FAILS)
     retention = RemoteRetention(world.logs.metadata)
     world.site.clock.sleep(HOUR_S // 2)
     report = retention.run_unreachable([world.log])
