@@ -27,6 +27,7 @@ from stratalog.record.native.batch_kernels import walk_batches
 from stratalog.record.native.batch_row import BatchRow
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction
+from stratalog.segment.batch_headers import row_of
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 MAX_PRODUCER_COUNT = 20_000
@@ -157,13 +158,4 @@ def note_batches(data: Buffer) -> NotedBatches:
 
 def _row_of(data: Buffer, position: int) -> BatchRow:
     """The row of a batch by its header alone. Raises CorruptRecordError."""
-    header = parse_header(data, position)
-    return BatchRow(
-        position=position,
-        size_bytes=header.size_in_bytes,
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
-        max_timestamp_ms=header.max_timestamp,
-        leader_epoch=header.leader_epoch,
-        is_noted=True,
-    )
+    return row_of(position, parse_header(data, position))._replace(is_noted=True)
