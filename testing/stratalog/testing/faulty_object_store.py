@@ -239,9 +239,11 @@ class FaultyObjectStore:
         if fault in (Fault.FAILS, Fault.STOPS_BEFORE) or (fault is Fault.IS_CUT_OFF and cut_off is None):
             self._trace.end(operation, fault, "no answer")
             self._fail(operation, fault)
-        result = self._apply(operation, fault, apply)
         if fault is Fault.STOPS_AFTER:
+            with suppress(LogStoreError):  # The actor stops whatever the answer would have been.
+                self._apply(operation, fault, apply)
             self._fail(operation, fault)
+        result = self._apply(operation, fault, apply)
         return cut_off(result) if fault is Fault.IS_CUT_OFF and cut_off is not None else result
 
     def _write(

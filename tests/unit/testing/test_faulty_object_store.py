@@ -110,3 +110,15 @@ def test_a_stopped_actor_does_nothing_any_more(inner: MemoryObjectStore, fault: 
     store.release()
     assert "late" in keys(inner)
     assert not issubclass(ActorStopped, Exception), "handlers of errors must not swallow it"
+
+
+@pytest.mark.parametrize("read", ["get", "get_range"])
+def test_an_actor_stops_after_a_read_that_is_refused(inner: MemoryObjectStore, read: str) -> None:
+    store = faulty(inner, FaultsAt({0: Fault.STOPS_AFTER}))
+    arguments = ("missing",) if read == "get" else ("missing", 0, 1)
+    with pytest.raises(ActorStopped):
+        getattr(store, read)(*arguments)
+    assert store.is_stopped
+    assert outcomes(store) == ["stops after, ObjectNotFoundError"]
+    with pytest.raises(ActorStopped):
+        store.put("k", b"1")
