@@ -209,9 +209,7 @@ class FaultyObjectStore:
         def flip(found: StoredObject | None) -> StoredObject | None:
             return None if found is None else self._flip_object(found)
 
-        return self._read(
-            "GET", key, "if_changed", lambda: self._inner.get_if_changed(key, etag), flip=flip
-        )
+        return self._read("GET", key, "if_changed", lambda: self._inner.get_if_changed(key, etag), flip=flip)
 
     def get_range(self, key: str, position: int, size: int) -> bytes:
         return self._read("GET", key, "", lambda: self._inner.get_range(key, position, size), flip=self._flip)

@@ -60,7 +60,9 @@ def test_a_slice_may_begin_inside_of_a_batch() -> None:
     log.increment_log_start_offset(2)
     logs.upload()
     assert [live.base_offset for live in logs.metadata.state().partition(tip).slices] == [2]
-    report = TierVerification(site.bucket, logs.metadata, logs.catalog).run(None, StopSignal(), lambda _: None)
+    report = TierVerification(site.bucket, logs.metadata, logs.catalog).run(
+        None, StopSignal(), lambda _: None
+    )
     assert report.findings == ()
     assert report.record_count == 8
 
