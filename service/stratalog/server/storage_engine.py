@@ -37,7 +37,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import open_file_limit
-from stratalog.base.randomness import IdGenerator, system_random
+from stratalog.base.randomness import IdGenerator, seeded_random
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -209,7 +209,7 @@ class StorageEngineBuilder:
         self._store = seams.store
         self._clock = seams.clock
         self._ids = seams.ids
-        self._random = system_random()
+        self._random = seeded_random(seams.ids)
         self._settings = settings
         self._data_dir = os.path.abspath(settings.data_dir)
         self._owner = f"{socket.gethostname()}:{os.getpid()}"

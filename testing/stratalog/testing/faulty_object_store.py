@@ -31,7 +31,7 @@ from stratalog.objectstore.protocol import (
     StoredObject,
     UnfinishedUpload,
 )
-from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, Operation, no_faults
+from stratalog.testing.store_faults import Fault, FaultPlan, Operation, makes_a_difference, no_faults
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -109,6 +109,28 @@ class _CutOffStream:
         self._inner.close()
 
 
+class _FlippedStream:
+    """One bit of the byte at `position` is another. One user at a time, as every `ReadStream`."""
+
+    def __init__(self, inner: ReadStream, position: int, random: Random) -> None:
+        self._inner = inner
+        self._position = position
+        self._random = random
+
+    def read(self, size: int) -> bytes:
+        data = self._inner.read(size)
+        position, self._position = self._position, self._position - len(data)
+        return _flipped(data, position, self._random) if 0 <= position < len(data) else data
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _flipped(data: bytes, position: int, random: Random) -> bytes:
+    """The data with another bit in the byte at that position."""
+    return data[:position] + bytes([data[position] ^ 1 << random.randrange(8)]) + data[position + 1 :]
+
+
 class FaultyObjectStore:
     """An object store that fails as planned. Thread-safe as far as the plan and `random` are; `_lock` guards
     the writes that are held back."""
@@ -181,19 +203,25 @@ class FaultyObjectStore:
         )
 
     def get(self, key: str) -> StoredObject:
-        return self._read("GET", key, "", lambda: self._inner.get(key))
+        return self._read("GET", key, "", lambda: self._inner.get(key), flip=self._flip_object)
 
     def get_if_changed(self, key: str, etag: str) -> StoredObject | None:
-        return self._read("GET", key, "if_changed", lambda: self._inner.get_if_changed(key, etag))
+        def flip(found: StoredObject | None) -> StoredObject | None:
+            return None if found is None else self._flip_object(found)
+
+        return self._read("GET", key, "if_changed", lambda: self._inner.get_if_changed(key, etag), flip=flip)
 
     def get_range(self, key: str, position: int, size: int) -> bytes:
-        return self._read("GET", key, "", lambda: self._inner.get_range(key, position, size))
+        return self._read("GET", key, "", lambda: self._inner.get_range(key, position, size), flip=self._flip)
 
     def open_range(self, key: str, position: int, size: int) -> ReadStream:
         def cut_off(stream: ReadStream) -> ReadStream:
             return _CutOffStream(stream, self._random.randrange(size), key)
 
-        return self._read("GET", key, "", lambda: self._inner.open_range(key, position, size), cut_off)
+        def flip(stream: ReadStream) -> ReadStream:
+            return _FlippedStream(stream, self._random.randrange(size), self._random)
+
+        return self._read("GET", key, "", lambda: self._inner.open_range(key, position, size), cut_off, flip)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self._read(
@@ -222,6 +250,12 @@ class FaultyObjectStore:
     def close(self) -> None:
         """Nothing: the shared store belongs to the test."""
 
+    def _flip_object(self, found: StoredObject) -> StoredObject:
+        return found._replace(data=self._flip(found.data))
+
+    def _flip(self, data: bytes) -> bytes:
+        return _flipped(data, self._random.randrange(len(data)), self._random) if data else data
+
     def _cut_off_listing(self, listing: Iterator[_Item]) -> Iterator[_Item]:
         found = list(listing)
         yield from found[: self._random.randint(0, len(found))]
@@ -234,14 +268,19 @@ class FaultyObjectStore:
         condition: str,
         apply: Callable[[], _Result],
         cut_off: Callable[[_Result], _Result] | None = None,
+        flip: Callable[[_Result], _Result] | None = None,
     ) -> _Result:
         operation, fault = self._begin(verb, key, condition)
         if fault in (Fault.FAILS, Fault.STOPS_BEFORE) or (fault is Fault.IS_CUT_OFF and cut_off is None):
             self._trace.end(operation, fault, "no answer")
             self._fail(operation, fault)
-        result = self._apply(operation, fault, apply)
         if fault is Fault.STOPS_AFTER:
+            with suppress(LogStoreError):  # The actor stops whatever the answer would have been.
+                self._apply(operation, fault, apply)
             self._fail(operation, fault)
+        result = self._apply(operation, fault, apply)
+        if fault is Fault.IS_FLIPPED and flip is not None:
+            return flip(result)
         return cut_off(result) if fault is Fault.IS_CUT_OFF and cut_off is not None else result
 
     def _write(
@@ -278,7 +317,7 @@ class FaultyObjectStore:
         if self._before is not None:
             self._before(operation)
         fault = self._plan(operation)
-        assert fault is Fault.NONE or fault in FAULTS_OF_VERB[verb], f"{fault} makes no difference for {verb}"
+        assert makes_a_difference(fault, verb), f"{fault} makes no difference for {verb}"
         return operation, fault
 
     def _apply(self, operation: Operation, fault: Fault, apply: Callable[[], _Result]) -> _Result:

@@ -10,6 +10,7 @@ was the actor told?
     LANDS_LATE            when the test releases it  StoreUnavailableError, at once
     LANDS_AND_IS_REFUSED  yes, and is sent again     what the second sending gets: a refusal if conditional
     IS_CUT_OFF            a part of a bulk deletion  StoreUnavailableError, amid a body or a listing
+    IS_FLIPPED            -                          a body in which one bit is another
     STOPS_BEFORE          no                         nothing any more: the actor has stopped for ever
     STOPS_AFTER           yes                        nothing any more
 
@@ -34,6 +35,7 @@ class Fault(enum.Enum):
     LANDS_LATE = "lands late"
     LANDS_AND_IS_REFUSED = "lands and is sent again"
     IS_CUT_OFF = "is cut off"
+    IS_FLIPPED = "has a flipped bit"
     STOPS_BEFORE = "stops before"
     STOPS_AFTER = "stops after"
 
@@ -59,14 +61,23 @@ class Operation(NamedTuple):
 
 FaultPlan = Callable[[Operation], Fault]
 
-_STOPS: Final = (Fault.STOPS_BEFORE, Fault.STOPS_AFTER)
+STOPS: Final = (Fault.STOPS_BEFORE, Fault.STOPS_AFTER)
+"""The faults that end an actor."""
 FAULTS_OF_VERB: Final[Mapping[str, tuple[Fault, ...]]] = {
-    "GET": (Fault.FAILS, Fault.IS_CUT_OFF, *_STOPS),
-    "LIST": (Fault.FAILS, Fault.IS_CUT_OFF, *_STOPS),
-    "PUT": (Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE, Fault.LANDS_AND_IS_REFUSED, *_STOPS),
-    "DELETE": (Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE, Fault.IS_CUT_OFF, *_STOPS),
+    "GET": (Fault.FAILS, Fault.IS_CUT_OFF, *STOPS),
+    "LIST": (Fault.FAILS, Fault.IS_CUT_OFF, *STOPS),
+    "PUT": (Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE, Fault.LANDS_AND_IS_REFUSED, *STOPS),
+    "DELETE": (Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.LANDS_LATE, Fault.IS_CUT_OFF, *STOPS),
 }
-"""Which faults make a difference for which verb; a plan may ask for no other."""
+"""Which faults make a difference for which verb; a plan may ask for no other but `IS_FLIPPED` of a GET.
+
+That one is for plans that know what they read: a head has no checksum of its own, so a store has to notice.
+"""
+
+
+def makes_a_difference(fault: Fault, verb: str) -> bool:
+    """Whether a plan may ask for the fault at a request of that verb."""
+    return fault in (Fault.NONE, *FAULTS_OF_VERB[verb]) or (fault is Fault.IS_FLIPPED and verb == "GET")
 
 
 def no_faults(operation: Operation) -> Fault:  # noqa: ARG001 - the plan that looks at nothing
@@ -88,7 +99,7 @@ class FaultOn:
     """One fault at the `occurrence`-th (from 1) request of a verb and a key prefix. Not thread-safe."""
 
     def __init__(self, fault: Fault, verb: str, key_prefix: str = "", occurrence: int = 1) -> None:
-        assert fault is Fault.NONE or fault in FAULTS_OF_VERB[verb], f"{fault} makes no difference for {verb}"
+        assert makes_a_difference(fault, verb), f"{fault} makes no difference for {verb}"
         self._fault = fault
         self._verb = verb
         self._key_prefix = key_prefix
@@ -113,5 +124,5 @@ class RandomFaults:
     def __call__(self, operation: Operation) -> Fault:
         if self._random.random() >= self._probability:
             return Fault.NONE
-        faults = [fault for fault in FAULTS_OF_VERB[operation.verb] if self._stops or fault not in _STOPS]
+        faults = [fault for fault in FAULTS_OF_VERB[operation.verb] if self._stops or fault not in STOPS]
         return self._random.choice(faults)

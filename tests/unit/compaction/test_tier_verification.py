@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.tier_verification import TierVerification, VerificationReport
 from stratalog.objectstore.protocol import ObjectInfo
+from stratalog.record.record import Record
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.restore.metadata_scrub import FindingKind, partition_findings
 from tests.support.tiered.restore_world import RestoreWorld
+from tests.support.tiered.tiered_site import TieredSite
 
 HISTORY = ("upload", "upload", "upload", "compact", "fold", "upload", "compact", "fold", "upload", "upload")
 
@@ -40,6 +43,28 @@ def test_a_sound_store_has_no_findings(seed: int, reads_data: bool) -> None:
     report = verified(world, reads_data=reads_data)
     assert report.findings == ()
     assert bool(report.record_count) == (reads_data and bool(report.total_bytes))
+
+
+def test_a_slice_may_begin_inside_of_a_batch() -> None:
+    """The log start was moved there while nothing of the batch was uploaded."""
+    site = TieredSite()
+    logs = site.start()
+    topic = logs.create_topic("t", 1)
+    (log,) = logs.logs.values()
+    for _ in range(2):
+        logs.append(log, [Record(0, 5, b"k", b"v")] * 4)
+    logs.seal()
+    tip = TopicIdPartition(topic.topic_id, 0)
+    logs.metadata.advance_log_start({tip: 2}, epoch=logs.claimed.epoch, catalog_seq=None)
+    log.update_tiered_end_offset(2)
+    log.increment_log_start_offset(2)
+    logs.upload()
+    assert [live.base_offset for live in logs.metadata.state().partition(tip).slices] == [2]
+    report = TierVerification(site.bucket, logs.metadata, logs.catalog).run(
+        None, StopSignal(), lambda _: None
+    )
+    assert report.findings == ()
+    assert report.record_count == 8
 
 
 @pytest.mark.parametrize("log", ["shards/0000", "catalog"])

@@ -110,3 +110,30 @@ def test_a_stopped_actor_does_nothing_any_more(inner: MemoryObjectStore, fault: 
     store.release()
     assert "late" in keys(inner)
     assert not issubclass(ActorStopped, Exception), "handlers of errors must not swallow it"
+
+
+@pytest.mark.parametrize("read", ["get", "get_range"])
+def test_an_actor_stops_after_a_read_that_is_refused(inner: MemoryObjectStore, read: str) -> None:
+    store = faulty(inner, FaultsAt({0: Fault.STOPS_AFTER}))
+    arguments = ("missing",) if read == "get" else ("missing", 0, 1)
+    with pytest.raises(ActorStopped):
+        getattr(store, read)(*arguments)
+    assert store.is_stopped
+    assert outcomes(store) == ["stops after, ObjectNotFoundError"]
+    with pytest.raises(ActorStopped):
+        store.put("k", b"1")
+
+
+def test_a_body_has_a_flipped_bit(inner: MemoryObjectStore) -> None:
+    inner.put("k", bytes(100))
+    store = faulty(inner, FaultsAt(dict.fromkeys(range(4), Fault.IS_FLIPPED)))
+    etag = inner.get("k").etag
+    changed = store.get_if_changed("k", "another")
+    assert changed is not None
+    stream = store.open_range("k", 10, 50)
+    bodies = [store.get("k").data, store.get_range("k", 10, 50), changed.data]
+    bodies.append(b"".join(stream.read(7) for _ in range(8)))
+    assert [len(body) for body in bodies] == [100, 50, 100, 50]
+    assert [sum(byte.bit_count() for byte in body) for body in bodies] == [1] * 4
+    assert store.get_if_changed("k", etag) is None
+    assert store.get("k").data == bytes(100)

@@ -267,9 +267,12 @@ def _no_directory(_: ObjectRef) -> Sequence[SliceEntry]:
 
 
 def _verify_row(row: Buffer, entry: SliceEntry) -> int:
-    """Check a row of whole batches; returns the number of records. Raises CorruptRecordError."""
-    position = record_count = 0
-    next_offset = entry.base_offset
+    """Check a row of whole batches; returns the number of records. Raises CorruptRecordError.
+
+    The first batch may begin below the slice, which begins inside of it where the log start was moved there
+    before the upload.
+    """
+    position = record_count = next_offset = 0
     while position < len(row):
         scanned = scan_batches(row, position, len(row), 0)
         if scanned.end_position > position:
@@ -285,12 +288,13 @@ def _verify_row(row: Buffer, entry: SliceEntry) -> int:
                 last_offset += summary.last_offset_delta
             record_count += header.records_count
             position += header.size_in_bytes
-        if not next_offset <= first_offset <= last_offset < entry.end_offset:
+        is_in_slice = entry.base_offset <= last_offset < entry.end_offset
+        if not (next_offset <= first_offset <= last_offset and is_in_slice):
             raise CorruptRecordError(
                 "the offsets of a stored batch do not ascend inside of its slice; restore the object",
                 first_offset=first_offset,
                 last_offset=last_offset,
-                at_least=next_offset,
+                at_least=max(next_offset, entry.base_offset),
                 below=entry.end_offset,
             )
         next_offset = last_offset + 1

@@ -152,7 +152,8 @@ class SliceSource:
 
     def index(self, live: LiveSlice) -> SliceIndex:
         """The slice's index: one small GET, or none. Raises ObjectNotFoundError, StoreCorruptError."""
-        key = (self.key(live.object_name), live.entry.data_position)
+        # By the index's own place: a slice that compaction has emptied begins where the next one does.
+        key = (self.key(live.object_name), live.entry.index.position)
         return self._reads.indexes.get(key, lambda: self._fetched_index(live))
 
     def _fetched_index(self, live: LiveSlice) -> SliceIndex:

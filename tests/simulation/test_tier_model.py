@@ -1,0 +1,51 @@
+"""Random lives of a server, from its local log to its bucket, against a list of records.
+
+`make test` lives a few lives, always the same; `make simulate` many new ones. By hand,
+`STRATALOG_SIMULATION_SEEDS` sets how many, `STRATALOG_SIMULATION_FIRST_SEED` where they begin, and
+`STRATALOG_SIMULATION_STEPS` how long each is. A failure names its seed and lists its steps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from random import randrange
+
+import pytest
+
+from tests.support.tier_model.tier_life import TierLife
+from tests.support.tier_model.tier_world import TierWorld
+
+IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
+FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
+SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "8"))
+STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "300" if IS_LONG else "120"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """The servers' own lines would take longer than their work."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("is_stormy", [False, True], ids=["calm", "stormy"])
+def test_what_was_appended_is_read_in_every_tier(is_stormy: bool) -> None:
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+        live(seed, is_stormy=is_stormy)
+
+
+def live(seed: int, *, is_stormy: bool, steps: int = STEPS) -> None:
+    """One life. Raises AssertionError with the seed and the steps."""
+    with TierWorld(seed) as world:
+        life = TierLife(world, is_stormy=is_stormy)
+        try:
+            life.begin()
+            for _ in range(steps):
+                life.step()
+            life.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {'stormy' if is_stormy else 'calm'}:\n" + "\n".join(world.history))
+            raise
