@@ -54,6 +54,7 @@ from botocore.exceptions import (
 from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
+from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
 from stratalog.base.clock import Clock
@@ -170,6 +171,7 @@ class S3ObjectStore:
         self._endpoint_shown = endpoint_shown(settings.endpoint_url)
         with self._errors():
             session = boto3.session.Session(
+                botocore_session=_quick_session(),
                 aws_access_key_id=settings.access_key_id,
                 aws_secret_access_key=settings.secret_access_key,
                 region_name=settings.region,
@@ -599,6 +601,23 @@ class S3ObjectStore:
             request_id=error.response.get("ResponseMetadata", {}).get("RequestId") or "",
             is_conditional_write=is_conditional_write,
         )
+
+
+def _quick_session() -> botocore.session.Session:
+    """A session whose clients parse times without a guess at their format, which takes a ninth of a GET."""
+    session = botocore.session.Session()
+    factory: Any = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=_moment)
+    return session
+
+
+def _moment(text: str | float) -> datetime:
+    """The time in a response: RFC 5322 in headers, ISO 8601 in bodies, and the library's guess for any other
+    form. Raises ValueError."""
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, TypeError, AttributeError):
+            return parse(cast("str", text))
+    return parse_timestamp(text)
 
 
 def _profile_files() -> list[str]:

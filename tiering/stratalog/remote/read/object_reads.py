@@ -25,7 +25,8 @@ class RemoteReaderSettings:
     first_bytes: int = 64 << 10
     """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
-    """Largest request for data, which sequential readers come to."""
+    """Size of a request for data, which sequential readers come to. One that a slice's end or a multiple of this
+    size lies close behind is up to twice as large."""
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
@@ -107,6 +108,19 @@ class ObjectReads:
         """Empty all caches; returns the size of their values. Readers fetch the data again."""
         on_disk_bytes = 0 if self.disk is None else self.disk.clear()
         return self.ranges.clear() + self.indexes.clear() + on_disk_bytes
+
+    def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:
+        """Where a request for `wanted_bytes` from `position` on ends, at most at `limit`.
+
+        Requests of a chunk end at multiples of it in the object: stores keep objects in blocks of a few MiB, and
+        a range over two blocks costs them twice the work. A rest of less than half a chunk is taken along.
+        """
+        chunk_bytes = self.settings.chunk_bytes
+        end = position + wanted_bytes
+        if wanted_bytes >= chunk_bytes:
+            end = (end + chunk_bytes // 2) // chunk_bytes * chunk_bytes
+            end = limit if limit - end < chunk_bytes // 2 else end
+        return min(end, limit)
 
     def read_ahead(self, key: str, position: int, end: int) -> int | None:
         """Load [position, end) on another thread, or less where another range begins; returns the end. None

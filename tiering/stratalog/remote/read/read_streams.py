@@ -4,9 +4,9 @@ The next read of a sequential reader begins at the offset where its last one end
 partition, is the name of the reader: however many readers a partition has, each is recognised, and one that
 seeks begins anew. Readers at the same offset share one entry, and lose nothing by it: the data are cached.
 
-The first read of a reader fetches one index interval. After that its window is twice as large as what it has
-read without a seek, within bounds: so windows at least double, and a reader that ends somewhere has fetched
-at most about three times what it read.
+The first read of a reader fetches one index interval. After that its window is four times as large as what it
+has read without a seek, within bounds: so the third request or the fourth is a whole chunk, and a reader that
+ends somewhere has fetched at most about five times what it read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 _MAX_STREAM_COUNT = 8192
-_GROWTH = 2
+_GROWTH = 4
 
 
 class Place(NamedTuple):
