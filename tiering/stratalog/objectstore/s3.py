@@ -16,7 +16,7 @@ choose one for us and some servers fail on it in ranges and errors. Instead ever
 (or what `S3Settings.checksum` says), which S3, MinIO and SeaweedFS verify and others ignore. No `Expect:
 100-continue`, which costs a round trip. The body is not hashed into the signature where TLS or the loopback
 interface protects it already. Large objects are sent in windows, one for each part of a multipart upload;
-each is read once from its source and held until the server has it. Bodies are read in pieces of 1 MiB. Bytes
+each is read once from its source and held until the server has it. Bodies are read in pieces of 8 MiB. Bytes
 are counted here, so that an early end is always detected.
 """
 
@@ -66,7 +66,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.call_deadline import CallDeadline, CallTimeoutError, read_in_time
+from stratalog.objectstore.call_deadline import PIECE_BYTES, CallDeadline, CallTimeoutError, read_in_time
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
         ObjectTypeDef,
     )
 
-_READ_BYTES: Final = 1 << 20
+_SMALL_BODY_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 5 << 20
 _MAX_PARTS: Final = 10_000
 _KEYS_PER_DELETE: Final = 1000
@@ -132,7 +132,7 @@ class _S3Stream:
         pieces: list[bytes] = []
         with self._errors():
             while wanted_bytes > 0:
-                piece = self._body.read(min(wanted_bytes, _READ_BYTES))
+                piece = self._body.read(min(wanted_bytes, PIECE_BYTES))
                 if not piece:
                     raise StoreUnavailableError(
                         "the store ended a response in the middle of an object; try again"
@@ -479,7 +479,7 @@ class S3ObjectStore:
         body = PartsBody(window, self._current.deadline.check)
         # Small bodies are sent together with the header.
         # The HTTP library needs less of a file than the type stubs say.
-        return cast("IO[bytes]", body) if body.size_bytes > _READ_BYTES else body.read()
+        return cast("IO[bytes]", body) if body.size_bytes > _SMALL_BODY_BYTES else body.read()
 
     def _deadline(self, size: int = 0) -> CallDeadline:
         return CallDeadline(

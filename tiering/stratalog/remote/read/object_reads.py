@@ -12,6 +12,7 @@ from stratalog.base.scheduler import RunBeside
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.read.ahead_gets import AheadGets
 from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.read.hedged_gets import HedgedGets
 from stratalog.remote.read.neighbour_reads import NeighbourReads
@@ -25,8 +26,8 @@ class RemoteReaderSettings:
     first_bytes: int = 64 << 10
     """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
-    """Size of a request for data, which sequential readers come to. One that a slice's end or a multiple of this
-    size lies close behind is up to twice as large."""
+    """Size of a request for data, which sequential readers come to. Where the end of a slice or a multiple of
+    this size lies close behind its end, a request is up to twice as large."""
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
@@ -86,7 +87,8 @@ class ObjectReads:
         self.gets = HedgedGets(
             store, clock, threads.requests, self.settings.hedge_percent, self.settings.hedge_least_ms
         )
-        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get, disk)
+        ahead = AheadGets(self.gets, clock, threads.requests)
+        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get, disk, ahead)
         self.disk = disk
         self.indexes: LoadingCache[tuple[str, int], SliceIndex] = LoadingCache(
             self.settings.index_cache_bytes, _index_size_bytes
@@ -112,8 +114,9 @@ class ObjectReads:
     def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:
         """Where a request for `wanted_bytes` from `position` on ends, at most at `limit`.
 
-        Requests of a chunk end at multiples of it in the object: stores keep objects in blocks of a few MiB, and
-        a range over two blocks costs them twice the work. A rest of less than half a chunk is taken along.
+        Requests of a chunk end at multiples of it in the object: stores keep objects in blocks of a few MiB,
+        and a range over two blocks costs them twice the work. A rest of less than half a chunk is taken
+        along.
         """
         chunk_bytes = self.settings.chunk_bytes
         end = position + wanted_bytes

@@ -5,8 +5,8 @@ partition, is the name of the reader: however many readers a partition has, each
 seeks begins anew. Readers at the same offset share one entry, and lose nothing by it: the data are cached.
 
 The first read of a reader fetches one index interval. After that its window is four times as large as what it
-has read without a seek, within bounds: so the third request or the fourth is a whole chunk, and a reader that
-ends somewhere has fetched at most about five times what it read.
+has read without a seek, and at least what it asked for with one read, within bounds: so a reader that ends
+somewhere has fetched at most about five times what it read, or the answer that it did not wait for.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ BEGIN = ReadStream(0, 0, None)
 class ReadStreams:
     """The sequential readers of a shard's partitions. Thread-safe: `_lock` guards everything."""
 
-    def __init__(self, min_window_bytes: int, max_window_bytes: int) -> None:
+    def __init__(self, min_window_bytes: int, max_asked_bytes: int, max_window_bytes: int) -> None:
+        """What a reader asks for makes its window `max_asked_bytes` at most."""
         self._min_window_bytes = min_window_bytes
+        self._max_asked_bytes = max_asked_bytes
         self._max_window_bytes = max(min_window_bytes, max_window_bytes)
         self._lock = threading.Lock()
         # The least recently used reader is forgotten first.
@@ -66,15 +68,12 @@ class ReadStreams:
             return self._streams.get((tip, offset), BEGIN)
 
     def end_read(
-        self,
-        tip: TopicIdPartition,
-        before: ReadStream,
-        data: FetchData,
-        place: Place | None,
+        self, tip: TopicIdPartition, before: ReadStream, data: FetchData, place: Place | None, asked_bytes: int
     ) -> ReadStream:
-        """Remember where the read of a reader ended; returns how it goes on."""
+        """Remember where a read of `asked_bytes` at most ended; returns how its reader goes on."""
         read_bytes = before.read_bytes + len(data.batches)
-        window_bytes = min(max(_GROWTH * read_bytes, self._min_window_bytes), self._max_window_bytes)
+        wanted_bytes = max(_GROWTH * read_bytes, min(asked_bytes, self._max_asked_bytes))
+        window_bytes = min(max(wanted_bytes, self._min_window_bytes), self._max_window_bytes)
         stream = ReadStream(window_bytes, read_bytes, place)
         next_offset = data.next_offset
         with self._lock:

@@ -79,7 +79,9 @@ class RemoteReader:
         self._source = SliceSource(reads, metadata.layout)
         self._times = TieredTimeLookup(self._source)
         self._streams = ReadStreams(
-            2 * settings.first_bytes, max(settings.chunk_bytes, settings.read_ahead_bytes)
+            2 * settings.first_bytes,
+            settings.chunk_bytes,
+            max(settings.chunk_bytes, settings.read_ahead_bytes),
         )
         self._ahead = ReadAhead(reads, self._source)
         self._first_bytes = settings.first_bytes
@@ -230,7 +232,7 @@ class RemoteReader:
                 break
             found.pass_slice(live)
         data = found.data
-        after = self._streams.end_read(request.tip, stream, data, found.place)
+        after = self._streams.end_read(request.tip, stream, data, found.place, request.max_bytes)
         if stream is not BEGIN:
             self._ahead.follow(state, partition, data.next_offset, after)
         return data

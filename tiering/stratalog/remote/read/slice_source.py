@@ -85,9 +85,9 @@ class SliceCursor:
         return batch
 
     def next_run(self, max_bytes: int, first_offset: int, end_offset: int) -> SliceRun | None:
-        """The batches from `position` on that lie in one range in memory, have at most `max_bytes`, are sound,
-        and have ascending offsets in [first_offset, end_offset); moves behind them. None if there are none: the
-        batch at `position` may then be wanted all the same.
+        """The batches from `position` on that lie in one range in memory, have at most `max_bytes`, are
+        sound, and have ascending offsets in [first_offset, end_offset); moves behind them. None if there are
+        none: the batch at `position` may then be wanted all the same.
         """
         found = self._held_at(self.position)
         if found is None or max_bytes <= 0:
