@@ -458,5 +458,5 @@ def test_committed_reads_ask_only_the_slices_that_may_hold_a_marker() -> None:
     store.reset()
     data = RemoteReader(inline_reads(store), logs.metadata).read(tip, 0, 1, Isolation.TXN_COMMITTED)
     assert data.aborted_transactions == ((7, 0, 6, 7),)
-    asked = {kind.key for kind in store.counts() if kind.verb == "GET"}
+    asked = {kind.kind for kind in store.counts() if kind.verb == "GET"}
     assert len(asked) == 2, "what was read, and the slice with the marker"

@@ -68,7 +68,12 @@ class ReadStreams:
             return self._streams.get((tip, offset), BEGIN)
 
     def end_read(
-        self, tip: TopicIdPartition, before: ReadStream, data: FetchData, place: Place | None, asked_bytes: int
+        self,
+        tip: TopicIdPartition,
+        before: ReadStream,
+        data: FetchData,
+        place: Place | None,
+        asked_bytes: int,
     ) -> ReadStream:
         """Remember where a read of `asked_bytes` at most ended; returns how its reader goes on."""
         read_bytes = before.read_bytes + len(data.batches)
