@@ -426,6 +426,22 @@ def test_slices_of_one_object_are_read_together() -> None:
     assert counted.gets.requests <= 6, "twice as much each time"
 
 
+def test_many_readers_leave_each_other_what_they_read_ahead() -> None:
+    """Twenty readers in turn, with windows that would be five times the cache."""
+    counted = Counted.of_objects(1, partition_count=20, batch_count=200)
+    tips = counted.found.tips
+    reader = counted.reader(
+        first_bytes=2000, chunk_bytes=50_000, read_ahead_bytes=100_000, data_cache_bytes=400_000
+    )
+    positions = dict.fromkeys(tips, 0)
+    while any(offset < 200 for offset in positions.values()):
+        for tip, offset in positions.items():
+            positions[tip] = reader.read(tip, offset, 5000).next_offset
+    size_bytes = sum(counted.found.tiered.partition(tip).tiered_bytes for tip in tips)
+    assert counted.gets.size_bytes < 1.05 * size_bytes, "hardly a byte twice"
+    assert reader.reads.read_ahead_stats.wasted_bytes == 0
+
+
 def test_a_cache_without_room_only_costs_requests() -> None:
     counted = Counted.of_objects(2)
     (tip,) = counted.found.tips

@@ -32,8 +32,8 @@ class BatchCollection:
         """Take the batches of a slice. Returns False if the read ends before the slice does. Only the first
         batch may wait for the store.
 
-        Whole runs of batches are proven with one call. A batch that no run has is taken by itself: one that lies
-        in two ranges, reaches beyond the end, or is damaged.
+        Whole runs of batches are proven with one call. A batch that no run has is taken by itself: one that
+        lies in two ranges, reaches beyond the end, or is damaged.
         """
         while not cursor.is_at_end:
             run = cursor.next_run(

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import RunBeside
+from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.read.active_readers import ActiveReaders
 from stratalog.remote.read.ahead_gets import AheadGets
 from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.read.hedged_gets import HedgedGets
 from stratalog.remote.read.neighbour_reads import NeighbourReads
 from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
+
+_SHARES_OF_A_READER: Final = 4
+"""What a reader goes through, up to two requests that lie ahead, and what it has left behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,7 @@ class ObjectReads:
             self.settings.index_cache_bytes, _index_size_bytes
         )
         self.neighbours = NeighbourReads(self.settings.chunk_bytes)
+        self._active = ActiveReaders()
         self._threads = threads
 
     @property
@@ -110,6 +116,11 @@ class ObjectReads:
         """Empty all caches; returns the size of their values. Readers fetch the data again."""
         on_disk_bytes = 0 if self.disk is None else self.disk.clear()
         return self.ranges.clear() + self.indexes.clear() + on_disk_bytes
+
+    def share_bytes(self, tip: TopicIdPartition) -> int:
+        """Note a read of a partition; returns the part of the cache that its reader may fill by a request, and
+        as much ahead of it. So no reader evicts what another comes back for."""
+        return self.settings.data_cache_bytes // _SHARES_OF_A_READER // self._active.note(tip)
 
     def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:
         """Where a request for `wanted_bytes` from `position` on ends, at most at `limit`.

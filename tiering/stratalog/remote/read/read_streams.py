@@ -46,6 +46,19 @@ class ReadStream(NamedTuple):
     """The batch behind its last one, in the same slice; None if that ended."""
 
 
+class ReadEnd(NamedTuple):
+    """The end of one read of a partition."""
+
+    tip: TopicIdPartition
+    data: FetchData
+    place: Place | None
+    """As in `ReadStream`."""
+    asked_bytes: int
+    """The most bytes that the read was to return."""
+    share_bytes: int
+    """The most that may lie ahead of its reader, beside all the others."""
+
+
 BEGIN = ReadStream(0, 0, None)
 """A reader that begins or has sought."""
 
@@ -67,18 +80,13 @@ class ReadStreams:
         with self._lock:
             return self._streams.get((tip, offset), BEGIN)
 
-    def end_read(
-        self,
-        tip: TopicIdPartition,
-        before: ReadStream,
-        data: FetchData,
-        place: Place | None,
-        asked_bytes: int,
-    ) -> ReadStream:
-        """Remember where a read of `asked_bytes` at most ended; returns how its reader goes on."""
+    def end_read(self, before: ReadStream, end: ReadEnd) -> ReadStream:
+        """Remember where a read ended; returns how its reader goes on."""
+        tip, data, place = end.tip, end.data, end.place
         read_bytes = before.read_bytes + len(data.batches)
-        wanted_bytes = max(_GROWTH * read_bytes, min(asked_bytes, self._max_asked_bytes))
-        window_bytes = min(max(wanted_bytes, self._min_window_bytes), self._max_window_bytes)
+        wanted_bytes = max(_GROWTH * read_bytes, min(end.asked_bytes, self._max_asked_bytes))
+        most_bytes = min(end.share_bytes, self._max_window_bytes)
+        window_bytes = max(min(wanted_bytes, most_bytes), self._min_window_bytes)
         stream = ReadStream(window_bytes, read_bytes, place)
         next_offset = data.next_offset
         with self._lock:
