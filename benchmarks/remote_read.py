@@ -2,15 +2,17 @@
 
 The sequential reference fetches the objects' bytes in ranges of 4 MiB with as many connections as the server
 has threads for reads of tiered data, by boto3 alone. Ours are streams of all partitions side by side, whose
-batches are counted and not decoded; the server proves each checksum. The reference of a first read of a
-record is two bare GETs of the sizes that such a read needs, one after the other. Both talk to one S3 server
-(SeaweedFS) on the same machine, which takes its share of the processors. Without that server there is nothing
-to measure.
+batches are counted and not decoded; the server proves each checksum. A second reference is the floor: the
+least that a gRPC server in Python can do to stream the same ranges (`plain_stream_server.py`), read by as
+many streams. The reference of a first read of a record is two bare GETs of the sizes that such a read needs,
+one after the other. All talk to one S3 server (SeaweedFS) on the same machine, which takes its share of the
+processors. Without that server there is nothing to measure.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import statistics
 import sys
@@ -19,13 +21,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 
+from plain_stream_server import METHOD, ObjectRange
 from report import Row, pair_of_median_ratio, run, seconds
-from server_process import running
+from server_process import ServerProcess, processor_row, running
 from stratalog.client.client import Client
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -33,6 +37,8 @@ from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.tiered.s3_servers import S3Server, ServerMissingError, seaweedfs_server
 
 SEQUENTIAL_TARGET: Final = 0.7
+FLOOR_TARGET: Final = 0.9
+PROCESSOR_TARGET: Final = 0.6
 FIRST_READ_ALLOWANCE_S: Final = 0.005
 CONNECTION_COUNT: Final = 8
 CHUNK_BYTES: Final = 4 << 20
@@ -42,6 +48,41 @@ BATCH_BYTES: Final = 128 << 10
 REPEATS: Final = 5
 TOPIC: Final = "t"
 RANDOM_READS: Final = 60
+
+
+class Round(NamedTuple):
+    """One round of sequential reads: how long each took, and the processor time of both servers."""
+
+    bare_s: float
+    floor_s: float
+    ours_s: float
+    floor_processor_s: float
+    ours_processor_s: float
+
+
+class Floor:
+    """The least server, and a channel to it. Belongs to the event loop."""
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.process = process
+        self._channel = grpc.aio.insecure_channel(
+            process.address, options=[("grpc.max_receive_message_length", -1)]
+        )
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def read_all(self, ranges: list[ObjectRange]) -> int:
+        """Read the ranges by as many streams as there are partitions; returns the bytes."""
+        shares = (ranges[number::PARTITION_COUNT] for number in range(PARTITION_COUNT))
+        return sum(await asyncio.gather(*map(self._read, shares)))
+
+    async def _read(self, ranges: list[ObjectRange]) -> int:
+        size_bytes = 0
+        call: Any = self._channel.unary_stream(METHOD)(json.dumps(ranges).encode())
+        async for body in call:
+            size_bytes += len(body)
+        return size_bytes
 
 
 class Bench:
@@ -90,16 +131,19 @@ class Bench:
         )
         return len(answer["Body"].read())
 
-    def _get_range(self, one: tuple[str, int, int]) -> int:
-        return self.get(*one)
-
-    def get_all(self) -> int:
-        """The reference of sequential reads."""
-        ranges = [
-            (key, start, min(CHUNK_BYTES, size - start))
+    def ranges(self) -> list[ObjectRange]:
+        """All bytes of the objects, in chunks."""
+        return [
+            ObjectRange(key, start, min(CHUNK_BYTES, size - start))
             for key, size in self.objects()
             for start in range(0, size, CHUNK_BYTES)
         ]
+
+    def _get_range(self, one: ObjectRange) -> int:
+        return self.get(*one)
+
+    def get_all(self, ranges: list[ObjectRange]) -> int:
+        """The reference of sequential reads."""
         with ThreadPoolExecutor(CONNECTION_COUNT) as pool:
             return sum(pool.map(self._get_range, ranges))
 
@@ -129,18 +173,23 @@ class Bench:
         )
         return log_pb2.FetchRequest(partitions=[one], max_bytes=max_bytes)
 
-    async def sequential(self, repeats: int) -> tuple[float, float, int]:
-        """Durations of the reference and of ours, and the bytes of ours."""
-        pairs: list[tuple[float, float]] = []
-        size_bytes = 0
+    async def sequential(self, server: ServerProcess, floor: Floor, repeats: int) -> list[Round]:
+        """Rounds of sequential reads: bare GETs, the floor and ours in turn."""
+        ranges = self.ranges()
+        stored_bytes = sum(one.size_bytes for one in ranges)
+        rounds: list[Round] = []
         for _ in range(repeats):
-            reference_s = await asyncio.to_thread(seconds, self.get_all)
+            bare_s = await asyncio.to_thread(seconds, lambda: self.get_all(ranges))
+            begin_s, before_s = time.monotonic(), floor.process.processor_s()
+            assert await floor.read_all(ranges) == stored_bytes
+            floor_s, floor_processor_s = time.monotonic() - begin_s, floor.process.processor_s() - before_s
             await self.forget()
-            begin_s = time.monotonic()
-            size_bytes = await self.read_all()
-            pairs.append((reference_s, time.monotonic() - begin_s))
-        reference_s, ours_s = pair_of_median_ratio(pairs)
-        return reference_s, ours_s, size_bytes
+            begin_s, before_s = time.monotonic(), server.processor_s()
+            read_bytes = await self.read_all()
+            ours_s, ours_processor_s = time.monotonic() - begin_s, server.processor_s() - before_s
+            assert 0.98 * stored_bytes <= read_bytes <= stored_bytes, "all but directories and indexes"
+            rounds.append(Round(bare_s, floor_s, ours_s, floor_processor_s, ours_processor_s))
+        return rounds
 
     async def first_reads(self) -> tuple[float, float]:
         """Median latencies of two bare GETs, and of a first read of one record."""
@@ -172,25 +221,49 @@ def _command(data_dir: str, store_url: str) -> tuple[str, ...]:
     return ("-c", program)
 
 
-async def _rows(store: S3Server, total_bytes: int, repeats: int) -> list[Row]:
-    os.environ.update(store.environment())
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as closing:
-        command = _command(directory + "/data", store.store_url("reads"))
-        bench = Bench(closing.enter_context(running(*command)).address, store, "reads")
-        try:
-            await bench.fill(total_bytes)
-            reference_s, ours_s, size_bytes = await bench.sequential(repeats)
-            bare_s, first_s = await bench.first_reads()
-        finally:
-            await bench.close()
-    return [
-        Row(
-            work=f"sequential cold read, {PARTITION_COUNT} partitions",
+def _floor_command(store: S3Server) -> tuple[str, ...]:
+    """The arguments of Python that start the least server."""
+    program = str(Path(__file__).with_name("plain_stream_server.py"))
+    return (program, store.endpoint_url, store.bucket, str(CONNECTION_COUNT), str(PARTITION_COUNT))
+
+
+def _sequential_rows(rounds: list[Round], size_bytes: int) -> Iterator[Row]:
+    """The rows of sequential reads, by the medians of their ratios."""
+    work = f"cold read, {PARTITION_COUNT} partitions"
+    for name, target, pairs in (
+        ("bare GETs", SEQUENTIAL_TARGET, [(one.bare_s, one.ours_s) for one in rounds]),
+        ("the least server", FLOOR_TARGET, [(one.floor_s, one.ours_s) for one in rounds]),
+    ):
+        reference_s, ours_s = pair_of_median_ratio(pairs)
+        yield Row(
+            work=f"{work}, beside {name}",
             unit="MB/s",
             ours=size_bytes / ours_s / 1e6,
             reference=size_bytes / reference_s / 1e6,
-            target=SEQUENTIAL_TARGET,
-        ),
+            target=target,
+        )
+    spent = [(one.floor_processor_s, one.ours_processor_s) for one in rounds]
+    floor_s, ours_s = pair_of_median_ratio(spent)
+    yield processor_row(work, size_bytes, ours_s, floor_s, PROCESSOR_TARGET)
+
+
+async def _rows(store: S3Server, total_bytes: int, repeats: int) -> list[Row]:
+    os.environ.update(store.environment(), AWS_DEFAULT_REGION=store.region)
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as closing:
+        command = _command(directory + "/data", store.store_url("reads"))
+        server = closing.enter_context(running(*command))
+        floor = Floor(closing.enter_context(running(*_floor_command(store))))
+        bench = Bench(server.address, store, "reads")
+        try:
+            await bench.fill(total_bytes)
+            rounds = await bench.sequential(server, floor, repeats)
+            size_bytes = sum(size for _, size in bench.objects())
+            bare_s, first_s = await bench.first_reads()
+        finally:
+            await floor.close()
+            await bench.close()
+    return [
+        *_sequential_rows(rounds, size_bytes),
         Row(
             work="cold first read of one record, beside two bare GETs",
             unit="reads/s",

@@ -29,8 +29,10 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator, seeded_random
 from stratalog.manager.log_manager import LogManager
+from stratalog.objectstore.counted import CountedObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.store_layout import kind_of_key
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.settings import ServerSettings, listen_address
@@ -97,9 +99,10 @@ class Server:
         self._filesystem = filesystem or PosixFileSystem()
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIdGenerator()
-        self._store = store or open_store(
+        opened = store or open_store(
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
+        self._store = CountedObjectStore(opened, kind_of_key)
         self._engine: StorageEngine | None = None
         self.append_memory = RequestMemory(settings.request_memory_share_bytes)
         """Bytes of running appends."""
@@ -150,6 +153,7 @@ class Server:
         self._metrics.verifications = engine.tier.upkeep.verifications
         self._metrics.reads = engine.tier.upkeep.reads
         self._metrics.commits = engine.tier.manager.commits
+        self._metrics.requests = self._store
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()

@@ -19,6 +19,7 @@ from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
+from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
 from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.restore.metadata_scrub import FindingKind
@@ -52,6 +53,7 @@ class ServerMetrics(Collector):
         self.shards: ShardSet | None = None
         self.verifications: VerificationLog | None = None
         self.reads: ObjectReads | None = None
+        self.requests: CountedObjectStore | None = None
         self.commits: Sequence[TailCommits] = ()
 
     def collect(self) -> Iterator[Metric]:
@@ -104,6 +106,8 @@ class ServerMetrics(Collector):
         if self.reads is not None:
             yield from _of_caches(self.reads)
             yield from _of_remote_reads(self.reads)
+        if self.requests is not None:
+            yield from _of_requests(self.requests.counts())
 
 
 def _of_verification(last: EndedVerification | None) -> Iterator[Metric]:
@@ -415,6 +419,20 @@ def _of_remote_reads(reads: ObjectReads) -> Iterator[Metric]:
         ),
     ):
         yield _counter("remote_read_" + name, text, value)
+
+
+def _of_requests(counts: Mapping[RequestKind, RequestCount]) -> Iterator[Metric]:
+    requests = CounterMetricFamily(
+        PREFIX + "object_store_requests", "Requests to the object store.", labels=["verb", "kind"]
+    )
+    sizes = CounterMetricFamily(
+        PREFIX + "object_store_bytes", "Bytes that these requests have moved.", labels=["verb", "kind"]
+    )
+    for kind, count in sorted(counts.items()):
+        requests.add_metric(kind, count.requests)
+        sizes.add_metric(kind, count.size_bytes)
+    yield requests
+    yield sizes
 
 
 def _seconds(time_ms: int) -> float:

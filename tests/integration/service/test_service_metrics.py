@@ -15,6 +15,7 @@ from prometheus_client.samples import Sample
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError
+from stratalog.base.types import TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
 from tests.support.places import DOCS
@@ -144,3 +145,41 @@ async def test_partitions_that_are_offline_are_counted(tmp_path: Path) -> None:
     (tmp_path / "data" / "t-0").rename(tmp_path / "lost")
     async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
         assert await value(bench, "server_offline_partition_count") == 1
+
+
+async def test_requests_for_each_gibibyte_follow_from_the_counts_of_the_store(tmp_path: Path) -> None:
+    config = {"segment.bytes": "16384"}
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        await bench.client.admin.create_topic("t", 4, config)
+        for partition in range(4):
+            for _ in range(8):
+                await bench.append("t", [b"v" * 4000], partition=partition)
+        before = await requests_of(bench)
+        await bench.client.admin.upload(["t"], delete_local=True)
+        uploaded = await requests_of(bench)
+        put_count, put_bytes = uploaded["PUT", "data"]
+        assert (put_count, before.get(("PUT", "data"), (0, 0))) == (1, (0, 0)), (
+            "one object for all partitions"
+        )
+        assert 4 * 7 * 4000 < put_bytes < 4 * 8 * 5000
+        assert uploaded["PUT", "metadata"] > before["PUT", "metadata"], "the commit"
+        assert ("GET", "data") not in uploaded
+        for partition in range(4):
+            await bench.client.fetch({TopicPartition("t", partition): 0}, max_wait_ms=0)
+        get_count, get_bytes = (await requests_of(bench))["GET", "data"]
+        assert get_count == await value(bench, "remote_read_gets_total") <= 4
+        assert 0 < get_bytes <= put_bytes
+
+
+async def requests_of(bench: ServiceBench) -> dict[tuple[str, str], tuple[float, float]]:
+    """Requests and bytes by verb and kind."""
+    found = await samples(bench)
+    counts, sizes = (
+        {
+            (sample.labels["verb"], sample.labels["kind"]): sample.value
+            for sample in found
+            if sample.name == f"stratalog_object_store_{name}_total"
+        }
+        for name in ("requests", "bytes")
+    )
+    return {key: (counts[key], sizes[key]) for key in counts}

@@ -7,7 +7,8 @@ from typing import Final
 from stratalog.base.clock import Clock
 from stratalog.objectstore.protocol import ReadStream
 
-_READ_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 8 << 20
+"""A body is awaited in pieces of this size. One piece is a whole request of a reader, which needs no copy."""
 
 
 class CallTimeoutError(Exception):
@@ -38,7 +39,7 @@ def read_in_time(stream: ReadStream, size: int, deadline: CallDeadline) -> bytes
     pieces: list[bytes] = []
     remaining_bytes = size
     while remaining_bytes > 0:
-        pieces.append(stream.read(min(remaining_bytes, _READ_BYTES)))
+        pieces.append(stream.read(min(remaining_bytes, PIECE_BYTES)))
         remaining_bytes -= len(pieces[-1])
         deadline.check()
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

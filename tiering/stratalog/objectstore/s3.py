@@ -16,7 +16,7 @@ choose one for us and some servers fail on it in ranges and errors. Instead ever
 (or what `S3Settings.checksum` says), which S3, MinIO and SeaweedFS verify and others ignore. No `Expect:
 100-continue`, which costs a round trip. The body is not hashed into the signature where TLS or the loopback
 interface protects it already. Large objects are sent in windows, one for each part of a multipart upload;
-each is read once from its source and held until the server has it. Bodies are read in pieces of 1 MiB. Bytes
+each is read once from its source and held until the server has it. Bodies are read in pieces of 8 MiB. Bytes
 are counted here, so that an early end is always detected.
 """
 
@@ -54,6 +54,7 @@ from botocore.exceptions import (
 from botocore.handlers import add_expect_header
 from botocore.parsers import ResponseParserError
 from botocore.response import StreamingBody
+from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
 
 from stratalog.base.clock import Clock
@@ -65,7 +66,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.call_deadline import CallDeadline, CallTimeoutError, read_in_time
+from stratalog.objectstore.call_deadline import PIECE_BYTES, CallDeadline, CallTimeoutError, read_in_time
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
         ObjectTypeDef,
     )
 
-_READ_BYTES: Final = 1 << 20
+_SMALL_BODY_BYTES: Final = 1 << 20
 _LEAST_PART_BYTES: Final = 5 << 20
 _MAX_PARTS: Final = 10_000
 _KEYS_PER_DELETE: Final = 1000
@@ -131,7 +132,7 @@ class _S3Stream:
         pieces: list[bytes] = []
         with self._errors():
             while wanted_bytes > 0:
-                piece = self._body.read(min(wanted_bytes, _READ_BYTES))
+                piece = self._body.read(min(wanted_bytes, PIECE_BYTES))
                 if not piece:
                     raise StoreUnavailableError(
                         "the store ended a response in the middle of an object; try again"
@@ -170,6 +171,7 @@ class S3ObjectStore:
         self._endpoint_shown = endpoint_shown(settings.endpoint_url)
         with self._errors():
             session = boto3.session.Session(
+                botocore_session=_quick_session(),
                 aws_access_key_id=settings.access_key_id,
                 aws_secret_access_key=settings.secret_access_key,
                 region_name=settings.region,
@@ -477,7 +479,7 @@ class S3ObjectStore:
         body = PartsBody(window, self._current.deadline.check)
         # Small bodies are sent together with the header.
         # The HTTP library needs less of a file than the type stubs say.
-        return cast("IO[bytes]", body) if body.size_bytes > _READ_BYTES else body.read()
+        return cast("IO[bytes]", body) if body.size_bytes > _SMALL_BODY_BYTES else body.read()
 
     def _deadline(self, size: int = 0) -> CallDeadline:
         return CallDeadline(
@@ -599,6 +601,23 @@ class S3ObjectStore:
             request_id=error.response.get("ResponseMetadata", {}).get("RequestId") or "",
             is_conditional_write=is_conditional_write,
         )
+
+
+def _quick_session() -> botocore.session.Session:
+    """A session whose clients parse times without a guess at their format, which takes a ninth of a GET."""
+    session = botocore.session.Session()
+    factory: Any = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=_moment)
+    return session
+
+
+def _moment(text: str | float) -> datetime:
+    """The time in a response: RFC 5322 in headers, ISO 8601 in bodies, and the library's guess for any other
+    form. Raises ValueError."""
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        with suppress(ValueError, TypeError, AttributeError):
+            return parse(cast("str", text))
+    return parse_timestamp(text)
 
 
 def _profile_files() -> list[str]:

@@ -17,6 +17,7 @@ MAX_SHARD_COUNT = 10_000
 
 _CATALOG_PREFIX = "catalog/"
 _SHARDS_PREFIX = "shards/"
+_DATA = "data"
 _SCRATCH = "scratch/"
 _SHARD_DIGITS = 4
 _SEQ_DIGITS = 20
@@ -30,6 +31,12 @@ def shard_of(tip: TopicIdPartition, shard_count: int) -> int:
     assert 1 <= shard_count <= MAX_SHARD_COUNT, "a store has between one and 10,000 shards"
     start = int.from_bytes(tip.topic_id.bytes[:_HASHED_ID_BYTES], "big")
     return (start + tip.partition) % shard_count
+
+
+def kind_of_key(key: str) -> str:
+    """`data` for a data object, or the prefix of all of a shard's; `metadata` for everything else."""
+    parts = key.split("/")
+    return "data" if len(parts) > 2 and f"{parts[0]}/" == _SHARDS_PREFIX and parts[2] == _DATA else "metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class StoreLayout:
 
     @property
     def data_prefix(self) -> str:
-        return self.prefix + "data/"
+        return f"{self.prefix}{_DATA}/"
 
     def data_key(self, name: str) -> str:
         return self.data_prefix + name

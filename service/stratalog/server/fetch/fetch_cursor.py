@@ -88,9 +88,20 @@ class Collected(NamedTuple):
     aborted_transactions: tuple[AbortedTransaction, ...]
 
 
+class Found(NamedTuple):
+    """The result of one read of a cursor."""
+
+    data: FetchData | None = None
+    """Data that go on; None if there are none."""
+    tiered_epoch: int = UNKNOWN_EPOCH
+    lacks_room: bool = False
+    """There may be more data than fitted."""
+    error: LogStoreError | None = None
+
+
 class FetchCursor:
-    """One partition of a fetch. Not thread-safe: one read at a time; between reads it belongs to the event
-    loop.
+    """One partition of a fetch. Not thread-safe: one read at a time; between reads, and beside `look`, it
+    belongs to the event loop.
     """
 
     __slots__ = (
@@ -190,11 +201,32 @@ class FetchCursor:
 
         A failure becomes this cursor's error, unless there is data to send first; the next read fails again.
         """
+        return self.accept(self.look(budget_bytes, is_first=is_first))
+
+    def look(self, budget_bytes: int, *, is_first: bool) -> Found:
+        """Like `read`, but adds nothing: the event loop may use the cursor meanwhile, except to read."""
         try:
-            return self._read(budget_bytes, is_first)
+            return self._look(budget_bytes, is_first)
         except LogStoreError as error:
-            self.refuse(error)
+            return Found(error=error)
+
+    def accept(self, found: Found) -> int:
+        """Add the result of the last `look`; returns its bytes."""
+        if found.error is not None:
+            self.refuse(found.error)
             return 0
+        if found.data is None:
+            self.is_full = self.is_full or found.lacks_room
+            return 0
+        data = found.data
+        assert data.next_offset > self.position, "a read goes on"
+        if data.batches:
+            self.chunks.append(data.batches)
+            self.size_bytes += len(data.batches)
+            self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
+        self.position = data.next_offset
+        self.tiered_epoch = found.tiered_epoch
+        return len(data.batches)
 
     def refuse(self, error: LogStoreError) -> None:
         """Make `error` this cursor's, or forget it for now if there is data to send first."""
@@ -203,15 +235,14 @@ class FetchCursor:
         else:
             self.error = error
 
-    def _read(self, budget_bytes: int, is_first: bool) -> int:
+    def _look(self, budget_bytes: int, is_first: bool) -> Found:
         assert self.partition is not None
         source = self.locate()
         if source is NextRead.NONE:
-            return 0
+            return Found()
         max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
         if max_bytes <= 0 and not is_first:
-            self.is_full = True
-            return 0
+            return Found(lacks_room=True)
         if source is NextRead.LOCAL:
             try:
                 data = self.partition.read_local(
@@ -226,20 +257,12 @@ class FetchCursor:
             data = self.partition.read_tiered(self.position, max_bytes, self.isolation)
         assert data.next_offset >= self.position, "a read never goes back"
         if data.next_offset == self.position:
-            self.is_full = True
-            return 0
-        if data.batches:
-            self.chunks.append(data.batches)
-            self.size_bytes += len(data.batches)
-            self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
-        self.position = data.next_offset
-        self.tiered_epoch = self._read_epoch(self.partition)
-        return len(data.batches)
+            return Found(lacks_room=True)
+        return Found(data, tiered_epoch=self._read_epoch(self.partition, data.next_offset - 1))
 
-    def _read_epoch(self, partition: ReadablePartition) -> int:
-        """The leader epoch before the position, on a thread that may block: the event loop never reads the
-        object store."""
-        offset = self.position - 1
+    def _read_epoch(self, partition: ReadablePartition, offset: int) -> int:
+        """The leader epoch at `offset`, on a thread that may block: the event loop never reads the object
+        store."""
         if partition.local_epoch_at(offset) != UNKNOWN_EPOCH:
             return UNKNOWN_EPOCH
         try:

@@ -1,8 +1,9 @@
 """Reads many partitions within one byte budget, and waits for more data if there is too little.
 
-A fill reads local partitions one after the other in one job on the read pool, and tiered ones in parallel on
-the cold pool, each with its share of the remaining budget. The tier of the first partition comes first. Data
-stays with its cursor, so a wake-up continues there.
+A fill reads local partitions one after the other in one job on the read pool, and starts reads of tiered ones
+in parallel on the cold pool, each with its share of the remaining budget; it does not wait for these (see
+`tiered_reads`). The tier of the first partition comes first, and reads of tiered partitions leave half of the
+budget to the local ones. Data stays with its cursor, so a wake-up continues there.
 
 A session does not poll: it enters the signals of all its partitions, looks, and waits for a signal or for the
 deadline.
@@ -23,11 +24,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from stratalog.base.errors import LogStoreError
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead
+from stratalog.server.fetch.leased_look import leased_look
 from stratalog.server.fetch.partition_signal import waiting_for
-from stratalog.server.request_memory import LEAST_FETCH_BYTES, RequestMemory
+from stratalog.server.fetch.tiered_reads import TieredReads
+from stratalog.server.request_memory import RequestMemory
 from stratalog.server.worker_pools import WorkerPools
 
 _Answer = TypeVar("_Answer")
@@ -35,10 +37,6 @@ _Answer = TypeVar("_Answer")
 MAX_READS_PER_FILL = 64
 """Local reads of one cursor within a fill; a read may end at a segment's end, and tiny segments must not
 starve others.
-"""
-
-MIN_TIERED_SHARE_BYTES = 64 << 10
-"""A tiered read returns one batch at least, so no more of them start at once than the budget has such shares.
 """
 
 
@@ -50,8 +48,8 @@ class Answered(NamedTuple, Generic[_Answer]):
 
 
 class FetchSession:
-    """The cursors of one Fetch or FetchStream call. Belongs to the event loop; only `_read_local` and `_read`
-    run on threads. Its creator closes it.
+    """The cursors of one Fetch or FetchStream call. Belongs to the event loop; only `_read_local` runs on a
+    thread. Its creator closes it.
     """
 
     def __init__(
@@ -67,6 +65,7 @@ class FetchSession:
         self._closing = closing
         self._memory = memory
         self._lease = memory.lease()
+        self._tiered = TieredReads(pools, self._lease)
         self._max_bytes = max_bytes
 
     def close(self) -> None:
@@ -74,6 +73,7 @@ class FetchSession:
         thread do not happen.
         """
         self._lease.close()
+        self._tiered.close()
 
     @property
     def size_bytes(self) -> int:
@@ -87,25 +87,31 @@ class FetchSession:
         """Fill until `min_bytes` are there, nothing more fits, a partition failed, or the wait is over.
 
         The wait is over after `max_wait_s` (None: with the first news, a step over a hole included), and when
-        the server closes.
+        the server closes. While there is no news, it lasts as long as a read of the object store.
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if max_wait_s is None else loop.time() + max_wait_s
         signals = [cursor.partition.signal for cursor in self.cursors if cursor.partition is not None]
-        with waiting_for([*signals, self._closing.signal]) as changed:
+        with waiting_for([*signals, self._tiered.arrived, self._closing.signal]) as changed:
+            has_looked = False
             while True:
                 changed.clear()
                 if not self.has_news:
                     # No cursor has data to send, so there is room again.
                     for cursor in self.cursors:
                         cursor.is_full = False
-                await self._fill()
-                if self._is_satisfied(min_bytes) or self._closing.is_set:
+                # What a read of the object store has brought goes out before the next one begins.
+                if not has_looked or not self._is_satisfied(min_bytes):
+                    await self._fill()
+                    has_looked = True
+                has_news = self.has_news
+                is_enough = self._is_satisfied(min_bytes) or (max_wait_s is None and has_news)
+                if is_enough or self._closing.is_set:
+                    await self._tiered.wait_a_moment()
                     return
-                if max_wait_s is None and self.has_news:
-                    return
+                is_owed = bool(self._tiered) and not has_news
                 try:
-                    async with asyncio.timeout_at(deadline_s):
+                    async with asyncio.timeout_at(None if is_owed else deadline_s):
                         await changed.wait()
                 except TimeoutError:
                     return
@@ -186,67 +192,35 @@ class FetchSession:
 
     async def _fill(self) -> None:
         """Read what is there, within the budget. Failures of partitions end up in their cursors."""
+        self._tiered.check()
         tiers: dict[NextRead, list[FetchCursor]] = {}
         for cursor in self.cursors:
-            source = cursor.locate()
+            source = NextRead.NONE if cursor in self._tiered else cursor.locate()
             if source is not NextRead.NONE:
                 tiers.setdefault(source, []).append(cursor)
         # In the order of their first cursors: a busy tier must not use up every answer's budget.
         for source, cursors in tiers.items():
             if source is NextRead.LOCAL:
-                await self._pools.read(partial(self._read_local, cursors))
+                await self._pools.read(partial(self._read_local, cursors, self._tiered.reserved_bytes))
             else:
-                await self._read_tiered(cursors)
+                has_others = len(cursors) + len(self._tiered) < len(self.cursors)
+                budget_bytes = self._max_bytes // 2 if has_others else self._max_bytes
+                left_bytes = min(budget_bytes, self._max_bytes - self.size_bytes)
+                left_bytes -= self._tiered.reserved_bytes
+                self._tiered.start(cursors, max(left_bytes, 0), is_owed=self.size_bytes == 0)
 
-    def _read_local(self, cursors: Sequence[FetchCursor]) -> None:
+    def _read_local(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> None:
         for cursor in cursors:
             for _ in range(MAX_READS_PER_FILL):
                 before = cursor.position
                 size_bytes = self.size_bytes
                 is_first = size_bytes == 0
-                self._read(cursor, self._max_bytes - size_bytes, is_first=is_first, is_owed=is_first)
+                left_bytes = self._max_bytes - size_bytes - reserved_bytes
+                budget_bytes = max(left_bytes, 1) if is_first else left_bytes
+                cursor.accept(
+                    leased_look(self._lease, cursor, budget_bytes, is_first=is_first, is_owed=is_first)
+                )
                 # On a segment's end there may be more to read; where the rest is tiered the cold pool must
                 # read it.
                 if cursor.position == before or cursor.locate() is not NextRead.LOCAL:
                     break
-
-    async def _read_tiered(self, cursors: Sequence[FetchCursor]) -> None:
-        size_bytes = self.size_bytes
-        budget_bytes = self._max_bytes - size_bytes
-        least_count = 0 if size_bytes else 1
-        most_count = min(budget_bytes // MIN_TIERED_SHARE_BYTES, self._pools.cold_share_count)
-        count = min(len(cursors), max(most_count, least_count))
-        for cursor in cursors[count:]:
-            cursor.is_full = True
-        if count:
-            share_bytes = max(budget_bytes // count, 1)
-            await asyncio.gather(
-                *(
-                    self._read_one_tiered(cursor, share_bytes, is_owed=size_bytes == 0 and index == 0)
-                    for index, cursor in enumerate(cursors[:count])
-                )
-            )
-
-    async def _read_one_tiered(self, cursor: FetchCursor, share_bytes: int, *, is_owed: bool) -> None:
-        try:
-            await self._pools.cold(lambda: self._read(cursor, share_bytes, is_first=True, is_owed=is_owed))
-        except LogStoreError as error:
-            # The cold pool had no room. What was read before goes out first.
-            cursor.refuse(error)
-
-    def _read(self, cursor: FetchCursor, budget_bytes: int, *, is_first: bool, is_owed: bool) -> None:
-        """Read once, on a thread, as much as the memory of all fetches has room for.
-
-        Without room, read only what the answer owes to the readers that wait for it.
-        """
-        wish_bytes = min(budget_bytes, cursor.max_bytes - cursor.size_bytes)
-        least_bytes = min(wish_bytes, LEAST_FETCH_BYTES) if is_owed else 0
-        granted_bytes = self._lease.take_up_to(wish_bytes, least_bytes)
-        if not granted_bytes:
-            cursor.is_full = True
-            return
-        used_bytes = 0
-        try:
-            used_bytes = cursor.read(granted_bytes, is_first=is_first)
-        finally:
-            self._lease.settle(granted_bytes, used_bytes)

@@ -30,8 +30,20 @@ class BatchCollection:
 
     def take(self, cursor: SliceCursor) -> bool:
         """Take the batches of a slice. Returns False if the read ends before the slice does. Only the first
-        batch may wait for the store."""
+        batch may wait for the store.
+
+        Whole runs of batches are proven with one call. A batch that no run has is taken by itself: one that
+        lies in two ranges, reaches beyond the end, or is damaged.
+        """
         while not cursor.is_at_end:
+            run = cursor.next_run(
+                self._max_bytes - self._size_bytes,
+                max(self.next_offset, cursor.base_offset),
+                self._end_offset,
+            )
+            if run is not None:
+                self._add(run.data, run.next_offset)
+                continue
             self.place = Place(cursor.object_name, cursor.position)
             batch = cursor.next_cached() if self._parts else cursor.next()
             if batch is None:
@@ -45,10 +57,13 @@ class BatchCollection:
             size_bytes = self._size_bytes + len(batch.data)
             if size_bytes > self._max_bytes and (self._parts or not self._min_one_message):
                 return False
-            self._size_bytes = size_bytes
-            self._parts.append(batch.data)
-            self.next_offset = max(self.next_offset, header.next_offset)
+            self._add(batch.data, header.next_offset)
         return True
+
+    def _add(self, data: memoryview, next_offset: int) -> None:
+        self._size_bytes += len(data)
+        self._parts.append(data)
+        self.next_offset = max(self.next_offset, next_offset)
 
     def pass_slice(self, live: LiveSlice) -> None:
         """Go on behind a slice that has no more batches."""

@@ -4,12 +4,13 @@ One GET in a hundred takes many times as long as the others, on every object sto
 answer after the time in which 95 of 100 recent GETs of its size had one is sent once more. The first good
 answer counts; the other request stops at its next piece. The rivals are at most a small share of all
 requests, so a store that is slow as a whole is not made slower. Where GETs are fast, there is nothing to
-gain, and they run on the caller's own thread.
+gain, and they run on the caller's own thread; so do those of read-ahead, see `ahead_gets`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from stratalog.base.clock import Clock
@@ -148,37 +149,53 @@ class HedgedGets:
     def get(self, key: str, start: int, end: int) -> bytes:
         """Bytes [start, end) of an object. Raises ObjectNotFoundError, StoreCorruptError if it ends sooner,
         StoreUnavailableError."""
-        size_bytes = end - start
+        delay_s = self.rival_delay_s(end - start)
+        if delay_s is None:
+            return self.get_alone(key, start, end)
+        race = _Race(self._store, self._clock, key, start, end - start)
+        return self._counted(end - start, lambda: self._raced(race, delay_s))
+
+    def get_alone(self, key: str, start: int, end: int) -> bytes:
+        """Like `get`, without a rival, on the caller's own thread."""
+        return self._counted(end - start, lambda: self._store.get_range(key, start, end - start))
+
+    def rival_delay_s(self, size_bytes: int) -> float | None:
+        """The time after which a GET of about this size deserves a rival; None if none does."""
         delay_s = self._latencies.slow_s(size_bytes) if self._hedge_share else None
-        begin_s = self._clock.monotonic_s()
-        data: bytes | None = None
-        try:
-            if delay_s is None or delay_s < self._least_delay_s:
-                data = self._store.get_range(key, start, size_bytes)
-            else:
-                data = self._raced(_Race(self._store, self._clock, key, start, size_bytes), delay_s)
-            return data
-        finally:
-            self._count(size_bytes, self._clock.monotonic_s() - begin_s, is_failed=data is None)
+        return None if delay_s is None or delay_s < self._least_delay_s else delay_s
 
     def _raced(self, race: _Race, delay_s: float) -> bytes:
         race.send(0, self._run_beside)
-        is_hedged = not race.is_decided(delay_s) and self._take_credit()
+        is_hedged = not race.is_decided(delay_s) and self.take_credit()
         if is_hedged:
             race.send(1, self._run_beside)
         data = race.answer()
         if race.winner:
-            with self._lock:
-                self._stats = self._stats._replace(hedge_won_count=self._stats.hedge_won_count + 1)
+            self.count_won()
         return data
 
-    def _take_credit(self) -> bool:
+    def count_won(self) -> None:
+        """Count a rival that answered first."""
+        with self._lock:
+            self._stats = self._stats._replace(hedge_won_count=self._stats.hedge_won_count + 1)
+
+    def take_credit(self) -> bool:
+        """Count a rival, unless there would be too many; returns whether it may be sent."""
         with self._lock:
             if self._credit < 1:
                 return False
             self._credit -= 1
             self._stats = self._stats._replace(hedge_count=self._stats.hedge_count + 1)
             return True
+
+    def _counted(self, size_bytes: int, request: Callable[[], bytes]) -> bytes:
+        begin_s = self._clock.monotonic_s()
+        data: bytes | None = None
+        try:
+            data = request()
+            return data
+        finally:
+            self._count(size_bytes, self._clock.monotonic_s() - begin_s, is_failed=data is None)
 
     def _count(self, size_bytes: int, duration_s: float, *, is_failed: bool) -> None:
         if not is_failed:

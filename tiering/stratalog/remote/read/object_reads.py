@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import RunBeside
+from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.loading_cache import CacheStats, LoadingCache
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.read.active_readers import ActiveReaders
+from stratalog.remote.read.ahead_gets import AheadGets
 from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.read.hedged_gets import HedgedGets
 from stratalog.remote.read.neighbour_reads import NeighbourReads
 from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
+
+_SHARES_OF_A_READER: Final = 4
+"""What a reader goes through, up to two requests that lie ahead, and what it has left behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +31,8 @@ class RemoteReaderSettings:
     first_bytes: int = 64 << 10
     """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
-    """Largest request for data, which sequential readers come to."""
+    """Size of a request for data, which sequential readers come to. Where the end of a slice or a multiple of
+    this size lies close behind its end, a request is up to twice as large."""
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
@@ -85,12 +92,14 @@ class ObjectReads:
         self.gets = HedgedGets(
             store, clock, threads.requests, self.settings.hedge_percent, self.settings.hedge_least_ms
         )
-        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get, disk)
+        ahead = AheadGets(self.gets, clock, threads.requests)
+        self.ranges = RangeCache(self.settings.data_cache_bytes, self.gets.get, disk, ahead)
         self.disk = disk
         self.indexes: LoadingCache[tuple[str, int], SliceIndex] = LoadingCache(
             self.settings.index_cache_bytes, _index_size_bytes
         )
         self.neighbours = NeighbourReads(self.settings.chunk_bytes)
+        self._active = ActiveReaders()
         self._threads = threads
 
     @property
@@ -107,6 +116,25 @@ class ObjectReads:
         """Empty all caches; returns the size of their values. Readers fetch the data again."""
         on_disk_bytes = 0 if self.disk is None else self.disk.clear()
         return self.ranges.clear() + self.indexes.clear() + on_disk_bytes
+
+    def share_bytes(self, tip: TopicIdPartition) -> int:
+        """Note a read of a partition; returns the part of the cache that its reader may fill by a request, and
+        as much ahead of it. So no reader evicts what another comes back for."""
+        return self.settings.data_cache_bytes // _SHARES_OF_A_READER // self._active.note(tip)
+
+    def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:
+        """Where a request for `wanted_bytes` from `position` on ends, at most at `limit`.
+
+        Requests of a chunk end at multiples of it in the object: stores keep objects in blocks of a few MiB,
+        and a range over two blocks costs them twice the work. A rest of less than half a chunk is taken
+        along.
+        """
+        chunk_bytes = self.settings.chunk_bytes
+        end = position + wanted_bytes
+        if wanted_bytes >= chunk_bytes:
+            end = (end + chunk_bytes // 2) // chunk_bytes * chunk_bytes
+            end = limit if limit - end < chunk_bytes // 2 else end
+        return min(end, limit)
 
     def read_ahead(self, key: str, position: int, end: int) -> int | None:
         """Load [position, end) on another thread, or less where another range begins; returns the end. None

@@ -5,7 +5,8 @@ least recently used range is evicted first, in constant time. Ranges that are be
 each thread may exceed the bound by one of them. A range larger than the whole cache is returned and not kept.
 
 Read-ahead reserves a range, and loads it on another thread. A reader that needs the range before that thread
-has begun loads it itself, so no reader waits for a thread that is busy. What read-ahead has reserved or
+has begun loads it itself, so no reader waits for a thread that is busy. A reader that waits for such a load
+sends a second request once the first is late; the first good answer counts. What read-ahead has reserved or
 loaded, and no reader has used yet, takes at most half of the cache.
 
 Below the memory lies an optional cache on disk. A range that it has is loaded from there; what comes from the
@@ -74,18 +75,40 @@ class LowerCache(Protocol):
         ...
 
 
+class AheadSource(Protocol):
+    """The store, for loads of read-ahead. Thread-safe."""
+
+    def now_s(self) -> float:
+        """The time at which a load begins, for `wait`."""
+        ...
+
+    def get(self, key: str, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the object with a key. Raises StoreError."""
+        ...
+
+    def wait(self, condition: threading.Condition, size_bytes: int, begin_s: float) -> bool:
+        """Wait for `condition`; returns whether a load of this size that began at `begin_s` is late."""
+        ...
+
+    def send_rival(self, key: str, start: int, end: int, take: Callable[[bytes], bool]) -> bool:
+        """Send a second request, which passes its data to `take`; False if there is none to spare."""
+        ...
+
+
 class _State(enum.Enum):
     RESERVED = "reserved"
     """No thread loads it yet."""
     LOADING = "loading"
     LOADED = "loaded"
+    FAILED = "failed"
+    """It is in the cache no longer; its readers load it again."""
 
 
 class CachedRange:
     """Bytes [start, end) of an object. Its data never change once loaded; the rest is guarded by the
     cache's condition."""
 
-    __slots__ = ("data", "end", "extent", "is_ahead", "key", "start", "state")
+    __slots__ = ("ahead_since_s", "data", "end", "extent", "has_rival", "is_ahead", "key", "start", "state")
 
     def __init__(self, key: str, start: int, end: int, extent: DiskExtent | None, *, is_ahead: bool) -> None:
         self.key = key
@@ -96,6 +119,10 @@ class CachedRange:
         self.is_ahead = is_ahead
         """Read-ahead asked for it, and no reader has used it yet."""
         self.state = _State.RESERVED
+        self.ahead_since_s: float | None = None
+        """When read-ahead began to load it from the store; None if it does not."""
+        self.has_rival = False
+        """A reader has sent a second request, or was refused one."""
         self.data = b""
 
     @property
@@ -106,11 +133,19 @@ class CachedRange:
 class RangeCache:
     """Ranges of objects in memory. Thread-safe: `_condition` guards everything; loads run outside it."""
 
-    def __init__(self, capacity_bytes: int, fetch: FetchRange, disk: LowerCache | None = None) -> None:
+    def __init__(
+        self,
+        capacity_bytes: int,
+        fetch: FetchRange,
+        disk: LowerCache | None = None,
+        ahead: AheadSource | None = None,
+    ) -> None:
+        """Without `ahead`, read-ahead uses `fetch` as well, and its loads get no second request."""
         assert capacity_bytes >= 0
         self._capacity_bytes = capacity_bytes
         self._fetch = fetch
         self._disk = disk
+        self._ahead = ahead
         self._condition = threading.Condition()
         self._ranges: RangeMap[CachedRange] = RangeMap()
         self._loaded: OrderedDict[CachedRange, None] = OrderedDict()
@@ -146,7 +181,7 @@ class RangeCache:
         with self._condition:
             one = self._ranges.find(key, position)
             while one is not None and one.state is _State.LOADING:
-                self._condition.wait()
+                self._wait(one)
                 one = self._ranges.find(key, position)
             if one is None:
                 one = self._reserve(key, position, end, is_ahead=False)
@@ -157,7 +192,7 @@ class RangeCache:
             self._miss_count += 1
             self._end_ahead(one)
             one.state = _State.LOADING
-        self._load(one)
+        self._load(one, self._fetch)
         return one
 
     def find_loaded(self, key: str, position: int) -> CachedRange | None:
@@ -194,7 +229,9 @@ class RangeCache:
             if one.state is not _State.RESERVED:
                 return
             one.state = _State.LOADING
-        self._load(one)
+            if self._ahead is not None and one.extent is None:
+                one.ahead_since_s = self._ahead.now_s()
+        self._load(one, self._fetch if self._ahead is None else self._ahead.get)
 
     def forget(self, key: str, start: int, end: int) -> None:
         """Remove what has a byte of [start, end), also from the disk: the next `get` fetches it again."""
@@ -230,17 +267,40 @@ class RangeCache:
         self._ahead_bytes += one.size_bytes if is_ahead else 0
         return one
 
-    def _load(self, one: CachedRange) -> None:
+    def _wait(self, one: CachedRange) -> None:
+        """Wait until a load has ended, this one as a rule; send it a rival if it is late."""
+        since_s = one.ahead_since_s
+        if self._ahead is None or since_s is None or one.has_rival:
+            self._condition.wait()
+        elif self._ahead.wait(self._condition, one.size_bytes, since_s) and one.state is _State.LOADING:
+            one.has_rival = True
+            self._condition.release()
+            try:
+                self._ahead.send_rival(one.key, one.start, one.end, lambda data: self._finish(one, data))
+            finally:
+                self._condition.acquire()
+
+    def _load(self, one: CachedRange, fetch: FetchRange) -> None:
         """Load a range that this thread has marked as loading."""
         try:
-            one.data = self._from_disk(one) or self._from_store(one)
-            assert len(one.data) == one.size_bytes, "a load returns the whole range"
+            data = self._from_disk(one) or self._from_store(one, fetch)
         except BaseException:
             with self._condition:
-                self._discard(one)
-                self._condition.notify_all()
+                # A rival may have loaded it by now.
+                if one.state is _State.LOADING:
+                    one.state = _State.FAILED
+                    self._discard(one)
+                    self._condition.notify_all()
             raise
+        self._finish(one, data)
+
+    def _finish(self, one: CachedRange, data: bytes) -> bool:
+        """Keep the data of a range; returns False if another load came first, or failed."""
+        assert len(data) == one.size_bytes, "a load returns the whole range"
         with self._condition:
+            if one.state is not _State.LOADING:
+                return False
+            one.data = data
             one.state = _State.LOADED
             if _cost_bytes(one) > self._capacity_bytes:
                 self._discard(one)
@@ -250,6 +310,7 @@ class RangeCache:
                 while self._size_bytes > self._capacity_bytes:
                     self._remove(next(iter(self._loaded)))
             self._condition.notify_all()
+            return True
 
     def _from_disk(self, one: CachedRange) -> bytes | None:
         if self._disk is None or one.extent is None:
@@ -259,8 +320,8 @@ class RangeCache:
             return None
         return data[one.start - one.extent.start : one.end - one.extent.start]
 
-    def _from_store(self, one: CachedRange) -> bytes:
-        data = self._fetch(one.key, one.start, one.end)
+    def _from_store(self, one: CachedRange, fetch: FetchRange) -> bytes:
+        data = fetch(one.key, one.start, one.end)
         if self._disk is not None:
             self._disk.offer(one.key, one.start, data)
         return data

@@ -2,10 +2,13 @@
 
 After each read of such a reader, as much lies ahead of it in memory, or is on its way, as its window has
 bytes. Requests are chunks, like those of the reader itself, and begin where the last one ended.
+
+A failure ends the reading ahead, and not the read: its reader comes to the place, and tells.
 """
 
 from __future__ import annotations
 
+from stratalog.base.errors import LogStoreError
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
@@ -34,7 +37,17 @@ class ReadAhead:
         next_offset: int,
         stream: ReadStream,
     ) -> None:
-        """Load what the reader will want that goes on at `next_offset`."""
+        """Load what the reader will want that goes on at `next_offset`; less where a slice that lies ahead
+        cannot be looked up."""
+        try:
+            self._follow(state, partition, next_offset, stream)
+        except LogStoreError:
+            # The page of a later slice: its reader asks for it again, and tells.
+            return
+
+    def _follow(
+        self, state: ShardState, partition: TieredPartition, next_offset: int, stream: ReadStream
+    ) -> None:
         left_bytes = min(stream.window_bytes, self._max_bytes)
         chunk_bytes = min(stream.window_bytes, self._chunk_bytes)
         for live in partition.slices_from(next_offset):
@@ -55,7 +68,7 @@ class ReadAhead:
         while position < slice_end and left_bytes > 0:
             end = self._reads.ranges.end_of(key, position)
             if end is None:
-                wanted_end = min(position + chunk_bytes, slice_end)
+                wanted_end = self._reads.request_end(position, chunk_bytes, slice_end)
                 end = self._reads.read_ahead(key, position, wanted_end)
                 if end is None:
                     return 0

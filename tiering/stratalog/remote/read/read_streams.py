@@ -4,9 +4,9 @@ The next read of a sequential reader begins at the offset where its last one end
 partition, is the name of the reader: however many readers a partition has, each is recognised, and one that
 seeks begins anew. Readers at the same offset share one entry, and lose nothing by it: the data are cached.
 
-The first read of a reader fetches one index interval. After that its window is twice as large as what it has
-read without a seek, within bounds: so windows at least double, and a reader that ends somewhere has fetched
-at most about three times what it read.
+The first read of a reader fetches one index interval. After that its window is four times as large as what it
+has read without a seek, and at least what it asked for with one read, within bounds: so a reader that ends
+somewhere has fetched at most about five times what it read, or the answer that it did not wait for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 _MAX_STREAM_COUNT = 8192
-_GROWTH = 2
+_GROWTH = 4
 
 
 class Place(NamedTuple):
@@ -46,6 +46,19 @@ class ReadStream(NamedTuple):
     """The batch behind its last one, in the same slice; None if that ended."""
 
 
+class ReadEnd(NamedTuple):
+    """The end of one read of a partition."""
+
+    tip: TopicIdPartition
+    data: FetchData
+    place: Place | None
+    """As in `ReadStream`."""
+    asked_bytes: int
+    """The most bytes that the read was to return."""
+    share_bytes: int
+    """The most that may lie ahead of its reader, beside all the others."""
+
+
 BEGIN = ReadStream(0, 0, None)
 """A reader that begins or has sought."""
 
@@ -53,8 +66,10 @@ BEGIN = ReadStream(0, 0, None)
 class ReadStreams:
     """The sequential readers of a shard's partitions. Thread-safe: `_lock` guards everything."""
 
-    def __init__(self, min_window_bytes: int, max_window_bytes: int) -> None:
+    def __init__(self, min_window_bytes: int, max_asked_bytes: int, max_window_bytes: int) -> None:
+        """What a reader asks for makes its window `max_asked_bytes` at most."""
         self._min_window_bytes = min_window_bytes
+        self._max_asked_bytes = max_asked_bytes
         self._max_window_bytes = max(min_window_bytes, max_window_bytes)
         self._lock = threading.Lock()
         # The least recently used reader is forgotten first.
@@ -65,16 +80,13 @@ class ReadStreams:
         with self._lock:
             return self._streams.get((tip, offset), BEGIN)
 
-    def end_read(
-        self,
-        tip: TopicIdPartition,
-        before: ReadStream,
-        data: FetchData,
-        place: Place | None,
-    ) -> ReadStream:
-        """Remember where the read of a reader ended; returns how it goes on."""
+    def end_read(self, before: ReadStream, end: ReadEnd) -> ReadStream:
+        """Remember where a read ended; returns how its reader goes on."""
+        tip, data, place = end.tip, end.data, end.place
         read_bytes = before.read_bytes + len(data.batches)
-        window_bytes = min(max(_GROWTH * read_bytes, self._min_window_bytes), self._max_window_bytes)
+        wanted_bytes = max(_GROWTH * read_bytes, min(end.asked_bytes, self._max_asked_bytes))
+        most_bytes = min(end.share_bytes, self._max_window_bytes)
+        window_bytes = max(min(wanted_bytes, most_bytes), self._min_window_bytes)
         stream = ReadStream(window_bytes, read_bytes, place)
         next_offset = data.next_offset
         with self._lock:

@@ -42,7 +42,7 @@ from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
 from stratalog.remote.read.batch_collection import BatchCollection
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.read.read_ahead import ReadAhead
-from stratalog.remote.read.read_streams import BEGIN, ReadStream, ReadStreams
+from stratalog.remote.read.read_streams import BEGIN, ReadEnd, ReadStream, ReadStreams
 from stratalog.remote.read.slice_source import SliceCursor, SliceSource
 from stratalog.remote.read.tiered_time_lookup import TieredTimeLookup
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
@@ -79,7 +79,9 @@ class RemoteReader:
         self._source = SliceSource(reads, metadata.layout)
         self._times = TieredTimeLookup(self._source)
         self._streams = ReadStreams(
-            2 * settings.first_bytes, max(settings.chunk_bytes, settings.read_ahead_bytes)
+            2 * settings.first_bytes,
+            settings.chunk_bytes,
+            max(settings.chunk_bytes, settings.read_ahead_bytes),
         )
         self._ahead = ReadAhead(reads, self._source)
         self._first_bytes = settings.first_bytes
@@ -230,7 +232,10 @@ class RemoteReader:
                 break
             found.pass_slice(live)
         data = found.data
-        after = self._streams.end_read(request.tip, stream, data, found.place)
+        share_bytes = self.reads.share_bytes(request.tip)
+        after = self._streams.end_read(
+            stream, ReadEnd(request.tip, data, found.place, request.max_bytes, share_bytes)
+        )
         if stream is not BEGIN:
             self._ahead.follow(state, partition, data.next_offset, after)
         return data

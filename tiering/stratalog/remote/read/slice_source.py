@@ -14,6 +14,7 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.record.batch import crc_matches
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
+from stratalog.record.native.batch_kernels import sound_batches
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_directory import parse_slice_index
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -28,6 +29,13 @@ class SliceBatch(NamedTuple):
 
     header: BatchHeader
     data: memoryview
+
+
+class SliceRun(NamedTuple):
+    """Consecutive batches of a slice, with verified checksums, and the offset behind them."""
+
+    data: memoryview
+    next_offset: int
 
 
 class _NotCachedError(Exception):
@@ -76,6 +84,22 @@ class SliceCursor:
         self.position += batch.header.size_in_bytes
         return batch
 
+    def next_run(self, max_bytes: int, first_offset: int, end_offset: int) -> SliceRun | None:
+        """The batches from `position` on that lie in one range in memory, have at most `max_bytes`, are
+        sound, and have ascending offsets in [first_offset, end_offset); moves behind them. None if there are
+        none: the batch at `position` may then be wanted all the same.
+        """
+        found = self._held_at(self.position)
+        if found is None or max_bytes <= 0:
+            return None
+        end = min(self.position + max_bytes, self.end_position, found.end)
+        data = memoryview(found.data)[self.position - found.start : end - found.start]
+        size_bytes, next_offset = sound_batches(data, end_offset, first_offset)
+        if not size_bytes:
+            return None
+        self.position += size_bytes
+        return SliceRun(data[:size_bytes], next_offset)
+
     def next_cached(self) -> SliceBatch | None:
         """The batch at `position` if all of it is in memory and sound; moves behind it then."""
         try:
@@ -118,21 +142,26 @@ class SliceCursor:
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def _range_at(self, position: int, size_bytes: int, *, may_wait: bool) -> CachedRange:
-        held = self._range
-        if held is not None and held.start <= position < held.end:
-            return held
-        ranges = self._reads.ranges
-        found = ranges.find_loaded(self._key, position)
+        found = self._held_at(position)
         if found is None:
             if not may_wait:
                 raise _NotCachedError
+            ranges = self._reads.ranges
             end = ranges.end_of(self._key, position) or self._request_end(position, size_bytes)
-            found = ranges.get(self._key, position, end)
-        self._range = found
+            found = self._range = ranges.get(self._key, position, end)
         return found
 
+    def _held_at(self, position: int) -> CachedRange | None:
+        """The range with the byte at `position` if it is in memory."""
+        held = self._range
+        if held is None or not held.start <= position < held.end:
+            held = self._reads.ranges.find_loaded(self._key, position)
+            self._range = held or self._range
+        return held
+
     def _request_end(self, position: int, size_bytes: int) -> int:
-        end = min(position + max(size_bytes, self._window_bytes), self.end_position)
+        wanted_bytes = max(size_bytes, self._window_bytes)
+        end = self._reads.request_end(position, wanted_bytes, self.end_position)
         begins_slice = position == self._slice_start
         end = self._reads.neighbours.end_of_request(self._key, position, end, begins_slice=begins_slice)
         return min(end, self._ref.directory_position)

@@ -1,0 +1,62 @@
+"""What counted stores count: one request for each that S3 needs."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.remote.store_layout import StoreLayout, kind_of_key
+from stratalog.testing.manual_clock import ManualClock
+
+
+def counted() -> CountedObjectStore:
+    return CountedObjectStore(MemoryObjectStore(ManualClock()), kind_of_key)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "requests"), [(0, 1), (10, 1), (11, 4), (20, 4), (21, 5)], ids=lambda size: f"{size}"
+)
+def test_parts_count_as_the_requests_of_a_multipart_upload(size_bytes: int, requests: int) -> None:
+    store = counted()
+    store.put_parts("shards/0000/data/a", [bytes(1)] * size_bytes, part_bytes=10)
+    assert store.counts() == {RequestKind("PUT", "data"): RequestCount(requests, size_bytes)}
+
+
+def test_each_request_counts_under_its_verb_and_kind() -> None:
+    store = counted()
+    data, head = StoreLayout(3).data_key("x"), StoreLayout(3).head_key
+    etag = store.put(head, b"12345")
+    store.put(data, b"123")
+    store.get(head)
+    assert store.get_if_changed(head, etag) is None
+    assert store.get_range(data, 1, 2) == b"23"
+    stream = store.open_range(data, 0, 3)
+    assert stream.read(1) == b"1"
+    stream.close()
+    assert [info.key for info in store.list(StoreLayout(3).data_prefix)] == [data]
+    store.delete_many([data] * 1001)
+    store.delete_many([])
+    assert store.counts() == {
+        RequestKind("PUT", "metadata"): RequestCount(1, 5),
+        RequestKind("PUT", "data"): RequestCount(1, 3),
+        RequestKind("GET", "metadata"): RequestCount(2, 5),
+        RequestKind("GET", "data"): RequestCount(2, 3),
+        RequestKind("LIST", "data"): RequestCount(1, 0),
+        RequestKind("DELETE", "data"): RequestCount(2, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (StoreLayout(0).data_key("x"), "data"),
+        (StoreLayout(0).data_prefix, "data"),
+        (StoreLayout(0).page_key("data"), "metadata"),
+        (StoreLayout(None).head_key, "metadata"),
+        ("stratalog.json", "metadata"),
+        ("", "metadata"),
+    ],
+)
+def test_the_kind_follows_from_the_key(key: str, kind: str) -> None:
+    assert kind_of_key(key) == kind

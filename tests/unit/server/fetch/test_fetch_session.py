@@ -1,0 +1,229 @@
+"""Sessions over both tiers: a store that stands still holds up its own partitions only, and nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
+
+import pytest
+
+from stratalog.base.types import TopicPartition
+from stratalog.log.fetch_data import FetchData
+from stratalog.log.isolation import Isolation
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.fetch.closing import Closing
+from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
+from stratalog.server.fetch.fetch_session import FetchSession
+from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.log_identity import LogIdentity
+from stratalog.server.request_memory import RequestMemory
+from stratalog.server.worker_pools import WorkerPools
+from tests.support.gate import Gate
+
+RECORD_BYTES = 1000
+LOCAL_COUNT = 10
+
+
+class Partition:
+    """Offsets [0, end) of `RECORD_BYTES` each; below `local_start` they come through the gate of a store."""
+
+    def __init__(self, gate: Gate, end: int, local_start: int = 0) -> None:
+        self.end, self.local_start = end, local_start
+        self.signal = PartitionSignal(asyncio.get_running_loop())
+        self.tiered_reads: list[int] = []
+        self.failure: Exception | None = None
+        self._gate = gate
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.end
+
+    @property
+    def identity(self) -> LogIdentity:
+        raise AssertionError
+
+    def epoch_at(self, offset: int) -> int:
+        return 0
+
+    def local_epoch_at(self, offset: int) -> int:
+        return 0
+
+    def ensure_served(self) -> None:
+        pass
+
+    def watermarks(self) -> Watermarks:
+        return Watermarks(0, self.local_start, self.end, self.end)
+
+    def read_local(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData:
+        return self._data(offset, max_bytes, self.end, min_one_message)
+
+    def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
+        self.tiered_reads.append(max_bytes)
+        self._gate.pass_through()
+        if self.failure is not None:
+            raise self.failure
+        return self._data(offset, max_bytes, self.local_start, True)
+
+    @staticmethod
+    def _data(offset: int, max_bytes: int, end: int, min_one: bool) -> FetchData:
+        count = min(max_bytes // RECORD_BYTES or int(min_one), end - offset)
+        return FetchData(bytes(count * RECORD_BYTES), offset + count)
+
+
+class Part(NamedTuple):
+    """The part of an answer that one partition has: offsets [start, end)."""
+
+    number: int
+    start: int
+    end: int
+
+
+def parts_of(cursors: Sequence[FetchCursor]) -> list[Part]:
+    parts: list[Part] = []
+    for cursor in cursors:
+        start = cursor.start
+        assert cursor.take().size_bytes == (cursor.position - start) * RECORD_BYTES
+        parts.append(Part(cursor.topic_partition.partition, start, cursor.position))
+    return parts
+
+
+class World(NamedTuple):
+    session: FetchSession
+    partitions: list[Partition]
+    memory: RequestMemory
+    gate: Gate
+    pools: WorkerPools
+
+
+@asynccontextmanager
+async def world(max_bytes: int = 1 << 20, tiered_count: int = 1) -> AsyncGenerator[World]:
+    """Partitions that are tiered up to offset 50 come first, then ten local ones. The gate is closed."""
+    gate = Gate()
+    gate.close()
+    loop = asyncio.get_running_loop()
+    partitions = [Partition(gate, 100, 50) for _ in range(tiered_count)]
+    partitions += [Partition(gate, 0) for _ in range(LOCAL_COUNT)]
+    cursors = [
+        FetchCursor(TopicPartition("t", number), partition, 0, 1 << 20)
+        for number, partition in enumerate(partitions)
+    ]
+    pools = WorkerPools(ServerSettings(data_dir="unused"))
+    memory = RequestMemory(64 << 20)
+    session = FetchSession(cursors, pools, Closing(loop), memory, max_bytes)
+    try:
+        yield World(session, partitions, memory, gate, pools)
+    finally:
+        session.close()
+        gate.open()
+        await asyncio.to_thread(pools.close)
+        assert memory.held_bytes == 0
+
+
+def append(partition: Partition, count: int) -> None:
+    partition.end += count
+    partition.signal.notify()
+
+
+async def reached(gate: Gate) -> None:
+    assert await asyncio.to_thread(gate.is_reached.wait, 30)
+
+
+async def test_local_partitions_of_a_stream_go_on_while_the_store_stands_still() -> None:
+    async with world() as found, aclosing(found.session.stream(1, 0, parts_of)) as answers:
+        for number in range(30):
+            append(found.partitions[1 + number % LOCAL_COUNT], 2)
+            begin = number // LOCAL_COUNT * 2
+            expected = [Part(1 + number % LOCAL_COUNT, begin, begin + 2)]
+            assert await asyncio.wait_for(anext(answers), 30) == expected
+        await reached(found.gate)
+        assert len(found.partitions[0].tiered_reads) == 1, "one read waits, whatever the answers"
+        found.gate.open()
+        tiered: list[Part] = []
+        while not tiered or tiered[-1].end < 100:
+            tiered += await asyncio.wait_for(anext(answers), 30)
+        assert [part.number for part in tiered] == [0] * len(tiered)
+        assert [part.start for part in tiered] == [0, *(part.end for part in tiered[:-1])], "nothing is lost"
+
+
+async def test_a_long_poll_ends_with_the_local_data() -> None:
+    async with world() as found:
+        waiting = asyncio.create_task(found.session.collect(1, 60))
+        await reached(found.gate)
+        assert not waiting.done()
+        append(found.partitions[4], 3)
+        await asyncio.wait_for(waiting, 30)
+        news = [part for part in parts_of(found.session.cursors) if part.start < part.end]
+        assert news == [Part(4, 0, 3)]
+
+
+async def test_a_poll_without_any_wait_waits_for_the_store() -> None:
+    """Otherwise it could end before the data come, each time."""
+    async with world() as found:
+        waiting = asyncio.create_task(found.session.collect(1, 0))
+        await reached(found.gate)
+        assert not waiting.done()
+        found.gate.open()
+        await asyncio.wait_for(waiting, 30)
+        assert parts_of(found.session.cursors)[0] == Part(0, 0, 50)
+
+
+async def test_what_is_in_memory_comes_with_the_same_answer() -> None:
+    async with world() as found:
+        found.gate.open()
+        for partition in found.partitions[1:]:
+            append(partition, 1)
+        await asyncio.wait_for(found.session.collect(1, 0), 30)
+        assert sum(part.end for part in parts_of(found.session.cursors)[1:]) == LOCAL_COUNT
+
+
+@pytest.mark.parametrize("max_bytes", [1, 20_000, 1 << 20])
+async def test_answers_keep_to_the_budget_with_reads_in_flight(max_bytes: int) -> None:
+    async with world(max_bytes, tiered_count=3) as found:
+        for partition in found.partitions[3:]:
+            append(partition, 40)
+        sizes: list[int] = []
+        positions = dict.fromkeys(range(len(found.partitions)), 0)
+        async with aclosing(found.session.stream(1, 0, parts_of)) as answers:
+            while any(positions[number] < 40 for number in range(3, 13)):
+                for part in await asyncio.wait_for(anext(answers), 30):
+                    assert part.start == positions[part.number]
+                    positions[part.number] = part.end
+                sizes.append(sum(positions.values()) * RECORD_BYTES - sum(sizes))
+            assert [positions[number] for number in range(3)] == [0, 0, 0]
+            found.gate.open()
+            while sum(positions.values()) < 3 * 100 + LOCAL_COUNT * 40:
+                for part in await asyncio.wait_for(anext(answers), 30):
+                    assert part.start == positions[part.number]
+                    positions[part.number] = part.end
+                sizes.append(sum(positions.values()) * RECORD_BYTES - sum(sizes))
+        # Each read may exceed its share by a batch that is larger.
+        assert max(sizes) <= max(max_bytes, 4 * RECORD_BYTES)
+
+
+async def test_a_session_that_ends_gives_back_the_memory_and_starts_no_read() -> None:
+    async with world(tiered_count=40) as found:
+        waiting = asyncio.create_task(found.session.collect(1, 60))
+        await reached(found.gate)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        found.session.close()
+        assert found.memory.held_bytes == 0
+        begun_count = sum(len(partition.tiered_reads) for partition in found.partitions)
+        assert begun_count <= ServerSettings(data_dir="unused").cold_read_thread_count
+        found.gate.open()
+        await asyncio.to_thread(found.pools.close)
+        assert sum(len(partition.tiered_reads) for partition in found.partitions) == begun_count
+        assert found.memory.held_bytes == 0
+
+
+async def test_a_mistake_in_a_read_ends_the_call() -> None:
+    async with world() as found:
+        found.partitions[0].failure = ZeroDivisionError()
+        found.gate.open()
+        with pytest.raises(ZeroDivisionError):
+            await asyncio.wait_for(found.session.collect(1, 60), 30)
