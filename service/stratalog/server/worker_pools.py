@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from stratalog.base.errors import OverloadedError
+from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
 
@@ -111,6 +113,13 @@ def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -
     futures = [threads.submit(function) for function in functions]
     wait(futures)
     return [future.result() for future in futures]
+
+
+@contextmanager
+def running_together(thread_count: int) -> Generator[RunAll]:
+    """`run_together` on threads of its own, for a command; its end waits for them."""
+    with ThreadPoolExecutor(thread_count, thread_name_prefix="stratalog-lane") as threads:
+        yield partial(run_together, threads)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ObjectStore,
     ReadStream,
     StoredObject,
@@ -99,6 +100,13 @@ class CountingObjectStore:
         etag = self._inner.put_parts(key, _noting_sizes(parts, sizes), part_bytes=part_bytes)
         self._count(kind, size_bytes=sum(sizes))
         return etag
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        return self._inner.place_of(key)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        self._count_requests("COPY", key)
+        return self._inner.copy(source, key, size_bytes)
 
     def get(self, key: str) -> StoredObject:
         kind = self._count_requests("GET", key)

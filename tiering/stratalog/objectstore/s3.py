@@ -73,11 +73,13 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
 )
 from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
+from stratalog.objectstore.s3_copy import PartsCopy, copy_whole
 from stratalog.objectstore.s3_errors import error_of_answer
 from stratalog.objectstore.s3_request_options import S3RequestOptions
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
@@ -210,6 +212,26 @@ class S3ObjectStore:
         if is_last:
             return self._put_whole(key, first, {}, self._options.of_data_object)
         return self._put_multipart(key, chain([first], (window for window, _ in windows)))
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        endpoint = self._first_client.meta.endpoint_url
+        return ObjectPlace(endpoint, self._bucket, self._name(key), self._settings.bucket_owner)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        target = self.place_of(key)
+        if target is None or source.server != target.server:
+            return False
+        try:
+            if size_bytes <= self._settings.copy_part_bytes:
+                with self._call(key, self._deadline(size_bytes)):
+                    options = {**self._options.of_new_object, **self._options.of_data_object}
+                    copy_whole(self._client, target, source, options)
+            else:
+                self._copy_parts(source, target, key, size_bytes)
+        except (StoreAccessDeniedError, StoreNotUsableError):
+            # These credentials may not read the source, or the server makes no copies.
+            return False
+        return True
 
     def get(self, key: str) -> StoredObject:
         with self._call(key):
@@ -397,7 +419,7 @@ class S3ObjectStore:
             upload_id = self._client.create_multipart_upload(
                 Bucket=bucket,
                 Key=name,
-                **cast("Any", {**self._options.of_multipart_upload, **self._options.of_data_object}),
+                **cast("Any", {**self._options.of_new_object, **self._options.of_data_object}),
             )["UploadId"]
         try:
             completed = [
@@ -435,6 +457,23 @@ class S3ObjectStore:
             if "ChecksumCRC32C" in checksum:
                 part["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
             return part
+
+    def _copy_parts(self, source: ObjectPlace, target: ObjectPlace, key: str, size_bytes: int) -> None:
+        part_bytes, deadline = self._settings.copy_part_bytes, self._deadline()
+        options = {**self._options.of_new_object, **self._options.of_data_object}
+        copying = PartsCopy(self._client, target, source)
+        try:
+            with self._call(key, deadline):
+                copying.run(
+                    size_bytes,
+                    part_bytes,
+                    options,
+                    lambda: deadline.extend(part_bytes / self._settings.least_bytes_per_s),
+                )
+        except BaseException:
+            with suppress(StoreError), self._call(key):
+                copying.abort()
+            raise
 
     def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
         size = answer["ContentLength"]
