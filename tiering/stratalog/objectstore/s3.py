@@ -329,13 +329,15 @@ class S3ObjectStore:
         return refused
 
     def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        check_prefix(prefix)
+        asked = self._root + check_prefix(prefix)
         markers: dict[str, Any] | None = {}
         while markers is not None:
             with self._call():
-                answer = self._client.list_multipart_uploads(
-                    Bucket=self._bucket, Prefix=self._root + prefix, **markers
-                )
+                answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=asked, **markers)
+                if asked and _is_minio(answer["ResponseMetadata"]["HTTPHeaders"]):
+                    # It takes a prefix for a whole key. Without one it lists those of the bucket.
+                    asked = ""
+                    continue
                 found = [
                     UnfinishedUpload(
                         item["Key"].removeprefix(self._root),
@@ -344,6 +346,7 @@ class S3ObjectStore:
                     )
                     for item in answer.get("Uploads", [])
                     if "Key" in item and "UploadId" in item and "Initiated" in item
+                    if item["Key"].startswith(self._root + prefix)
                 ]
                 markers = (
                     {
@@ -353,7 +356,7 @@ class S3ObjectStore:
                     if answer.get("IsTruncated")
                     else None
                 )
-            yield from (one for one in found if is_key(one.key) and one.key.startswith(prefix))
+            yield from (one for one in found if is_key(one.key))
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         name = self._name(upload.key)
@@ -460,14 +463,13 @@ class S3ObjectStore:
 
     def _copy_parts(self, source: ObjectPlace, target: ObjectPlace, key: str, size_bytes: int) -> None:
         part_bytes, deadline = self._settings.copy_part_bytes, self._deadline()
-        options = {**self._options.of_new_object, **self._options.of_data_object}
         copying = PartsCopy(self._client, target, source)
         try:
             with self._call(key, deadline):
                 copying.run(
                     size_bytes,
                     part_bytes,
-                    options,
+                    self._options.of_data_object,
                     lambda: deadline.extend(part_bytes / self._settings.least_bytes_per_s),
                 )
         except BaseException:
@@ -648,6 +650,10 @@ def _profile_files() -> list[str]:
 
 def _status(error: ClientError) -> int:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def _is_minio(headers: Mapping[str, str]) -> bool:
+    return headers.get("server", "").startswith("MinIO")
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -39,7 +39,7 @@ class S3RequestOptions:
         self.of_new_object: Mapping[str, str] = (
             {"ChecksumAlgorithm": "CRC32C"} if self._checksum_name == "crc32c" else {}
         )
-        """Parameters of a copy, and of the begin of a multipart upload: requests whose body is no object."""
+        """Parameters of a copy in one request, and of the begin of an upload whose parts have checksums."""
 
     def register(self, events: Any) -> None:
         """Add the hooks to the events of a client."""
