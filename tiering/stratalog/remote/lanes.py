@@ -20,7 +20,11 @@ LANE_COUNT = 8
 
 
 def in_lanes(
-    run_all: RunAll, items: Iterable[T], work: Callable[[T], R], done: Callable[[T, R], None]
+    run_all: RunAll,
+    items: Iterable[T],
+    work: Callable[[T], R],
+    done: Callable[[T, R], None],
+    lane_count: int = LANE_COUNT,
 ) -> None:
     """Call `work` with each item, and `done` with the item and its result, in the order in which they end.
 
@@ -29,7 +33,7 @@ def in_lanes(
     """
     lanes = _Lanes(iter(items), work, done)
     try:
-        run_all([lanes.run] * LANE_COUNT)
+        run_all([lanes.run] * lane_count)
     finally:
         lanes.stop()
 

@@ -108,7 +108,7 @@ class StoredLog(Generic[S]):
         ref = DocumentRef.of(name, self.store.get(self.layout.checkpoint_key(name)).data)
         root = self._folder.root(ref)
         # Every page is read once, and not kept: a damaged one passes the checkpoint over.
-        in_lanes(self._folder.loader.run_all, root.pages, self._folder.read_page, lambda *_: None)
+        in_lanes(self._folder.loader.run_all, root.pages, self._folder.read_page, lambda _, __: None)
         return FoundState(self._machine.from_checkpoint(self._folder, root), root)
 
     def history(self, after: int, up_to: int = MAX_SEQ) -> Iterator[tuple[DocumentRef, tuple[Commit, ...]]]:
