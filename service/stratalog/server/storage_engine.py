@@ -43,7 +43,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
-from stratalog.compaction.tier_verification import TierVerification
+from stratalog.compaction.tier_verification import VERIFIED_AT_ONCE, TierVerification
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
@@ -54,7 +54,7 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
-from stratalog.remote.metadata.head.page_loader import PageLoader
+from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -237,7 +237,7 @@ class StorageEngineBuilder:
         refuses the configuration in the catalog.
 
         `opening` returns the executor for a log directory and a number of threads, which open its logs; and
-        one for the requests of the metadata.
+        one each for the requests of the metadata, and for verifications.
         `on_all_failed` is called, under any lock, when the last log directory goes offline; `on_logs` with
         the log manager, before it opens a log.
         """
@@ -284,6 +284,7 @@ class StorageEngineBuilder:
             shards=self._owned(shards),
             runtime=runtime,
             on_fenced=on_fenced,
+            verifying=partial(run_together, opening("verification", VERIFIED_AT_ONCE)),
         )
         catalog.refresh()
         return self._assemble(
@@ -530,10 +531,11 @@ class StorageEngineBuilder:
         shards: Sequence[MetadataLog],
         runtime: RuntimeConfig,
         on_fenced: Callable[[], None],
+        verifying: RunAll,
     ) -> list[ShardTier]:
         if self._settings.read_only:
             followed = [FollowedShard(self._clock, metadata) for metadata in shards]
-            return [self._tier(logs, shard, identity, catalog, runtime) for shard in followed]
+            return [self._tier(logs, shard, identity, catalog, runtime, verifying) for shard in followed]
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
         for metadata in shards:
@@ -549,7 +551,7 @@ class StorageEngineBuilder:
                 endpoint=self._endpoint,
             )
             shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
-            tiers.append(self._tier(logs, shard, identity, catalog, runtime))
+            tiers.append(self._tier(logs, shard, identity, catalog, runtime, verifying))
         return tiers
 
     def _uploads(
@@ -593,6 +595,7 @@ class StorageEngineBuilder:
         identity: StoreIdentity,
         catalog: Catalog,
         runtime: RuntimeConfig,
+        verifying: RunAll,
     ) -> ShardTier:
         reader = RemoteReader(self._reads, shard.metadata)
         number = f"{shard.metadata.layout.shard:04d}"
@@ -623,7 +626,7 @@ class StorageEngineBuilder:
             ),
             compactor=compactor,
             reader=reader,
-            verification=TierVerification(store, shard.metadata, catalog),
+            verification=TierVerification(store, shard.metadata, catalog, verifying),
         )
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import OverloadedError, StoppingError
+from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
 
@@ -102,15 +104,28 @@ class WorkerPools:
 
 
 def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
-    """Run functions on threads, and wait for all of them; their results in order. Raises the first error.
+    """Run functions on threads, and wait for all of them; their results in order. Raises the first error;
+    StoppingError if the threads are closed, as they are while long work still ends.
 
     Not for a function that runs on the same threads.
     """
     if len(functions) == 1:
         return [functions[0]()]
-    futures = [threads.submit(function) for function in functions]
-    wait(futures)
+    futures: list[Future[object]] = []
+    try:
+        futures += (threads.submit(function) for function in functions)
+    except RuntimeError as closed:
+        raise StoppingError("the server is stopping; send the request again to the next server") from closed
+    finally:
+        wait(futures)
     return [future.result() for future in futures]
+
+
+@contextmanager
+def running_together(thread_count: int) -> Generator[RunAll]:
+    """`run_together` on threads of its own, for a command; its end waits for them."""
+    with ThreadPoolExecutor(thread_count, thread_name_prefix="stratalog-lane") as threads:
+        yield partial(run_together, threads)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ObjectStore,
     ReadStream,
     StoredObject,
@@ -201,6 +202,12 @@ class FaultyObjectStore:
         return self._carry_out(
             operation, fault, lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes)
         )
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        return self._inner.place_of(key)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        return self._write("PUT", key, "", lambda: self._inner.copy(source, key, size_bytes))
 
     def get(self, key: str) -> StoredObject:
         return self._read("GET", key, "", lambda: self._inner.get(key), flip=self._flip_object)

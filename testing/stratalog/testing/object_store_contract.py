@@ -25,7 +25,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
 )
 from stratalog.objectstore.probe import require_conditional_writes
-from stratalog.objectstore.protocol import ObjectStore, UnfinishedUpload
+from stratalog.objectstore.protocol import ObjectPlace, ObjectStore, UnfinishedUpload
 from stratalog.testing.sequential_ids import SequentialIds
 
 PART_BYTES = 5 << 20
@@ -163,6 +163,31 @@ class WriteContract:
         for call in calls:
             with pytest.raises(InvalidRequestError):
                 call()
+
+    def test_a_copy_has_the_bytes_of_its_source(self, store: ObjectStore) -> None:
+        data = bytes(range(256)) * 41
+        store.put("source/key", data)
+        place = store.place_of("source/key")
+        if place is None:
+            assert not store.copy(ObjectPlace("server", "bucket", "source/key"), "copy", len(data))
+            assert [info.key for info in store.list("")] == ["source/key"]
+            return
+        store.put("copy", b"replaced")
+        assert store.copy(place, "copy", len(data))
+        store.delete_many(["source/key"])
+        assert store.get("copy").data == data
+        assert store.place_of("copy") != place
+
+    def test_a_copy_of_what_is_missing_writes_nothing(self, store: ObjectStore) -> None:
+        place = store.place_of("source")
+        if place is not None:
+            with pytest.raises(ObjectNotFoundError):
+                store.copy(place, "copy", 10)
+        assert list(store.list("")) == []
+
+    def test_an_object_of_another_server_is_not_copied(self, store: ObjectStore) -> None:
+        assert not store.copy(ObjectPlace("https://elsewhere.example", "bucket", "source"), "copy", 10)
+        assert list(store.list("")) == []
 
 
 class ReadContract:

@@ -10,19 +10,26 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
+    ObjectNotFoundError,
     PreconditionFailedError,
     StoreAccessDeniedError,
     StoreNotUsableError,
 )
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.s3 import S3ObjectStore
+from stratalog.remote.restore.store_cut import StoreCutter, Until
+from stratalog.remote.restore.store_restore import StoreRestore
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.object_store_contract import (
     PART_BYTES,
     ConditionalWriteRaces,
     ObjectStoreContract,
     run_at_once,
 )
+from tests.support.tiered.restore_world import RestoreWorld
 from tests.support.tiered.s3_servers import S3Server
+from tests.support.tiered.tiered_store import TieredStore
 
 
 class TestContract(ObjectStoreContract):
@@ -34,11 +41,10 @@ class TestContract(ObjectStoreContract):
         return s3_store
 
     def begin_upload(self, store: ObjectStore, key: str) -> bool:
-        if self.server.lists_uploads:
-            root = store.url.removeprefix("s3://")
-            bucket, _, prefix = root.partition("/")
-            self.server.client().create_multipart_upload(Bucket=bucket, Key=f"{prefix}/{key}")
-        return self.server.lists_uploads
+        root = store.url.removeprefix("s3://")
+        bucket, _, prefix = root.partition("/")
+        self.server.client().create_multipart_upload(Bucket=bucket, Key=f"{prefix}/{key}")
+        return True
 
 
 class TestRaces(ConditionalWriteRaces):
@@ -150,3 +156,52 @@ def test_wrong_credentials_are_refused_and_not_repeated(s3_server: S3Server, wro
         assert not set(wrong.values()) & set(shown.replace("`", " ").split())
         assert len(shown) < 1000
     store.close()
+
+
+def test_a_large_object_is_copied_in_parts_and_no_byte_comes_here(
+    s3_server: S3Server, s3_prefix: str
+) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    source = s3_server.open_store(f"{s3_prefix}/source")
+    settings = s3_server.settings(f"{s3_prefix}/target", copy_part_bytes=PART_BYTES)
+    target = S3ObjectStore(SystemClock(), settings, lambda method, key: seen.update([(method, key)]))
+    data = bytes(range(256)) * (2 * PART_BYTES // 256) + b"rest"
+    source.put_parts("key", [data])
+    place = source.place_of("key")
+    assert place is not None
+    assert target.copy(place, "copy", len(data))
+    assert seen == {("POST", "copy"): 2, ("PUT", "copy"): 3}
+    assert target.get("copy").data == data
+    with pytest.raises(ObjectNotFoundError):
+        target.copy(place._replace(name=f"{place.name}-lost"), "copy-2", len(data))
+    assert list(target.list("copy-2")) == []
+    uploads = s3_server.client().list_multipart_uploads(
+        Bucket=s3_server.bucket, Prefix=f"{s3_prefix}/target/copy-2"
+    )
+    assert uploads.get("Uploads", []) == []
+    source.close()
+    target.close()
+
+
+def test_a_store_is_restored_within_its_server(s3_server: S3Server, s3_prefix: str) -> None:
+    world = RestoreWorld(11)
+    for name in ("upload", "upload", "compact", "fold", "upload"):
+        world.step(name)
+    source = s3_server.open_store(f"{s3_prefix}/source", clock=world.clock)
+    for info in world.bucket.list(""):
+        source.put(info.key, world.bucket.get(info.key).data)
+    seen: Counter[str] = Counter()
+    target = s3_server.open_store(
+        f"{s3_prefix}/target", clock=world.clock, on_request=lambda method, _: seen.update([method])
+    )
+    identity = StoreIdentity.open(source)
+    cut = StoreCutter(source, identity).cut(Until())
+    restore = StoreRestore(source, identity, cut, world.clock.now_ms())
+    actor = world.actor(target, restore.identity_for(target))
+    count = restore.plan().object_count
+    assert restore.write(actor, lambda _: None).server_count == count > 1
+    assert restore.write(actor, lambda _: None).there_count == count
+    tiered = TieredStore(MemoryFileSystem(), target, world.clock, world.ids)
+    assert world.readable(tiered) == world.readable()
+    source.close()
+    target.close()

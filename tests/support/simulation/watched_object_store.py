@@ -8,6 +8,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ObjectStore,
     ReadStream,
     StoredObject,
@@ -39,6 +40,15 @@ class WatchedObjectStore:
         etag = self._inner.put_parts(key, copies, part_bytes=part_bytes)
         self._landed(key, b"".join(copies))
         return etag
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        return self._inner.place_of(key)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        is_copied = self._inner.copy(source, key, size_bytes)
+        if is_copied:
+            self._landed(key, self._inner.get(key).data)
+        return is_copied
 
     def get(self, key: str) -> StoredObject:
         return self._inner.get(key)

@@ -66,8 +66,6 @@ class S3Server:
     has_atomic_writes: bool = True
     """False where two racing conditional writes can both succeed."""
     checks_credentials: bool = True
-    lists_uploads: bool = True
-    """False where multipart uploads are listed by the whole key only."""
 
     def settings(self, prefix: str = "", **changes: Any) -> S3Settings:
         """For a store below `prefix`; `changes` are fields of `S3Settings`."""
@@ -185,7 +183,7 @@ def minio_server() -> Generator[S3Server]:
     if binary is None:
         raise ServerMissingError("no `minio`: scripts/minio.sh")
     port, console = _free_ports(2)
-    server = S3Server(name="minio", endpoint_url=f"http://127.0.0.1:{port}", lists_uploads=False)
+    server = S3Server(name="minio", endpoint_url=f"http://127.0.0.1:{port}")
     environment = {
         "MINIO_ROOT_USER": server.access_key_id,
         "MINIO_ROOT_PASSWORD": server.secret_access_key,

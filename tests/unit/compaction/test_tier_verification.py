@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.tier_verification import TierVerification, VerificationReport
+from stratalog.compaction import tier_verification
+from stratalog.compaction.tier_verification import VERIFIED_AT_ONCE, TierVerification, VerificationReport
 from stratalog.objectstore.protocol import ObjectInfo
 from stratalog.record.record import Record
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.restore.metadata_scrub import FindingKind, partition_findings
+from stratalog.server.worker_pools import running_together
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Operation
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.restore_world import RestoreWorld
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -154,3 +161,56 @@ def test_holes_overlaps_and_strangers_are_found_without_the_checks_of_the_state(
     strangers = [one.kind for one in partition_findings(state, empty, None)]
     assert strangers == [FindingKind.CATALOG] * len(state.partitions)
     assert list(partition_findings(state, empty, {*()})) == []
+
+
+@pytest.mark.parametrize("slice_count", [1, 4])
+def test_slices_are_collected_for_some_objects_at_a_time(
+    slice_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = filled()
+    state = world.tiered.metadata.state()
+    damaged = sorted(state.objects)[1]
+    key = world.tiered.layout.data_key(damaged)
+    data = bytearray(world.bucket.get(key).data)
+    data[state.objects[damaged].ref.directory_position] ^= 1
+    world.bucket.put(key, data)
+    at_once = verified(world)
+    assert {one.object_name for one in at_once.findings} == {damaged}
+    assert at_once.object_count == len(state.objects) > 2
+    monkeypatch.setattr(tier_verification, "MAX_SLICE_COUNT", slice_count)
+    assert verified(world) == at_once
+    assert at_once.slice_count == at_once.total_slice_count
+
+
+def test_the_directory_of_an_object_is_read_once_for_all_of_its_slices() -> None:
+    world = filled()
+    objects = world.tiered.metadata.state().objects
+    counting = CountingObjectStore(world.bucket)
+    verification = TierVerification(counting, world.tiered.metadata, world.tiered.catalog)
+    report = verification.run(None, StopSignal(), lambda _: None)
+    data_prefix = world.tiered.layout.data_prefix
+    # Its batches and its index for each slice, and the key stream of some.
+    assert counting.total("GET", data_prefix).requests <= len(objects) + 3 * report.slice_count
+    assert counting.total("GET", data_prefix).requests >= len(objects) + 2 * report.slice_count
+
+
+def test_objects_are_read_side_by_side_and_reports_come_one_by_one() -> None:
+    world = filled()
+    threads, lock, are_two = set[int](), threading.Lock(), threading.Event()
+
+    def wait_for_another(operation: Operation) -> None:
+        if operation.verb == "GET" and "/data/" in operation.key:
+            with lock:
+                threads.add(threading.get_ident())
+                if len(threads) > 1:
+                    are_two.set()
+            assert are_two.wait(20), "no other object is read meanwhile"
+
+    store = FaultyObjectStore(world.bucket, Random(0), before=wait_for_another)
+    counts: list[int] = []
+    with running_together(VERIFIED_AT_ONCE) as run_all:
+        verification = TierVerification(store, world.tiered.metadata, world.tiered.catalog, run_all)
+        report = verification.run(None, StopSignal(), lambda one: counts.append(one.object_count))
+    assert counts == list(range(1, report.object_count + 1))
+    assert report == verified(world)
+    assert report.findings == ()

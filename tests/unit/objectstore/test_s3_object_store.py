@@ -374,6 +374,20 @@ class TestUnfinishedUploads:
         assert "prefix=root%2Fdata%2F" in server.requests[0].path
         assert "key-marker=root%2Fdata%2Fa" in server.requests[1].path
 
+    def test_minio_is_asked_for_those_of_the_bucket(self, server: ScriptedS3, store: S3ObjectStore) -> None:
+        body = b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated>" + b"".join(
+            b"<Upload><Key>%s</Key><UploadId>1</UploadId>"
+            b"<Initiated>2026-11-21T08:49:37.000Z</Initiated></Upload>" % key
+            for key in (b"data/a", b"other/data/a", b"root/data/a", b"root/other/a")
+        )
+        server.script[:] = [
+            Answer(200, b"<ListMultipartUploadsResult/>", {**XML, "Server": "MinIO"}),
+            Answer(200, body + b"</ListMultipartUploadsResult>", {**XML, "Server": "MinIO"}),
+        ]
+        del server.requests[:]
+        assert list(store.list_uploads("data/")) == [UnfinishedUpload("data/a", "1", DATE_MS)]
+        assert ["prefix=root" in request.path for request in server.requests] == [True, False]
+
     @pytest.mark.parametrize(
         ("answer", "error"),
         [

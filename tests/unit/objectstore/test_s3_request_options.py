@@ -30,6 +30,9 @@ COMPLETED = Answer(
     b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>",
     {"Date": DATE, "Content-Type": "application/xml"},
 )
+XML = {"Date": DATE, "Content-Type": "application/xml"}
+COPIED = Answer(200, b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>", XML)
+PART_COPIED = Answer(200, b"<CopyPartResult><ETag>e</ETag></CopyPartResult>", XML)
 ARN = "arn:aws:kms:eu-west-1:111122223333:key/1234abcd-12ab"
 
 
@@ -59,6 +62,40 @@ def header(request: Request, name: str) -> str | None:
 
 def md5_of(body: bytes) -> str:
     return base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+
+
+def test_a_copy_has_the_class_encryption_and_checksum_of_its_target(server: ScriptedS3) -> None:
+    store = store_of(
+        server, encryption="aws:kms", encryption_key_id=ARN, storage_class="STANDARD_IA", copy_part_bytes=100
+    )
+    place = store_of(server, bucket_owner="111122223333").place_of("source")
+    assert place is not None
+    server.script[:] = [COPIED, BEGUN, PART_COPIED, PART_COPIED, COMPLETED]
+    assert store.copy(place, "small", 100)
+    assert store.copy(place, "large", 150)
+    small, begun, first, second, _ = server.requests
+    for request in (small, begun):
+        assert header(request, "x-amz-server-side-encryption") == "aws:kms"
+        assert header(request, "x-amz-server-side-encryption-aws-kms-key-id") == ARN
+        assert header(request, "x-amz-storage-class") == "STANDARD_IA"
+    assert header(small, "x-amz-checksum-algorithm") == "CRC32C"
+    assert header(begun, "x-amz-checksum-algorithm") is None
+    for request in (small, first, second):
+        assert header(request, "x-amz-copy-source") == f"{place.bucket}/{place.name}"
+        assert header(request, "x-amz-source-expected-bucket-owner") == "111122223333"
+    assert header(first, "x-amz-copy-source-range") == "bytes=0-99"
+    assert header(second, "x-amz-copy-source-range") == "bytes=100-149"
+
+
+@pytest.mark.parametrize("status", [403, 501])
+def test_a_server_that_refuses_to_copy_says_no(server: ScriptedS3, status: int) -> None:
+    store = store_of(server)
+    place = store.place_of("source")
+    assert place is not None
+    server.script[:] = [Answer(status)]
+    assert not store.copy(place, "small", 100)
+    assert not store_of(server, endpoint_url="http://127.0.0.1:1").copy(place, "small", 100)
+    assert len(server.requests) == 1
 
 
 def test_encryption_goes_into_every_write_and_into_no_read(server: ScriptedS3) -> None:

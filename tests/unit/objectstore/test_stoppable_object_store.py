@@ -10,7 +10,7 @@ from stratalog.base.errors import ObjectNotFoundError, StoppingError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore, UnfinishedUpload
+from stratalog.objectstore.protocol import ObjectPlace, ObjectStore, UnfinishedUpload
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -30,6 +30,7 @@ class TestStoppableObjectStore(ObjectStoreContract):
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "put": lambda store: store.put("new", b"x"),
     "put_parts": lambda store: store.put_parts("new", [b"x"]),
+    "copy": lambda store: store.copy(ObjectPlace("server", "bucket", "name"), "new", 1),
     "get": lambda store: store.get("key"),
     "get_if_changed": lambda store: store.get_if_changed("key", "etag"),
     "get_range": lambda store: store.get_range("key", 0, 1),

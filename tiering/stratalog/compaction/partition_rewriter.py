@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stratalog.base.errors import CorruptRecordError, StoreCorruptError, UnsupportedOperationError
+from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import KeptRecords, KeptTally
@@ -20,7 +20,6 @@ from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
-from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.record.batch import records_payload
 from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
@@ -32,7 +31,9 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
+from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.objects.spool import SpoolReader
+from stratalog.remote.read.producer_chain import producers_at_end
 
 _GATHERED_BYTES = 64 << 10
 """The writer gets pieces of at least this size, except for the last of a run."""
@@ -122,32 +123,19 @@ class PartitionRewriter:
     def _producers(self, inputs: Mapping[str, InputStreams]) -> tuple[bytes, int | None]:
         """The producers at the end of the run, and since when they have changed; None if these are all.
 
-        Where the last slice has only those that have changed since an earlier one, and that is in the run,
-        they are put together, because the earlier one goes. Else that one stays, and so does the reference to
-        it. Raises as `InputStreams.slice_index` does.
+        What the slices of the run refer to within it is put together, because these slices go. What lies
+        before the run stays, and so does the reference to it. Raises as `InputStreams.slice_index` does.
         """
-        slices, end_offset = self._run.slices, self._run.end_offset
-        last, since = self._index(inputs, slices[-1])
-        if since is None or since <= self._run.base_offset:
-            return last, since
-        earlier = next(live for live in slices if live.end_offset >= since)
-        whole, earlier_since = self._index(inputs, earlier)
-        if earlier_since is not None:
-            # What both refer to is gone.
-            return last, None
-        try:
-            changed = ProducerSnapshot.from_bytes(end_offset, last)
-            return changed.after(ProducerSnapshot.from_bytes(end_offset, whole)).to_bytes(), None
-        except CorruptRecordError as error:
-            raise StoreCorruptError(
-                "the producer snapshot of a slice is damaged; restore the object from a copy",
-                name=slices[-1].object_name,
-            ) from error
+        run = self._run
 
-    @staticmethod
-    def _index(inputs: Mapping[str, InputStreams], live: LiveSlice) -> tuple[bytes, int | None]:
-        index = inputs[live.object_name].slice_index(live.entry)
-        return index.producer_snapshot, index.producers_since
+        def slice_before(offset: int) -> LiveSlice | None:
+            return next((live for live in run.slices if run.base_offset < offset <= live.end_offset), None)
+
+        def load_index(live: LiveSlice) -> SliceIndex:
+            return inputs[live.object_name].slice_index(live.entry)
+
+        producers = producers_at_end(run.slices[-1], slice_before, load_index)
+        return producers.snapshot.to_bytes(), producers.since
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
         survivors = None if self._plan is None else self._plan.survivors[index]

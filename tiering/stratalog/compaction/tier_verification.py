@@ -1,5 +1,8 @@
 """Verifies a shard: its metadata (`metadata_scrub`), and every live slice against that.
 
+Several objects are verified at once. Their slices are collected for some objects at a time, by a pass over
+the pages of the metadata, so memory does not grow with the store.
+
 Of each object the directory is read first: it must have the slices as they were committed. Of each slice the
 batches are read once, forward, in chunks. The checksum of the slice and those of its batches must match, the
 records must be as many as the directory says, and their offsets must ascend inside of the slice. The index
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -36,9 +39,11 @@ from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.batch import verify
 from stratalog.record.header import parse_header
 from stratalog.record.native.batch_kernels import scan_batches
+from stratalog.remote.lanes import in_lanes
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
 from stratalog.remote.metadata.head.head_log import StateMachine
+from stratalog.remote.metadata.head.page_loader import RunAll, run_in_order
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ShardMachine
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -49,9 +54,9 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.restore.metadata_scrub import (
     FindingKind,
     VerificationFinding,
+    absent_objects,
     document_findings,
-    existence_findings,
-    list_objects,
+    existence_finding,
     newest_state,
     partition_findings,
     unreferenced,
@@ -60,6 +65,10 @@ from stratalog.remote.tier.collector import CollectorSettings
 
 MAX_FINDING_COUNT = 1000
 """Findings that a report has; it counts all."""
+VERIFIED_AT_ONCE = 4
+"""Objects that are read at the same time."""
+MAX_SLICE_COUNT = 50_000
+"""Slices whose objects are verified after one pass over the metadata, about a kilobyte each."""
 _CHUNK_BYTES = 4 << 20
 _DAMAGE = (
     CorruptRecordError,
@@ -123,10 +132,18 @@ class VerificationReport(NamedTuple):
 class TierVerification:
     """Verifies one shard, and with shard 0 the catalog. Thread-safe: it keeps nothing between calls."""
 
-    def __init__(self, store: ObjectStore, metadata: MetadataLog, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataLog,
+        catalog: Catalog,
+        run_all: RunAll = run_in_order,
+    ) -> None:
+        """`run_all` runs on threads that nothing else waits for: an object may need pages of the metadata."""
         self._store = store
         self._metadata = metadata
         self._catalog = catalog
+        self._run_all = run_all
 
     def run(
         self,
@@ -137,37 +154,58 @@ class TierVerification:
         reads_data: bool = True,
     ) -> VerificationReport:
         """Verify the metadata, and the slices of these topics (None: of all), object by object; calls
-        `on_object` after each. Without `reads_data` objects are only listed.
+        `on_object`, one call at a time, after each. Without `reads_data` objects are only listed.
 
-        Memory holds a chunk of one slice, and the names of the objects. Raises StoppingError between two
-        requests, StoreUnavailableError, StoreAccessDeniedError.
+        Memory holds the names of the objects, the slices of some of them, and a chunk of each that is being
+        read. Raises StoppingError between two requests, StoreUnavailableError, StoreAccessDeniedError.
         """
         store = StoppableObjectStore(self._store, stop)
         report = self._scrub(store, topic_ids, stop)
         state = self._metadata.state()
-        slices: dict[str, list[LiveSlice]] = {}
-        gaps: list[LiveSlice] = []
-        for tip in state.partitions:
-            if topic_ids is None or tip.topic_id in topic_ids:
-                for live in state.partition(tip).slices:
-                    if live.gap is not None:
-                        gaps.append(live)
-                        continue
-                    slices.setdefault(live.object_name, []).append(live)
-        report = report._replace(
-            total_slice_count=sum(map(len, slices.values())),
-            total_bytes=sum(live.entry.data_bytes for found in slices.values() for live in found),
-            gaps=tuple(gaps),
-        )
-        listed = list_objects(store, self._metadata, stop)
-        report = report.with_findings(self._existence_findings(state, listed, topic_ids))
-        for name in sorted(slices) if reads_data else ():
-            # The others are findings already.
-            if name in listed and name in state.objects:
-                found = sorted(slices[name], key=lambda live: live.entry.data_position)
-                report = self._verify_object(store, state.objects[name].ref, found, report)
+        absent = absent_objects(store, self._metadata, state, stop)
+        report = report.plus(self._overview(state, topic_ids, absent, stop))
+        if not reads_data:
+            return report
+
+        def verify(item: tuple[ObjectRef, list[LiveSlice]]) -> VerificationReport:
+            return self._verify_object(store, *item)
+
+        def note(_: object, verified: VerificationReport) -> None:
+            nonlocal report
+            report = report.plus(verified)
             on_object(report)
+
+        # What is absent is a finding already.
+        objects = _with_slices(state, topic_ids, absent, stop)
+        in_lanes(self._run_all, objects, verify, note, VERIFIED_AT_ONCE)
         return report
+
+    def _overview(
+        self,
+        state: ShardState,
+        topic_ids: Collection[UUID] | None,
+        absent: Mapping[str, int | None],
+        stop: StopSignal,
+    ) -> VerificationReport:
+        """The number and size of the slices, the gaps, and slices without their objects, unless another
+        commit has replaced these meanwhile."""
+        slice_count = total_bytes = 0
+        gaps: list[LiveSlice] = []
+        found: list[VerificationFinding] = []
+        for live in _slices_of(state, topic_ids, stop):
+            if live.gap is not None:
+                gaps.append(live)
+                continue
+            slice_count += 1
+            total_bytes += live.entry.data_bytes
+            finding = existence_finding(state, absent, live)
+            if finding is not None:
+                found.append(finding)
+        if found:
+            newest = newest_state(self._metadata).objects
+            found = [one for one in found if one.object_name in newest or one.kind is not FindingKind.MISSING]
+        report = VerificationReport(total_slice_count=slice_count, total_bytes=total_bytes, gaps=tuple(gaps))
+        return report.with_findings(found)
 
     def _scrub(
         self, store: ObjectStore, topic_ids: Collection[UUID] | None, stop: StopSignal
@@ -193,44 +231,44 @@ class TierVerification:
         state = newest_state(metadata)
         return report.with_findings([*partition_findings(state, newest_state(catalog), topic_ids)])
 
-    def _existence_findings(
-        self, state: ShardState, listed: Mapping[str, int], topic_ids: Collection[UUID] | None
-    ) -> list[VerificationFinding]:
-        """Slices without their objects, unless another commit has replaced these meanwhile."""
-        found = [*existence_findings(state, listed, topic_ids)]
-        if not found:
-            return []
-        live = newest_state(self._metadata).objects
-        return [one for one in found if one.object_name in live or one.kind is not FindingKind.MISSING]
-
     def _verify_object(
-        self, store: ObjectStore, ref: ObjectRef, slices: Sequence[LiveSlice], report: VerificationReport
+        self, store: ObjectStore, ref: ObjectRef, slices: Sequence[LiveSlice]
     ) -> VerificationReport:
-        report = report._replace(object_count=report.object_count + 1)
+        entries, lost = self._directory_twice(store, ref)
+        data_bytes = record_count = 0
+        found: list[VerificationFinding] = []
         for live in slices:
-            record_count, damage = self._verify_twice(store, ref, live)
-            report = report._replace(
-                slice_count=report.slice_count + 1,
-                data_bytes=report.data_bytes + live.entry.data_bytes,
-                record_count=report.record_count + record_count,
-            )
-            if damage is not None:
-                report = report.with_findings([_finding(live, damage)])
-        return report
+            count, damage = (0, lost) if lost is not None else self._verify_twice(store, ref, live, entries)
+            data_bytes += live.entry.data_bytes
+            record_count += count
+            if damage is not None and (not isinstance(damage, ObjectNotFoundError) or self._is_live(live)):
+                found.append(_finding(live, damage))
+        report = VerificationReport(
+            object_count=1, slice_count=len(slices), data_bytes=data_bytes, record_count=record_count
+        )
+        return report.with_findings(found)
+
+    def _directory_twice(
+        self, store: ObjectStore, ref: ObjectRef
+    ) -> tuple[Collection[SliceEntry], LogStoreError | None]:
+        """The slices in the directory of an object, and its damage."""
+        damage: LogStoreError | None = None
+        for _ in range(2):
+            try:
+                return frozenset(read_directory(store, self._metadata.layout, ref)), None
+            except (ObjectNotFoundError, *_DAMAGE) as found:
+                damage = found
+        return (), damage
 
     def _verify_twice(
-        self, store: ObjectStore, ref: ObjectRef, live: LiveSlice
+        self, store: ObjectStore, ref: ObjectRef, live: LiveSlice, entries: Collection[SliceEntry]
     ) -> tuple[int, LogStoreError | None]:
         """The number of records in the slice, and its damage."""
         damage: LogStoreError | None = None
         for _ in range(2):
             try:
-                return self._verify_slice(store, ref, live), None
-            except ObjectNotFoundError as missing:
-                if not self._is_live(live):
-                    return 0, None
-                damage = missing
-            except _DAMAGE as found:
+                return self._verify_slice(store, ref, live, entries), None
+            except (ObjectNotFoundError, *_DAMAGE) as found:
                 damage = found
         return 0, damage
 
@@ -238,10 +276,13 @@ class TierVerification:
         state = newest_state(self._metadata)
         return live.object_name in state.objects
 
-    def _verify_slice(self, store: ObjectStore, ref: ObjectRef, live: LiveSlice) -> int:
-        """Returns the number of records. Raises the error of the damage, StoreError."""
+    def _verify_slice(
+        self, store: ObjectStore, ref: ObjectRef, live: LiveSlice, entries: Collection[SliceEntry]
+    ) -> int:
+        """Returns the number of records. `entries` are those of the directory. Raises the error of the
+        damage, StoreError."""
         layout, entry = self._metadata.layout, live.entry
-        if entry not in read_directory(store, layout, ref):
+        if entry not in entries:
             raise StoreCorruptError(
                 "the directory of an object does not have the slice that was committed; restore the object",
                 name=ref.name,
@@ -259,6 +300,43 @@ class TierVerification:
             with contextlib.closing(store.open_range(key, keys.position, keys.size_bytes)) as stream:
                 verify_key_stream(stream.read, keys, entry.record_count)
         return record_count
+
+
+def _slices_of(
+    state: ShardState, topic_ids: Collection[UUID] | None, stop: StopSignal
+) -> Iterator[LiveSlice]:
+    """The live slices of these topics (None: of all), each loaded when it is asked for."""
+    for tip in state.partitions:
+        if topic_ids is None or tip.topic_id in topic_ids:
+            stop.check()
+            yield from state.partition(tip).slices_from(0)
+
+
+def _with_slices(
+    state: ShardState,
+    topic_ids: Collection[UUID] | None,
+    absent: Collection[str],
+    stop: StopSignal,
+) -> Iterator[tuple[ObjectRef, list[LiveSlice]]]:
+    """The objects that are there, in order, each with its slices of these topics, in the order of their
+    data."""
+    names = [name for name in sorted(state.objects) if name not in absent]
+    start = 0
+    while start < len(names):
+        end, count = start, 0
+        while end < len(names) and (end == start or count < MAX_SLICE_COUNT):
+            count += state.objects[names[end]].live_slices
+            end += 1
+        slices: dict[str, list[LiveSlice]] = {name: [] for name in names[start:end]}
+        for live in _slices_of(state, topic_ids, stop):
+            if live.object_name in slices:
+                slices[live.object_name].append(live)
+        for name in names[start:end]:
+            found = slices.pop(name)
+            if found:
+                found.sort(key=lambda live: live.entry.data_position)
+                yield state.objects[name].ref, found
+        start = end
 
 
 def _no_directory(_: ObjectRef) -> Sequence[SliceEntry]:

@@ -16,6 +16,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ObjectStore,
     ReadStream,
     StoredObject,
@@ -29,7 +30,7 @@ class RequestKind(NamedTuple):
     """Requests that are counted together."""
 
     verb: str
-    """GET, PUT, LIST or DELETE."""
+    """GET, PUT, COPY, LIST or DELETE."""
     kind: str
     """What the keys have in common; of a bulk deletion that of the first key."""
 
@@ -97,6 +98,13 @@ class CountedObjectStore:
         further_count = 1 - (-size_bytes // part_bytes) if size_bytes > part_bytes else 0
         self._count(kind, requests=further_count, size_bytes=size_bytes)
         return etag
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        return self._inner.place_of(key)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        self._count_requests("COPY", key)
+        return self._inner.copy(source, key, size_bytes)
 
     def get(self, key: str) -> StoredObject:
         kind = self._count_requests("GET", key)

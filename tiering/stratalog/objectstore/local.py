@@ -43,6 +43,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -111,6 +112,15 @@ class LocalObjectStore:
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         return self._put(key, parts, None, False)
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        """None: a copy would be read and written by this machine all the same."""
+        check_key(key)
+        return None
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        """False: no object has a place in it."""
+        return False
 
     def get(self, key: str) -> StoredObject:
         path = self._path(key)
@@ -233,7 +243,8 @@ class LocalObjectStore:
                 file.sync()
             finally:
                 file.close()
-        except OSError:
+        except (OSError, StoreError):
+            # The second is of the source of the parts.
             with suppress(OSError):
                 self._filesystem.unlink(path)
             raise

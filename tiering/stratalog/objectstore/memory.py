@@ -19,6 +19,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -76,6 +77,15 @@ class MemoryObjectStore:
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         return self.put(key, b"".join(parts))
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        """None: there is no server."""
+        check_key(key)
+        return None
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        """False: no object has a place in it."""
+        return False
 
     def get(self, key: str) -> StoredObject:
         content = self._content(key)

@@ -1,6 +1,6 @@
 """The protocol of object stores.
 
-Eleven methods, chosen so that S3, a local directory and memory can keep the same promises
+A few methods, chosen so that S3, a local directory and memory can keep the same promises
 (``stratalog.testing.object_store_contract`` checks them):
 
 * An object appears whole or not at all. A read that follows a finished write returns it.
@@ -39,6 +39,17 @@ class UnfinishedUpload(NamedTuple):
     upload_id: str
     begun_ms: int
     """The time of its beginning, by the store's clock."""
+
+
+class ObjectPlace(NamedTuple):
+    """The place of an object as its server knows it, for a copy within that server. Immutable."""
+
+    server: str
+    """The endpoint; only stores with the same one copy from each other."""
+    bucket: str
+    name: str
+    bucket_owner: str | None = None
+    """Account that must own the bucket; None for any."""
 
 
 class StoredObject(NamedTuple):
@@ -90,6 +101,20 @@ class ObjectStore(Protocol):
         Only these objects get the storage class that a store is configured for.
 
         Each part is taken once, in order. Memory holds at most `part_bytes` and one part.
+        """
+        ...
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        """The place of an object of this key, whether it is there or not; None where objects cannot be copied
+        within the server. Sends no request."""
+        ...
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        """Store a data object as a copy of another one of that size, made by the server: its bytes do not
+        come through this machine.
+
+        False if the server, or the credentials, cannot copy from there: then nothing is written. Raises
+        ObjectNotFoundError if the source is not there.
         """
         ...
 

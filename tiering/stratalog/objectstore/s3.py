@@ -74,11 +74,13 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
 )
 from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
+from stratalog.objectstore.s3_copy import PartsCopy, copy_whole
 from stratalog.objectstore.s3_errors import error_of_answer
 from stratalog.objectstore.s3_request_options import S3RequestOptions
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
@@ -213,6 +215,26 @@ class S3ObjectStore:
             return self._put_whole(key, first, {}, self._options.of_data_object)
         return self._put_multipart(key, chain([first], (window for window, _ in windows)))
 
+    def place_of(self, key: str) -> ObjectPlace | None:
+        endpoint = self._first_client.meta.endpoint_url
+        return ObjectPlace(endpoint, self._bucket, self._name(key), self._settings.bucket_owner)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        target = self.place_of(key)
+        if target is None or source.server != target.server:
+            return False
+        try:
+            if size_bytes <= self._settings.copy_part_bytes:
+                with self._call(key, self._deadline(size_bytes)):
+                    options = {**self._options.of_new_object, **self._options.of_data_object}
+                    copy_whole(self._client, target, source, options)
+            else:
+                self._copy_parts(source, target, key, size_bytes)
+        except (StoreAccessDeniedError, StoreNotUsableError):
+            # These credentials may not read the source, or the server makes no copies.
+            return False
+        return True
+
     def get(self, key: str) -> StoredObject:
         with self._call(key):
             return self._whole(key, self._client.get_object(Bucket=self._bucket, Key=self._name(key)))
@@ -309,13 +331,15 @@ class S3ObjectStore:
         return refused
 
     def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        check_prefix(prefix)
+        asked = self._root + check_prefix(prefix)
         markers: dict[str, Any] | None = {}
         while markers is not None:
             with self._call():
-                answer = self._client.list_multipart_uploads(
-                    Bucket=self._bucket, Prefix=self._root + prefix, **markers
-                )
+                answer = self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=asked, **markers)
+                if asked and _is_minio(answer["ResponseMetadata"]["HTTPHeaders"]):
+                    # It takes a prefix for a whole key. Without one it lists those of the bucket.
+                    asked = ""
+                    continue
                 found = [
                     UnfinishedUpload(
                         item["Key"].removeprefix(self._root),
@@ -324,6 +348,7 @@ class S3ObjectStore:
                     )
                     for item in answer.get("Uploads", [])
                     if "Key" in item and "UploadId" in item and "Initiated" in item
+                    if item["Key"].startswith(self._root + prefix)
                 ]
                 markers = (
                     {
@@ -333,7 +358,7 @@ class S3ObjectStore:
                     if answer.get("IsTruncated")
                     else None
                 )
-            yield from (one for one in found if is_key(one.key) and one.key.startswith(prefix))
+            yield from (one for one in found if is_key(one.key))
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
         name = self._name(upload.key)
@@ -399,7 +424,7 @@ class S3ObjectStore:
             upload_id = self._client.create_multipart_upload(
                 Bucket=bucket,
                 Key=name,
-                **cast("Any", {**self._options.of_multipart_upload, **self._options.of_data_object}),
+                **cast("Any", {**self._options.of_new_object, **self._options.of_data_object}),
             )["UploadId"]
         try:
             completed = [
@@ -437,6 +462,22 @@ class S3ObjectStore:
             if "ChecksumCRC32C" in checksum:
                 part["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
             return part
+
+    def _copy_parts(self, source: ObjectPlace, target: ObjectPlace, key: str, size_bytes: int) -> None:
+        part_bytes, deadline = self._settings.copy_part_bytes, self._deadline()
+        copying = PartsCopy(self._client, target, source)
+        try:
+            with self._call(key, deadline):
+                copying.run(
+                    size_bytes,
+                    part_bytes,
+                    self._options.of_data_object,
+                    lambda: deadline.extend(part_bytes / self._settings.least_bytes_per_s),
+                )
+        except BaseException:
+            with suppress(StoreError), self._call(key):
+                copying.abort()
+            raise
 
     def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
         size = answer["ContentLength"]
@@ -628,6 +669,10 @@ def _profile_files() -> list[str]:
 
 def _status(error: ClientError) -> int:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def _is_minio(headers: Mapping[str, str]) -> bool:
+    return headers.get("server", "").startswith("MinIO")
 
 
 def _milliseconds(moment: datetime) -> int:

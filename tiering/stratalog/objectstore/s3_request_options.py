@@ -36,10 +36,10 @@ class S3RequestOptions:
         )
         """Parameters of the write of a data object. Metadata is small, often replaced, and always `STANDARD`,
         where other classes bill a month and 128 KiB."""
-        self.of_multipart_upload: Mapping[str, str] = (
+        self.of_new_object: Mapping[str, str] = (
             {"ChecksumAlgorithm": "CRC32C"} if self._checksum_name == "crc32c" else {}
         )
-        """Parameters of the begin of a multipart upload."""
+        """Parameters of a copy in one request, and of the begin of an upload whose parts have checksums."""
 
     def register(self, events: Any) -> None:
         """Add the hooks to the events of a client."""

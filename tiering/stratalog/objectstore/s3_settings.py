@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.objectstore.object_key import check_key
+from stratalog.objectstore.s3_copy import COPY_PART_BYTES
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _DIRECTORY_BUCKET: Final = "--x-s3"
@@ -87,6 +88,8 @@ class S3Settings:
     """Limit of a whole call, plus a second for each `least_bytes_per_s` that it moves."""
     least_bytes_per_s: int = 256 << 10
     """A slower transfer counts as hanging."""
+    copy_part_bytes: int = COPY_PART_BYTES
+    """The most that one request copies within the server (default 1 GiB; S3 takes up to 5 GiB)."""
     max_attempts: int = 4
     """Attempts of a call without a precondition, the first included. A conditional write is sent once."""
     max_connections: int = 32

@@ -15,6 +15,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ObjectStore,
     ReadStream,
     StoredObject,
@@ -59,6 +60,13 @@ class StoppableObjectStore:
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         self._stop.check()
         return self._inner.put_parts(key, self._checked(parts), part_bytes=part_bytes)
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        return self._inner.place_of(key)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        self._stop.check()
+        return self._inner.copy(source, key, size_bytes)
 
     def get(self, key: str) -> StoredObject:
         self._stop.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -13,13 +13,14 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option
 from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
 from stratalog.cli.positions import no_position, parse_position
+from stratalog.cli.store_repair.copy_progress import copy_progress
 from stratalog.cli.store_repair.store_actor import store_actor
 from stratalog.client.position import OffsetPosition, TimePosition
 
 if TYPE_CHECKING:
     from stratalog.remote.metadata.head.head_log import StoreActor
     from stratalog.remote.restore.store_cut import Until
-    from stratalog.remote.restore.store_restore import RestorePlan, StoreRestore
+    from stratalog.remote.restore.store_restore import RestorePlan, RestoreProgress, StoreRestore
 
 _ALLOWED = (
     "a time in ISO 8601, such as 2013-01-01T05:00:00Z (UTC without a zone), or @MILLIS since 1970; a commit"
@@ -62,8 +63,12 @@ def restore(
 
     The state of a moment is built from the newest checkpoint before it and the history behind that, and
     copied with all objects that were live then. Deleted objects stay for 24 hours by default, so moments
-    within that time can be restored, older ones as far as nothing that they need was collected. Bytes go
-    through this machine, 8 MiB at a time.
+    within that time can be restored, older ones as far as nothing that they need was collected.
+
+    Objects are copied eight at a time, by the store itself if SOURCE and TARGET have one endpoint and the
+    credentials may read SOURCE. Otherwise they come through this machine, with at most 9 MiB of each in
+    memory, and their checksums are compared on the way. An object that is damaged in SOURCE is copied as it
+    is, and said.
 
     TARGET is empty, or has the files of an earlier attempt at the same restore, which goes on. It becomes a
     store at the very end. It has an id of its own, so start its server with a new data directory, and run
@@ -84,36 +89,40 @@ def restore(
             click.echo("the commit is one of shard 0; SHARD:COMMIT names another one's", err=True)
         cut = StoreCutter(actor.store, actor.identity).cut(until)
         work = StoreRestore(actor.store, actor.identity, cut, actor.clock.now_ms())
-        plan = work.plan()
+        plan, done = work.plan(), None
         if target is not None and not is_plan:
-            _write(work, actor, target, accepts_loss=accept_loss)
+            done = _write(work, actor, target, accepts_loss=accept_loss)
     if as_json:
-        print_json({"written": not is_plan, **value_document(plan)})
+        copied = None if done is None else value_document(done)
+        print_json({"written": not is_plan, "copied": copied, **value_document(plan)})
     else:
-        _print_plan(plan, is_plan=is_plan)
+        _print_plan(plan, done)
 
 
-def _write(work: StoreRestore, actor: StoreActor, target_url: str, *, accepts_loss: bool) -> None:
-    """Make the new store, with a bar on standard error if that is a terminal."""
+def _write(work: StoreRestore, actor: StoreActor, target_url: str, *, accepts_loss: bool) -> RestoreProgress:
+    """Make the new store, with its progress on standard error."""
     from stratalog.objectstore.open_store import open_store
 
-    target = open_store(target_url, clock=actor.clock, ids=actor.ids)
-    try:
+    with closing(open_store(target_url, clock=actor.clock, ids=actor.ids)) as target:
         writer = dataclasses.replace(actor, store=target, identity=work.identity_for(target))
-        total_bytes = work.plan().object_bytes
-        with click.progressbar(length=total_bytes, label="copies objects", file=sys.stderr) as bar:
-            work.write(writer, bar.update, accepts_loss=accepts_loss)
-    finally:
-        target.close()
+        with copy_progress(actor.clock, work.plan().object_bytes) as show:
+            return work.write(writer, show, accepts_loss=accepts_loss)
 
 
-def _print_plan(plan: RestorePlan, *, is_plan: bool) -> None:
+def _print_plan(plan: RestorePlan, done: RestoreProgress | None) -> None:
     commits = ", ".join(f"shard {shard}: {seq}" for shard, seq in enumerate(plan.shard_seqs))
     click.echo(
         f"the state of {utc_time(plan.time_ms) or 'no time'}; commits: catalog: {plan.catalog_seq}, {commits}"
     )
-    verb = "would copy" if is_plan else "copied"
+    verb = "would copy" if done is None else "copied"
     click.echo(f"{verb} {counted(plan.object_count, 'object')}, {ByteSize(plan.object_bytes)}")
+    if done is not None:
+        click.echo(
+            f"  {done.server_count} by the store itself, {done.through_here_count} through this machine,"
+            f" {done.there_count} by an earlier attempt"
+        )
+        for damage in done.damages:
+            click.echo(f"copied with its damage: {damage}")
     print_table(
         ("TOPIC", "PARTITION", "LOG START", "TIERED END", "SIZE"),
         [

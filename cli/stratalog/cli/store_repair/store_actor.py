@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ def store_actor(url: str, kind: str) -> Generator[StoreActor]:
     from stratalog.base.clock import SystemClock
     from stratalog.base.randomness import SystemIdGenerator, system_random
     from stratalog.objectstore.open_store import open_store
+    from stratalog.remote.lanes import LANE_COUNT
     from stratalog.remote.metadata.head.commit import Writer
     from stratalog.remote.metadata.head.head_log import StoreActor
+    from stratalog.remote.metadata.head.page_loader import PageLoader
     from stratalog.remote.store_identity import StoreIdentity
+    from stratalog.server.worker_pools import running_together
 
     clock, ids = SystemClock(), SystemIdGenerator()
     store = open_store(url, clock=clock, ids=ids)
-    try:
+    with running_together(LANE_COUNT) as run_all, closing(store):
         writer = Writer(kind, f"{socket.gethostname()}:{os.getpid()}")
         yield StoreActor(
             store=store,
@@ -34,6 +37,5 @@ def store_actor(url: str, kind: str) -> Generator[StoreActor]:
             ids=ids,
             identity=StoreIdentity.open(store),
             writer=writer,
+            loader=PageLoader(run_all=run_all),
         )
-    finally:
-        store.close()

@@ -7,8 +7,13 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.types import TopicIdPartition
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome
+from stratalog.remote.metadata.shard.partition_row import StoredSlices
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
 from stratalog.remote.restore.head_rebuild import HeadRebuild
@@ -16,6 +21,7 @@ from stratalog.remote.restore.stored_log import StoredLog
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.store_faults import Fault, FaultsAt
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.restore_world import RestoreWorld
 
 SHARD, CATALOG = "shards/0000/head", "catalog/head"
@@ -62,6 +68,65 @@ def test_a_damaged_checkpoint_is_said_and_passed_over() -> None:
     [report] = world.rebuild().reports
     assert any(newest.rpartition("/")[2] in warning for warning in report.warnings)
     assert world.readable() == before
+
+
+@pytest.mark.parametrize("damaged_count", [0, 1, 2])
+def test_the_collector_leaves_what_a_rebuilt_head_needs(damaged_count: int) -> None:
+    """Where the two newest checkpoints are damaged, the fold of one has dropped the files of the one that is
+    used instead."""
+    world = filled()
+    for name in ("upload", "fold", "upload", "fold"):
+        world.step(name)
+    before = world.readable()
+    roots = [key.rpartition("/")[2][:20] for key in keys(world, "shards/0000/checkpoints/")]
+    newest_sound = roots[-1 - damaged_count]
+    pages = [key for key in keys(world, "shards/0000/pages/") if key.rpartition("/")[2][:20] > newest_sound]
+    world.lose(SHARD, *pages)
+    world.rebuild()
+    for _ in range(3):
+        world.step("collect")
+        world.step("fold")
+    world.reopen()
+    assert world.readable() == before
+
+
+def test_slices_that_a_checkpoint_has_stay_in_its_pages() -> None:
+    world = RestoreWorld(1)
+    while not all(world.tiered.partition(tip).slices for tip in world.tips):
+        world.step("upload")
+    world.step("fold")
+    names = set(world.tiered.metadata.state().objects)
+    while set(world.tips) == (tips := _tips_of_next_upload(world)):
+        world.step("fold")
+        names = set(world.tiered.metadata.state().objects)
+    world.lose(SHARD)
+    [rebuilt] = HeadRebuild(world.actor()).plan().shards
+    for tip in world.tips:
+        pieces = rebuilt.state.partitions[tip].pieces
+        assert isinstance(pieces[0], StoredSlices)
+        assert [isinstance(piece, LiveSlice) for piece in pieces[1:]] == [True] * (tip in tips)
+    assert rebuilt.report.added_object_count == len(set(rebuilt.state.objects) - names) == 1
+
+
+def _tips_of_next_upload(world: RestoreWorld) -> set[TopicIdPartition]:
+    before = {tip: world.tiered.partition(tip).tiered_end_offset for tip in world.tips}
+    world.step("upload")
+    return {tip for tip in world.tips if world.tiered.partition(tip).tiered_end_offset > before[tip]}
+
+
+def test_an_object_costs_one_request_if_it_is_small_and_three_if_it_is_large() -> None:
+    world = RestoreWorld(1)
+    small = [world.upload() for _ in range(5)]
+    tip = world.tips[2]
+    record = Record(0, world.clock.now_ms(), b"k", world.random.randbytes(100_000))
+    base_offset = world.tiered.partition(tip).tiered_end_offset
+    large = world.tiered.upload({tip: [encode_batch([record], base_offset=base_offset, leader_epoch=1)]})
+    world.lose(SHARD)
+    counting = CountingObjectStore(world.bucket)
+    HeadRebuild(world.actor(counting)).plan()
+    data_key = world.tiered.layout.data_key
+    assert [counting.total("GET", data_key(name)).requests for name in (*small, large)] == [1] * 5 + [3]
+    assert counting.total("GET", data_key(large)).size_bytes < 70_000
 
 
 def test_a_lost_object_is_named_and_its_offsets_are_not_given_again() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
-from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import OpenTransaction
 from stratalog.remote.restore.partition_tiling import (
@@ -14,6 +16,7 @@ from stratalog.remote.restore.partition_tiling import (
     Output,
     Upload,
     closed,
+    extended,
     with_output,
     with_uploads,
 )
@@ -120,3 +123,23 @@ def test_offsets_of_lost_records_are_never_given_again() -> None:
     nothing.partition.check()
     assert nothing.partition.tiered_end_offset == nothing.partition.log_start_offset == 9
     assert nothing.lost == (LostOffsets(TIP, 2, 9, is_start=True),)
+
+
+def test_a_partition_of_many_slices_is_put_together_in_steps_of_one_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copied, with_slice = 0, PartitionRow.with_slice
+
+    def counting(row: PartitionRow, one: LiveSlice) -> PartitionRow:
+        nonlocal copied
+        copied += len(row.pieces)
+        return with_slice(row, one)
+
+    monkeypatch.setattr(PartitionRow, "with_slice", counting)
+    tiles = [live(f"o{number}", 3 * number, 3 * number + 2 + number % 2) for number in range(2000)]
+    tiling = closed(TIP, EMPTY, tiles, 0)
+    assert copied <= 2 * len(tiling.partition.slices)
+    assert len(tiling.lost) == 1000
+    tiling.partition.check()
+    halves = closed(TIP, EMPTY, tiles[:1000], 0).partition
+    assert extended(TIP, halves.row, tiles[1000:], 0).partition == tiling.partition

@@ -23,12 +23,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from stratalog.base.errors import (
-    CorruptRecordError,
-    ObjectNotFoundError,
-    OffsetOutOfRangeError,
-    StoreCorruptError,
-)
+from stratalog.base.errors import ObjectNotFoundError, OffsetOutOfRangeError, StoreCorruptError
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -41,6 +36,7 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LeaderEpoch, joined_epochs
 from stratalog.remote.read.batch_collection import BatchCollection
 from stratalog.remote.read.object_reads import ObjectReads
+from stratalog.remote.read.producer_chain import producers_at_end
 from stratalog.remote.read.read_ahead import ReadAhead
 from stratalog.remote.read.read_streams import BEGIN, ReadEnd, ReadStream, ReadStreams
 from stratalog.remote.read.slice_source import SliceCursor, SliceSource
@@ -149,42 +145,14 @@ class RemoteReader:
         newest = next((live for live in reversed(partition.slices) if live.gap is None), None)
         if newest is None:
             return TieredState(ProducerSnapshot(end_offset, ()), epochs)
-        snapshot = self._producers_at(partition, newest)._replace(end_offset=end_offset)
+        producers = producers_at_end(newest, partition.slice_before, self._source.index)
+        snapshot = producers.snapshot._replace(end_offset=end_offset)
         if newest.end_offset < end_offset:
             # A batch that a producer repeats is still known, and one behind the lost ones is refused as out
             # of order. The gap has ended every transaction.
             entries = tuple(entry._replace(current_txn_first_offset=None) for entry in snapshot.entries)
             snapshot = snapshot._replace(entries=entries)
         return TieredState(snapshot, epochs)
-
-    def _producers_at(self, partition: TieredPartition, newest: LiveSlice) -> ProducerSnapshot:
-        """The producers at the end of the newest slice with an object, from one index or two.
-
-        Where its snapshot has only what has changed since an earlier slice, and that one has been dropped
-        behind the log start, the producers that have not written since are forgotten: none of their records
-        is left.
-        """
-        snapshot, since = self._snapshot(newest)
-        if since is None:
-            return snapshot
-        # The slice that ended there, or what compaction has made of it: that may end later, and is whole.
-        earlier = next(iter(partition.slices_from(max(since - 1, 0))))
-        if earlier.end_offset >= newest.end_offset or earlier.gap is not None:
-            return snapshot
-        whole, earlier_since = self._snapshot(earlier)
-        return snapshot if earlier_since is not None else snapshot.after(whole)
-
-    def _snapshot(self, live: LiveSlice) -> tuple[ProducerSnapshot, int | None]:
-        """The snapshot of a slice, and since when the producers in it have changed; None if it is whole."""
-        index = self._source.index(live)
-        try:
-            snapshot = ProducerSnapshot.from_bytes(live.end_offset, index.producer_snapshot)
-        except CorruptRecordError as error:
-            raise StoreCorruptError(
-                "the producer snapshot of a slice is damaged; restore the object from a copy",
-                name=live.object_name,
-            ) from error
-        return snapshot, index.producers_since
 
     def _with_fresh_head(self, work: Callable[[ShardState], T]) -> T:
         try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.catalog.catalog_state import CatalogState
+from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import HASH_KEY_BYTES, TopicEntry
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -82,7 +82,7 @@ def rebuild_catalog(
         if known is None
         else before.next_producer_id + _LOST_PRODUCER_IDS,
     )
-    state = dataclasses.replace(state, orphan_horizon_seq=state.seq)
+    state = CatalogMachine().detached(dataclasses.replace(state, orphan_horizon_seq=state.seq))
     live = state.topics()
     report = RebuildReport(
         log="catalog",

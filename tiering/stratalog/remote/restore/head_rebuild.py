@@ -56,7 +56,7 @@ class HeadRebuild:
         """Find the lost heads and what they would have. Raises PreconditionFailedError if no head is lost,
         StoreNotUsableError if newer software is needed, StoreError."""
         now_ms = self._store.get(IDENTITY_KEY).date_ms
-        log = StoredLog(self._store, StoreLayout(None), CatalogMachine())
+        log = self._catalog_log()
         has_catalog = log.head() is not None
         known: CatalogState | None
         if has_catalog:
@@ -89,14 +89,17 @@ class HeadRebuild:
             if shard not in states:
                 load = partial(read_directory, self._store, StoreLayout(shard))
                 states[shard] = MetadataLog.open(self._actor, shard, load, read_only=True).state()
-        log = StoredLog(self._store, StoreLayout(None), CatalogMachine())
+        log = self._catalog_log()
         rebuilt = rebuild_catalog(self._actor, log, states.values(), now_ms)
         _require_known_actions(rebuilt.state, rebuilt.report.log)
         rebuilt.state.check()
         return rebuilt
 
+    def _catalog_log(self) -> StoredLog[CatalogState]:
+        return StoredLog(self._store, StoreLayout(None), CatalogMachine(), self._actor.loader)
+
     def _log(self, shard: int) -> StoredLog[ShardState]:
-        return StoredLog(self._store, StoreLayout(shard), self._machine(shard))
+        return StoredLog(self._store, StoreLayout(shard), self._machine(shard), self._actor.loader)
 
     def write(self, plan: RebuildPlan) -> None:
         """Put the heads. Raises PreconditionFailedError if there is one by now, StoreError. A call that
@@ -115,7 +118,7 @@ class HeadRebuild:
 
 
 def _beginning(found: FoundState[Any] | None, actions: Sequence[Action] = ()) -> Beginning:
-    return Beginning(actions=actions) if found is None else Beginning(found.history, found.files, actions)
+    return Beginning(actions=actions) if found is None else Beginning(found.history, found.root, actions)
 
 
 def _require_known_actions(state: HeadState, log: str) -> None:

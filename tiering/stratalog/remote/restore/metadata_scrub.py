@@ -19,6 +19,7 @@ from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_log import StateMachine
 from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
@@ -105,32 +106,57 @@ def partition_findings(
             yield _finding(tip, partition, start, end, reason, FindingKind.CATALOG)
 
 
-def existence_findings(
-    state: ShardState, listed: Mapping[str, int], topic_ids: Collection[UUID] | None
-) -> Iterator[VerificationFinding]:
-    """Slices whose object is not in a listing, which is younger than the state, or has another size there."""
-    for tip in state.partitions:
-        if topic_ids is not None and tip.topic_id not in topic_ids:
-            continue
-        partition = state.partition(tip)
-        for live in partition.slices:
-            if live.gap is not None:
-                continue
-            known = state.objects.get(live.object_name)
-            size_bytes = listed.get(live.object_name)
-            base, end = live.base_offset, live.end_offset
-            if size_bytes is None:
-                reason = "the object is not in the bucket; restore it from a copy"
-                found = _finding(tip, partition, base, end, reason, FindingKind.MISSING)
-                yield found._replace(object_name=live.object_name)
-            elif known is None or known.ref.size_bytes != size_bytes:
-                reason = (
-                    "no commit that is left has brought the object"
-                    if known is None
-                    else f"the object has {size_bytes} bytes instead of {known.ref.size_bytes}; restore it"
-                )
-                found = _finding(tip, partition, base, end, reason, FindingKind.DAMAGED)
-                yield found._replace(object_name=live.object_name)
+def absent_objects(
+    store: ObjectStore, log: MetadataLog, state: ShardState, stop: StopSignal
+) -> dict[str, int | None]:
+    """The objects of a state that a listing does not have (None), or that have another size there. The
+    listing is younger than the state. Raises StoreError, StoppingError."""
+    prefix = log.layout.data_prefix
+    absent: dict[str, int | None] = {}
+    expected = iter(sorted(state.objects))
+    name = next(expected, None)
+    for info in store.list(prefix):
+        stop.check()
+        found = info.key.removeprefix(prefix)
+        while name is not None and name < found:
+            absent[name] = None
+            name = next(expected, None)
+        if name == found:
+            if state.objects[found].ref.size_bytes != info.size:
+                absent[found] = info.size
+            name = next(expected, None)
+    while name is not None:
+        absent[name] = None
+        name = next(expected, None)
+    return absent
+
+
+def existence_finding(
+    state: ShardState, absent: Mapping[str, int | None], live: LiveSlice
+) -> VerificationFinding | None:
+    """The finding of a slice whose object is absent; None if the object is there."""
+    known = state.objects.get(live.object_name)
+    if known is None:
+        reason, kind = "no commit that is left has brought the object", FindingKind.DAMAGED
+    elif live.object_name not in absent:
+        return None
+    else:
+        size_bytes = absent[live.object_name]
+        kind = FindingKind.MISSING if size_bytes is None else FindingKind.DAMAGED
+        reason = (
+            "the object is not in the bucket; restore it from a copy"
+            if size_bytes is None
+            else f"the object has {size_bytes} bytes instead of {known.ref.size_bytes}; restore it"
+        )
+    return VerificationFinding(
+        topic=live.entry.topic,
+        partition=live.entry.partition,
+        object_name=live.object_name,
+        base_offset=live.base_offset,
+        end_offset=live.end_offset,
+        reason=reason,
+        kind=kind,
+    )
 
 
 def newest_state(log: CommittedLog[S]) -> S:
@@ -139,16 +165,6 @@ def newest_state(log: CommittedLog[S]) -> S:
         return log.refresh()
     except (StoreCorruptError, StoreNotUsableError):
         return log.state()
-
-
-def list_objects(store: ObjectStore, log: MetadataLog, stop: StopSignal) -> dict[str, int]:
-    """Names and sizes of a shard's objects. Raises StoreError, StoppingError."""
-    prefix = log.layout.data_prefix
-    listed: dict[str, int] = {}
-    for info in store.list(prefix):
-        stop.check()
-        listed[info.key.removeprefix(prefix)] = info.size
-    return listed
 
 
 def unreferenced(store: ObjectStore, log: CommittedLog[Any], grace_ms: int, stop: StopSignal) -> Unreferenced:

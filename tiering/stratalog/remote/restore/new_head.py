@@ -1,7 +1,8 @@
 """Puts the first head of a log whose state is known: of one that has lost its head, or of a new store.
 
-Checkpoint pages and root come first, the head last and only if there is none. So a crash at any operation
-leaves files that nothing refers to, and the next attempt begins anew.
+A checkpoint of the same log is built on, as by a fold: only pages with changes are read and written. Pages
+and root come first, the head last and only if there is none. So a crash at any operation leaves files that
+nothing refers to, and the next attempt begins anew.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreUnavailableError
-from stratalog.remote.metadata.head.checkpoint import CheckpointFolder
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.document_ref import DocumentRef, TrackedFile
+from stratalog.remote.metadata.head.document_ref import DocumentRef
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Action, Fold
 from stratalog.remote.metadata.head.head_log import CommitSettings, StateMachine, StoreActor
@@ -28,8 +29,9 @@ class Beginning(NamedTuple):
 
     history: DocumentRef | None = None
     """The newest history file; commits before the new head stay readable there."""
-    replaced: tuple[TrackedFile, ...] = ()
-    """Files of the checkpoint that the state was read from. They are dropped."""
+    root: CheckpointRoot | None = None
+    """The checkpoint that the state was read from, of the same log. Its files are dropped, but for pages that
+    the new one shares."""
     actions: Sequence[Action] = ()
 
 
@@ -42,9 +44,15 @@ def put_new_head(
     """
     folder = CheckpointFolder(actor.store, layout, actor.loader)
     writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
-    replaced = tuple(file for file in beginning.replaced if file.name not in state.dropped_objects)
-    changes = machine.to_checkpoint(machine.detached(state))
-    root = writer.write(state.seq, changes, None, replaced=replaced)
+    known = beginning.root
+    if known is not None and not any(file.name in state.dropped_objects for file in known.files):
+        root = writer.write(state.seq, machine.to_checkpoint(state), known)
+    else:
+        # Pages of another log, or pages that a later fold has dropped, cannot be shared.
+        files = () if known is None else known.files
+        replaced = tuple(file for file in files if file.name not in state.dropped_objects)
+        changes = machine.to_checkpoint(machine.detached(state))
+        root = writer.write(state.seq, changes, None, replaced=replaced)
     fold = Fold(root.ref, beginning.history, None)
     actions = (fold, *beginning.actions)
     commit = Commit.build(state.seq + 1, actor.ids.uuid(), state.time_ms, actor.writer, None, actions)

@@ -148,12 +148,8 @@ def closed(tip: TopicIdPartition, before: TieredPartition, tiles: Iterable[LiveS
     lost: list[LostOffsets] = []
     if log_start_offset > before.log_start_offset:
         lost.append(LostOffsets(tip, before.log_start_offset, log_start_offset, is_start=True))
-    made = PartitionRow(log_start_offset, first_offset)
-    for live in kept:
-        if live.base_offset > made.tiered_end_offset:
-            lost.append(LostOffsets(tip, made.tiered_end_offset, live.base_offset, is_start=False))
-            made = _with_gap(tip, made, live.base_offset, now_ms)
-        made = made.with_slice(live)
+    made, holes = _with_tiles(tip, PartitionRow(log_start_offset, first_offset), kept, now_ms)
+    lost += holes
     if before.tiered_end_offset > made.tiered_end_offset:
         # An offset has one record for ever: those of lost records are not given again.
         lost.append(LostOffsets(tip, made.tiered_end_offset, before.tiered_end_offset, is_start=False))
@@ -163,6 +159,30 @@ def closed(tip: TopicIdPartition, before: TieredPartition, tiles: Iterable[LiveS
         compacted_upto=before.compacted_upto,
     )
     return Tiling(TieredPartition(tip, row), tuple(lost))
+
+
+def extended(tip: TopicIdPartition, before: PartitionRow, tiles: Iterable[LiveSlice], now_ms: int) -> Tiling:
+    """A partition that has slices with these tiles behind them, which ascend; gaps fill what lies between
+    them. Its own slices stay where they are."""
+    row, lost = _with_tiles(tip, before, tiles, now_ms)
+    return Tiling(TieredPartition(tip, row), tuple(lost))
+
+
+def _with_tiles(
+    tip: TopicIdPartition, before: PartitionRow, tiles: Iterable[LiveSlice], now_ms: int
+) -> tuple[PartitionRow, list[LostOffsets]]:
+    """The row with the tiles, and with gaps for the offsets between them."""
+    lost: list[LostOffsets] = []
+    made, pieces = before, list(before.pieces)
+    for live in tiles:
+        if live.base_offset > made.tiered_end_offset:
+            lost.append(LostOffsets(tip, made.tiered_end_offset, live.base_offset, is_start=False))
+            made = _with_gap(tip, made, live.base_offset, now_ms)
+            pieces.append(made.pieces[-1])
+        # A row copies its pieces with each slice, and needs none but the first to know that it has any.
+        made = made._replace(pieces=made.pieces[:1]).with_slice(live)
+        pieces.append(live)
+    return made._replace(pieces=tuple(pieces)), lost
 
 
 def _with_gap(tip: TopicIdPartition, made: PartitionRow, end_offset: int, now_ms: int) -> PartitionRow:

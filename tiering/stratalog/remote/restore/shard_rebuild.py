@@ -13,20 +13,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.errors import (
+    LogStoreError,
+    ObjectNotFoundError,
+    StoreCorruptError,
+    StoreNotUsableError,
+)
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectInfo
+from stratalog.remote.lanes import in_lanes
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind
 from stratalog.remote.metadata.head.head_log import StoreActor
-from stratalog.remote.metadata.head.persistent_map import PersistentMap
+from stratalog.remote.metadata.head.head_state import DROPPED, ChangedRows
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.metadata.shard.shard_checkpoint import shard_detached
-from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
+from stratalog.remote.metadata.shard.shard_state import OBJECTS, PARTITIONS, LiveObject, ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_format import ObjectKind
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -34,8 +40,10 @@ from stratalog.remote.restore.found_object import FoundObject, read_object
 from stratalog.remote.restore.partition_tiling import (
     LostOffsets,
     Output,
+    Tiling,
     Upload,
     closed,
+    extended,
     with_output,
     with_uploads,
 )
@@ -60,6 +68,66 @@ class RebuiltShard(NamedTuple):
     report: RebuildReport
 
 
+class _Changes:
+    """The rows of partitions that differ from the known state, and what that means for its objects. Guarded
+    by its rebuild."""
+
+    def __init__(self, before: ShardState, refs: Mapping[str, ObjectRef]) -> None:
+        self._before = before
+        self._refs = refs
+        self.rows: dict[TopicIdPartition, PartitionRow | None] = {}
+        """None for a partition that goes."""
+        self._counts: dict[str, int] = defaultdict(int)
+        self._sizes: dict[str, int] = defaultdict(int)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of the objects whose slices differ."""
+        return self._counts
+
+    def extend(self, tip: TopicIdPartition, row: PartitionRow, added: Iterable[LiveSlice]) -> None:
+        """Note a partition with more slices."""
+        self.rows[tip] = row
+        self._count(added, 1)
+
+    def replace(self, tip: TopicIdPartition, after: TieredPartition) -> None:
+        """Note a partition whose slices are in memory."""
+        self.rows[tip] = after.row
+        self._count(self._before.partition(tip).slices, -1)
+        self._count(after.slices, 1)
+
+    def drop(self, tip: TopicIdPartition) -> None:
+        """Note a partition that goes."""
+        if tip in self._before.partitions:
+            self.rows[tip] = None
+            self._count(self._before.partition(tip).slices, -1)
+
+    def objects(self, new_seq: int, new_ms: int) -> Iterator[tuple[str, LiveObject | None]]:
+        """The objects whose slices differ; None for one without live slices. Those that are not known get
+        `new_seq` as their commit and `new_ms` as the time of their upload: they are no older than they may
+        be."""
+        for name, count in self._counts.items():
+            known = self._before.objects.get(name)
+            if known is None:
+                if count:
+                    yield name, LiveObject(self._refs[name], new_seq, count, self._sizes[name], new_ms)
+            elif known.live_slices + count == 0:
+                yield name, None
+            else:
+                yield (
+                    name,
+                    known._replace(
+                        live_slices=known.live_slices + count, live_bytes=known.live_bytes + self._sizes[name]
+                    ),
+                )
+
+    def _count(self, slices: Iterable[LiveSlice], sign: int) -> None:
+        for live in slices:
+            if live.gap is None:
+                self._counts[live.object_name] += sign
+                self._sizes[live.object_name] += sign * live.entry.data_bytes
+
+
 class ShardRebuild:
     """Rebuilds one shard's state. Not thread-safe: one command uses it."""
 
@@ -75,26 +143,27 @@ class ShardRebuild:
         self._warnings: list[str] = []
 
     def run(self) -> RebuiltShard:
-        """Find the state; writes nothing. Memory holds the directories of the objects that no checkpoint
-        knows. Raises StoreError."""
+        """Find the state; writes nothing. Memory holds the rows of partitions and objects, the directories of
+        the objects that no checkpoint knows, and the slices of the partitions in which one of them replaces
+        others. Raises StoreError."""
         prefix = self._log.layout.data_prefix
         self._listed = {info.key.removeprefix(prefix): info for info in self._log.store.list(prefix)}
         known = self._log.newest_state()
         before = ShardState() if known is None else known.state
         found = self._read_unknown(before)
         new_seq = max(self._log.newest_seq(), before.seq) + LOST_COMMITS
-        partitions, lost = self._partitions(before, found)
         refs = {one.ref.name: one.ref for one in found}
-        state = self._state(before, partitions, refs, new_seq)
+        changes = _Changes(before, refs)
+        lost = self._find_partitions(before, found, changes)
+        state = self._state(before, changes, new_seq)
         epoch = max((before.epoch, *(one.header.epoch for one in found))) + LOST_COMMITS
-        report = self._report(before, state, lost)
         return RebuiltShard(
             number=self._log.layout.shard or 0,
             state=state,
             epoch=epoch,
             claim_uuid=self._claim_uuid(before, found),
             known=known,
-            report=report,
+            report=self._report(before, state, lost),
         )
 
     def _claim_uuid(self, before: ShardState, found: Sequence[FoundObject]) -> UUID:
@@ -108,17 +177,29 @@ class ShardRebuild:
     def _read_unknown(self, before: ShardState) -> list[FoundObject]:
         """The objects that the known state neither has nor has dropped."""
         found: list[FoundObject] = []
-        foreign_count = 0
+        unknown: list[ObjectInfo] = []
         for name, info in self._listed.items():
             if not FileKind.DATA.is_name(name):
                 self._warnings.append(f"{info.key} is not the name of an object file, and is passed over")
             elif name not in before.objects and name not in before.dropped_objects:
-                try:
-                    found.append(read_object(self._log.store, self._log.layout, info))
-                except _DAMAGE as error:
-                    self._warnings.append(f"object {name} is passed over: {error}")
-                    continue
-                foreign_count += found[-1].header.store_id != self._actor.identity.store_id
+                unknown.append(info)
+
+        def read(info: ObjectInfo) -> FoundObject | LogStoreError:
+            try:
+                return read_object(self._log.store, self._log.layout, info)
+            except _DAMAGE as error:
+                return error
+
+        def note(info: ObjectInfo, one: FoundObject | LogStoreError) -> None:
+            if isinstance(one, LogStoreError):
+                name = info.key.removeprefix(self._log.layout.data_prefix)
+                self._warnings.append(f"object {name} is passed over: {one}")
+            else:
+                found.append(one)
+
+        in_lanes(self._actor.loader.run_all, unknown, read, note)
+        found.sort(key=lambda one: one.ref.name)
+        foreign_count = sum(one.header.store_id != self._actor.identity.store_id for one in found)
         if foreign_count:
             self._warnings.append(
                 f"{foreign_count} objects were written to another store: this one was restored from it, or"
@@ -126,36 +207,66 @@ class ShardRebuild:
             )
         return found
 
-    def _partitions(
-        self, before: ShardState, found: Sequence[FoundObject]
-    ) -> tuple[dict[TopicIdPartition, TieredPartition], list[LostOffsets]]:
+    def _find_partitions(
+        self, before: ShardState, found: Sequence[FoundObject], changes: _Changes
+    ) -> list[LostOffsets]:
+        """Note the partitions that differ from the known state; returns the offsets that no object has."""
         uploads, outputs = _uploads_of(found), outputs_of(found)
-        partitions: dict[TopicIdPartition, TieredPartition] = {}
+        damaged = self._partitions_with_losses(before)
+        deleted = {tip for tip in before.partitions if self._is_deleted(tip.topic_id, before)}
         lost: list[LostOffsets] = []
         refused: set[str] = set()
-        for tip in sorted({*before.partitions, *uploads, *outputs}):
-            if self._is_deleted(tip.topic_id, before):
-                continue
+        for tip in sorted({*deleted, *damaged, *uploads, *outputs}):
             known = before.partition(tip)
+            if self._is_deleted(tip.topic_id, before):
+                changes.drop(tip)
+                continue
             # A claim is known with all commits of the owners before it.
             of_uploads = [one for one in uploads.get(tip, ()) if one.epoch >= before.epoch]
-            names = {one.object_name for one in of_uploads}
-            tiles = with_uploads(self._present(known), known.tiered_end_offset, of_uploads)
-            start = known.slices[0].base_offset if known.slices else known.tiered_end_offset
-            for output in outputs.get(tip, ()):
-                replaced = with_output(tiles, output, start, names)
-                if replaced is None:
-                    refused.add(output.slices[0].object_name)
-                else:
-                    tiles = replaced
-            tiling = closed(tip, known, tiles, self._now_ms)
-            partitions[tip] = tiling.partition
+            if known.row.pieces and tip not in damaged and tip not in outputs:
+                tiles = with_uploads((), known.tiered_end_offset, of_uploads)
+                tiling = extended(tip, known.row, tiles, self._now_ms)
+                changes.extend(tip, tiling.partition.row, tiles)
+            else:
+                tiling = self._tiled(tip, known, of_uploads, outputs.get(tip, ()), refused)
+                changes.replace(tip, tiling.partition)
             lost += tiling.lost
         self._warnings += (
             f"object {name} was not made from what is live, and is left out in a partition"
             for name in sorted(refused)
         )
-        return partitions, lost
+        return lost
+
+    def _tiled(
+        self,
+        tip: TopicIdPartition,
+        known: TieredPartition,
+        uploads: Sequence[Upload],
+        outputs: Iterable[Output],
+        refused: set[str],
+    ) -> Tiling:
+        """The partition of all that is there; adds the names of outputs that have no place to `refused`."""
+        names = {one.object_name for one in uploads}
+        tiles = with_uploads(self._present(known), known.tiered_end_offset, uploads)
+        start = known.slices[0].base_offset if known.slices else known.tiered_end_offset
+        for output in outputs:
+            replaced = with_output(tiles, output, start, names)
+            if replaced is None:
+                refused.add(output.slices[0].object_name)
+            else:
+                tiles = replaced
+        return closed(tip, known, tiles, self._now_ms)
+
+    def _partitions_with_losses(self, before: ShardState) -> set[TopicIdPartition]:
+        """The known partitions of which an object is gone."""
+        gone = {name for name in before.objects if name not in self._listed}
+        if not gone:
+            return set()
+        return {
+            tip
+            for tip in before.partitions
+            if any(live.object_name in gone for live in before.partition(tip).slices)
+        }
 
     def _is_deleted(self, topic_id: UUID, before: ShardState) -> bool:
         entry = None if self._catalog is None else self._catalog.entries.get(topic_id)
@@ -164,26 +275,36 @@ class ShardRebuild:
     def _present(self, known: TieredPartition) -> list[LiveSlice]:
         return [live for live in known.slices if live.gap is not None or live.object_name in self._listed]
 
-    def _state(
-        self,
-        before: ShardState,
-        partitions: Mapping[TopicIdPartition, TieredPartition],
-        refs: Mapping[str, ObjectRef],
-        new_seq: int,
-    ) -> ShardState:
-        objects = live_objects(before.objects, partitions, refs, new_seq, self._now_ms)
+    def _state(self, before: ShardState, changes: _Changes, new_seq: int) -> ShardState:
+        partitions, objects = before.partitions.evolve(), before.objects.evolve()
         dropped = before.dropped_objects.evolve()
-        for name, live in before.objects.items():
-            if name not in objects and name in self._listed:
+        for tip, row in changes.rows.items():
+            if row is None:
+                partitions.pop(tip)
+            else:
+                partitions[tip] = row
+        for name, live in changes.objects(new_seq, self._now_ms):
+            if live is not None:
+                objects[name] = live
+                continue
+            gone = objects.pop(name)
+            if name in self._listed:
                 dropped[name] = DroppedObject(
                     name=name,
-                    size_bytes=live.ref.size_bytes,
+                    size_bytes=gone.ref.size_bytes,
                     seq=new_seq,
                     time_ms=self._now_ms,
-                    brought_seq=live.seq,
+                    brought_seq=gone.seq,
                 )
         seen_seq = 0 if self._catalog is None else self._catalog.seq
-        state = dataclasses.replace(
+        finished = partitions.finish()
+        tables: dict[str, Sequence[Hashable]] = {
+            PARTITIONS: tuple(changes.rows),
+            OBJECTS: tuple(changes.names),
+            DROPPED: tuple(changes.names),
+        }
+        changed = tuple(ChangedRows(new_seq, kind, keys) for kind, keys in tables.items() if keys)
+        return dataclasses.replace(
             before,
             seq=new_seq,
             uuid=self._actor.ids.uuid(),
@@ -192,11 +313,12 @@ class ShardRebuild:
             catalog_seq=max(before.catalog_seq, seen_seq),
             checkpoint=None,
             history=None,
-            partitions=PersistentMap((tip, partition.row) for tip, partition in partitions.items()),
-            objects=PersistentMap(objects.items()),
+            partitions=finished,
+            unfolded_slices=sum(row.unfolded_count for row in finished.values()),
+            objects=objects.finish(),
             dropped_objects=dropped.finish(),
+            changed=(*before.changed, *changed),
         )
-        return shard_detached(state)
 
     def _report(self, before: ShardState, state: ShardState, lost: Sequence[LostOffsets]) -> RebuildReport:
         unused = [

@@ -1,6 +1,7 @@
 """Restores an earlier state of a store as a new store, under another URL. The old one is only read.
 
-1. Every object that is live at the cut is copied, unless an earlier attempt has done so.
+1. Every object that is live at the cut is copied, several at once, unless an earlier attempt has done so
+   (see `object_copy`).
 2. Checkpoint and head of every shard follow, then those of the catalog.
 3. The identity of the new store comes last. Before that nothing takes the target for a store, so a restore
    that was interrupted is repeated, and one that was not finished serves no server.
@@ -19,9 +20,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID, uuid5
 
-from stratalog.base.errors import PreconditionFailedError
+from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, ObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.remote.lanes import in_lanes
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.head.head_actions import Action
@@ -34,7 +36,9 @@ from stratalog.remote.metadata.shard.shard_judge import judge_claim
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.restore.new_head import Beginning, put_new_head
+from stratalog.remote.restore.object_copy import CopiedObject, ObjectCopy
 from stratalog.remote.restore.partition_tiling import LostOffsets, closed
 from stratalog.remote.restore.shard_rebuild import live_objects
 from stratalog.remote.restore.store_cut import StoreCut
@@ -46,7 +50,6 @@ S = TypeVar("S", bound=HeadState)
 
 OWNER = "stratalog tier restore"
 """The owner that the head of a restored shard names until a server claims it."""
-_COPY_BYTES = 8 << 20
 
 
 class RestoredPartition(NamedTuple):
@@ -76,6 +79,31 @@ class RestorePlan(NamedTuple):
     """Objects that are no longer there; nothing else tells which offsets they had at the end of a
     partition."""
     problems: tuple[str, ...]
+
+
+class RestoreProgress(NamedTuple):
+    """The objects that a restore has copied so far. Immutable."""
+
+    server_count: int = 0
+    """Objects that the server of both stores has copied."""
+    through_here_count: int = 0
+    """Objects whose bytes came through this machine."""
+    there_count: int = 0
+    """Objects that an earlier attempt has copied."""
+    done_bytes: int = 0
+    """Size of all of them."""
+    damages: tuple[str, ...] = ()
+    """Damage of objects in the source, which their copies have too; a text for people each."""
+
+    def plus(self, copied: CopiedObject, size_bytes: int) -> RestoreProgress:
+        """With one more object."""
+        return RestoreProgress(
+            server_count=self.server_count + (not copied.was_there and not copied.through_here),
+            through_here_count=self.through_here_count + copied.through_here,
+            there_count=self.there_count + copied.was_there,
+            done_bytes=self.done_bytes + size_bytes,
+            damages=(*self.damages, copied.damage) if copied.damage else self.damages,
+        )
 
 
 class StoreRestore:
@@ -112,13 +140,13 @@ class StoreRestore:
         return StoreIdentity(uuid5(self._identity.store_id, name), self._identity.shard_count)
 
     def write(
-        self, actor: StoreActor, on_object: Callable[[int], None], *, accepts_loss: bool = False
-    ) -> None:
-        """Make the new store; calls `on_object` with the size of each object that is there.
+        self, actor: StoreActor, on_object: Callable[[RestoreProgress], None], *, accepts_loss: bool = False
+    ) -> RestoreProgress:
+        """Make the new store; calls `on_object`, one call at a time, behind each object that is there.
 
         `actor` has the identity of `identity_for`. Raises PreconditionFailedError if the target has files of
-        something else, or if offsets are lost, unless it `accepts_loss`, StoreError. A call that failed may
-        be repeated.
+        something else, if an object was collected meanwhile, or if offsets are lost, unless it
+        `accepts_loss`, StoreError. A call that failed may be repeated.
         """
         if (self._lost or self._cut.gone) and not accepts_loss:
             raise PreconditionFailedError(
@@ -128,11 +156,7 @@ class StoreRestore:
                 objects=",".join(self._cut.gone[:10]) or "none",
             )
         target = actor.store
-        there = self._require_own(target, actor.identity.store_id)
-        for key, size_bytes in self._keys():
-            if there.get(key) != size_bytes:
-                self._copy(target, key, size_bytes)
-            on_object(size_bytes)
+        progress = self._copy_objects(actor, on_object)
         for shard, state in enumerate(self._shards):
             layout = StoreLayout(shard)
             machine = ShardMachine(partial(read_directory, target, layout))
@@ -143,6 +167,31 @@ class StoreRestore:
             target.put(IDENTITY_KEY, actor.identity.encode(), if_absent=True)
         if target.get(IDENTITY_KEY).data != actor.identity.encode():
             raise PreconditionFailedError("another store was made there meanwhile", store=target.url)
+        return progress
+
+    def _copy_objects(
+        self, actor: StoreActor, on_object: Callable[[RestoreProgress], None]
+    ) -> RestoreProgress:
+        there = self._require_own(actor.store, actor.identity.store_id)
+        copying, progress = ObjectCopy(self._source, actor.store), RestoreProgress()
+
+        def copy(item: tuple[StoreLayout, ObjectRef]) -> CopiedObject:
+            layout, ref = item
+            try:
+                return copying.copy(layout, ref, there.get(layout.data_key(ref.name)))
+            except ObjectNotFoundError as error:
+                raise PreconditionFailedError(
+                    "an object was collected while it was about to be copied; plan the restore again",
+                    key=layout.data_key(ref.name),
+                ) from error
+
+        def note(item: tuple[StoreLayout, ObjectRef], copied: CopiedObject) -> None:
+            nonlocal progress
+            progress = progress.plus(copied, item[1].size_bytes)
+            on_object(progress)
+
+        in_lanes(actor.loader.run_all, self._objects(), copy, note)
+        return progress
 
     def _present(self, shard: int, state: ShardState) -> ShardState:
         """The state without the objects that are gone; gaps take their place."""
@@ -182,17 +231,17 @@ class StoreRestore:
                     size_bytes=partition.tiered_bytes,
                 )
 
-    def _keys(self) -> Iterator[tuple[str, int]]:
-        """Keys and sizes of the objects to copy."""
+    def _objects(self) -> Iterator[tuple[StoreLayout, ObjectRef]]:
+        """The objects to copy."""
         for shard, state in enumerate(self._shards):
-            for name, live in sorted(state.objects.items()):
-                yield StoreLayout(shard).data_key(name), live.ref.size_bytes
+            for _, live in sorted(state.objects.items()):
+                yield StoreLayout(shard), live.ref
 
     def _require_own(self, target: ObjectStore, store_id: UUID) -> Mapping[str, int]:
         """The files of the target by key. Raises PreconditionFailedError unless it is empty, or an earlier
         attempt has made them."""
         there = {info.key: info.size for info in target.list("") if not is_probe(info.key)}
-        planned = {key for key, _ in self._keys()}
+        planned = {layout.data_key(ref.name) for layout, ref in self._objects()}
         metadata = tuple(
             StoreLayout(shard).prefix + folder
             for shard in (None, *range(self._identity.shard_count))
@@ -205,11 +254,6 @@ class StoreRestore:
         if foreign:
             raise _foreign(target, foreign[0])
         return there
-
-    def _copy(self, target: ObjectStore, key: str, size_bytes: int) -> None:
-        with contextlib.closing(self._source.open_range(key, 0, size_bytes)) as stream:
-            parts = iter(lambda: stream.read(_COPY_BYTES), b"")
-            target.put_parts(key, parts, part_bytes=DEFAULT_PART_BYTES)
 
     def _begun(self, state: ShardState) -> ShardState:
         return dataclasses.replace(state, **_first_fields(state, self._now_ms))

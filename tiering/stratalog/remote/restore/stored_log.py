@@ -14,9 +14,10 @@ from typing import Generic, NamedTuple, TypeVar
 from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.json_document import JsonFields
+from stratalog.remote.lanes import in_lanes
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold, Forget
 from stratalog.remote.metadata.head.head_log import StateMachine
@@ -34,8 +35,9 @@ class FoundState(NamedTuple, Generic[S]):
     """A state that checkpoints and history lead to."""
 
     state: S
-    files: tuple[TrackedFile, ...] = ()
-    """The root and the pages of its checkpoint; none if it follows from history alone."""
+    root: CheckpointRoot | None = None
+    """The checkpoint that the state is built on, whose pages have its rows; None if it follows from history
+    alone."""
     history: DocumentRef | None = None
     """The newest history file that the state has taken in."""
 
@@ -43,11 +45,18 @@ class FoundState(NamedTuple, Generic[S]):
 class StoredLog(Generic[S]):
     """The files of one log. Not thread-safe: one command uses it."""
 
-    def __init__(self, store: ObjectStore, layout: StoreLayout, machine: StateMachine[S]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: StoreLayout,
+        machine: StateMachine[S],
+        loader: PageLoader | None = None,
+    ) -> None:
+        """`loader`: its threads read the pages of a checkpoint; without one they are read one by one."""
         self.store = store
         self.layout = layout
         self._machine = machine
-        self._folder = CheckpointFolder(store, layout, PageLoader())
+        self._folder = CheckpointFolder(store, layout, loader or PageLoader())
         self.problems: list[str] = []
         """Damage that was passed over, a text for people each."""
 
@@ -98,10 +107,9 @@ class StoredLog(Generic[S]):
     def _read_checkpoint(self, name: str) -> FoundState[S]:
         ref = DocumentRef.of(name, self.store.get(self.layout.checkpoint_key(name)).data)
         root = self._folder.root(ref)
-        # All of it is read at once: a damaged page passes the checkpoint over, and a later fold takes none.
-        return FoundState(
-            self._machine.detached(self._machine.from_checkpoint(self._folder, root)), root.files
-        )
+        # Every page is read once, and not kept: a damaged one passes the checkpoint over.
+        in_lanes(self._folder.loader.run_all, root.pages, self._folder.read_page, lambda _, __: None)
+        return FoundState(self._machine.from_checkpoint(self._folder, root), root)
 
     def history(self, after: int, up_to: int = MAX_SEQ) -> Iterator[tuple[DocumentRef, tuple[Commit, ...]]]:
         """The sound history files with a commit in (after, up_to], in the order of their commits."""
@@ -223,7 +231,7 @@ class StoredLog(Generic[S]):
             history = ref
         if state.seq == 0:
             return None
-        return FoundState(state, () if found is None else found.files, history)
+        return FoundState(state, None if found is None else found.root, history)
 
     def _history_at(self, seq: int) -> DocumentRef | None:
         """A sound history file that ends at this commit."""

@@ -111,6 +111,10 @@ class TieredPartition:
         """The slices from the one that holds `offset` on, each loaded when it is asked for."""
         return self.slices.beginning_at(offset)
 
+    def slice_before(self, offset: int) -> LiveSlice | None:
+        """The slice that holds the record before `offset`; the first one if none does any more."""
+        return next(self.slices_from(max(offset - 1, 0)), None)
+
     def has_gap_in(self, start_offset: int, end_offset: int) -> bool:
         """Whether a gap has any of these offsets."""
         found = itertools.takewhile(

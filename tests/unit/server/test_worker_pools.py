@@ -1,0 +1,54 @@
+"""Functions that run together on threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stratalog.base.errors import StoppingError
+from stratalog.server.worker_pools import run_together, running_together
+
+
+def test_results_come_in_order_and_the_first_error_is_raised() -> None:
+    def failing() -> int:
+        raise OSError
+
+    with running_together(3) as run_all:
+        assert run_all([lambda: 1, lambda: 2, lambda: 3, lambda: 4]) == [1, 2, 3, 4]
+        with pytest.raises(OSError):  # noqa: PT011 - it has no text
+            run_all([lambda: 1, failing])
+
+
+def test_work_that_outlives_its_threads_is_told_of_the_stop() -> None:
+    """A verification reads pages on threads that a stopping server closes before it ends."""
+    began, may_end = threading.Event(), threading.Event()
+    threads = ThreadPoolExecutor(1)
+    ended: list[str] = []
+
+    def first() -> None:
+        began.set()
+        may_end.wait(10)
+        ended.append("first")
+
+    outcomes: list[BaseException] = []
+
+    def work() -> None:
+        functions: list[Callable[[], object]] = [lambda: 1, lambda: 2]
+        try:
+            run_together(threads, functions)
+        except StoppingError as stopping:
+            outcomes.append(stopping)
+
+    threads.submit(first)
+    began.wait(10)
+    threads.shutdown(wait=False)
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join(10)
+    may_end.set()
+    threads.shutdown(wait=True)
+    assert [type(one) for one in outcomes] == [StoppingError]
+    assert ended == ["first"]
