@@ -30,8 +30,14 @@ from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.remote.json_document import JsonFields, encode_text
-from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
-from stratalog.remote.metadata.head.checkpoint_page import PageRef, TableChange, digest_of, format_page
+from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
+from stratalog.remote.metadata.head.checkpoint_page import (
+    COLUMNS_FORMAT,
+    Page,
+    PageRef,
+    TableChange,
+    digest_of,
+)
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges, CheckpointWriter
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.document_ref import DocumentRef
@@ -51,7 +57,7 @@ from stratalog.remote.metadata.shard.shard_state import (
     ShardClaim,
     ShardState,
 )
-from stratalog.remote.metadata.shard.slice_row import SLICE_COLUMNS, SLICES
+from stratalog.remote.metadata.shard.slice_row import SLICE_COLUMNS, SLICE_ENCODINGS, SLICE_KEY_SIZE, SLICES
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import LastBatch, LeaderEpoch, PartRef, SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
@@ -61,6 +67,8 @@ PARTITION_COUNT: Final = 20_000
 SLICES_OF_OBJECT: Final = 500
 RECORDS: Final = 1_000
 DATA_BYTES: Final = 130_000
+DATA_POSITION: Final = 4096
+INDEX_BYTES: Final = 400
 OBJECT_BYTES: Final = SLICES_OF_OBJECT * DATA_BYTES
 TOPIC_ID: Final = UUID(int=0x5EED << 64)
 COMMIT_PARTITIONS: Final = 5_000
@@ -70,6 +78,7 @@ MIB: Final = 1 << 20
 class Measured(NamedTuple):
     """The measurements of one process."""
 
+    slice_bytes: float
     open_s: float
     open_mib: float
     read_mib: float
@@ -92,6 +101,7 @@ def main(quick: bool) -> Iterator[Row]:
     finally:
         shutil.rmtree(directory)
     name = f"{slice_count:,} slices"
+    yield promised_cost("a slice at rest", "bytes", found.slice_bytes, 48)
     yield promised_cost(f"open {name}", "s", found.open_s, 5)
     yield promised_cost(f"memory of it, once {name} are open", "MiB", found.open_mib, 256)
     yield promised_cost("the same, after 2,000 random reads", "MiB", found.read_mib, 256)
@@ -113,10 +123,10 @@ def build(directory: Path, slice_count: int) -> None:
     per_partition = slice_count // PARTITION_COUNT
     seq = slice_count // SLICES_OF_OBJECT
     groups = PARTITION_COUNT // SLICES_OF_OBJECT
-    random = Random(1)
     names = [format_object_name(number, ids.uuid()) for number in range(seq)]
     folder = CheckpointFolder(store, layout, PageLoader())
-    pages = tuple(write_slices(directory / layout.prefix, names, per_partition, random))
+    shape = Shape(seq)
+    pages = tuple(write_slices(directory / layout.prefix, names, per_partition, shape))
     state = ShardState(
         seq=seq,
         uuid=ids.uuid(),
@@ -124,11 +134,11 @@ def build(directory: Path, slice_count: int) -> None:
         epoch=1,
         claims=(ShardClaim(epoch=1, owner="bench", endpoint="", uuid=ids.uuid(), seq=1, time_ms=1),),
         partitions=PersistentMap(
-            (TopicIdPartition(TOPIC_ID, number), row_of(per_partition)) for number in range(PARTITION_COUNT)
+            (TopicIdPartition(TOPIC_ID, number), row) for number, row in enumerate(shape.rows)
         ),
         objects=PersistentMap(
-            (name, LiveObject(ref_of(name), 1 + number // groups, SLICES_OF_OBJECT, OBJECT_BYTES))
-            for number, name in enumerate(names)
+            (name, LiveObject(ref_of(name), 1 + number // groups, SLICES_OF_OBJECT, end - DATA_POSITION))
+            for number, (name, end) in enumerate(zip(names, shape.object_ends, strict=True))
         ),
         changed=(
             ChangedRows(1, PARTITIONS, [TopicIdPartition(TOPIC_ID, n) for n in range(PARTITION_COUNT)]),
@@ -142,7 +152,7 @@ def build(directory: Path, slice_count: int) -> None:
         times=(),
     )
     changes = shard_to_changes(state)
-    tables = {**changes.tables, SLICES: TableChange(SLICE_COLUMNS, 3, (), ())}
+    tables = {**changes.tables, SLICES: TableChange(SLICE_COLUMNS, SLICE_KEY_SIZE, (), (), SLICE_ENCODINGS)}
     writer = CheckpointWriter(folder, ids, identity.store_id, CommitSettings().page_rows)
     root = writer.write(seq, CheckpointChanges(changes.fields, tables), base)
     commit = Commit.build(
@@ -160,63 +170,91 @@ def build(directory: Path, slice_count: int) -> None:
     store.put(layout.head_key, head.encode())
 
 
-def write_slices(prefix: Path, names: Sequence[str], per_partition: int, random: Random) -> Iterator[PageRef]:
+class Shape:
+    """The sizes of the slices in the checkpoint, as chance makes them. Not thread-safe: one build uses it."""
+
+    def __init__(self, object_count: int) -> None:
+        self.rows: list[PartitionRow] = []
+        """Those of the partitions."""
+        self.object_ends = [DATA_POSITION] * object_count
+        """Where the data of each object ends."""
+
+
+def write_slices(prefix: Path, names: Sequence[str], per_partition: int, shape: Shape) -> Iterator[PageRef]:
     """Write the slice pages as plain files, without waiting for the disk."""
-    ids = SystemIdGenerator()
+    random = Random(1)
     (prefix / "pages").mkdir(parents=True)
     groups = PARTITION_COUNT // SLICES_OF_OBJECT
     page_rows = CommitSettings().page_rows
-    lines: list[str] = []
-    keys: list[tuple[str | int, ...]] = []
-
-    def page() -> PageRef:
-        text = format_page(SLICES, SLICE_COLUMNS, lines)
-        data = encode_text(text)
-        name = format_checkpoint_name(1, ids.uuid())
-        (prefix / "pages" / name).write_bytes(data)
-        ref = DocumentRef.of(name, data)
-        return PageRef(
-            kind=SLICES,
-            name=name,
-            first_key=keys[0],
-            last_key=keys[-1],
-            row_count=len(lines),
-            size_bytes=ref.size_bytes,
-            crc=ref.crc,
-            digest=digest_of(text),
-        )
-
+    rows: list[tuple[object, ...]] = []
     for partition in range(PARTITION_COUNT):
+        base, time_ms, tiered_bytes = 0, 1_700_000_000_000, 0
+        first_newest_ms = first_oldest_ms = -1
         for number in range(per_partition):
-            base, time_ms = number * RECORDS, 1_700_000_000_000 + number * 60_000
-            name = names[number * groups + partition // SLICES_OF_OBJECT]
-            position = 4096 + partition % SLICES_OF_OBJECT * DATA_BYTES
-            bits = random.getrandbits(32)
-            lines.append(
-                f'["{TOPIC_ID}",{partition},{base},{base + RECORDS},"{name}","events",{base},{position},'
-                f"{DATA_BYTES},{bits},{RECORDS},{time_ms},{time_ms + 59_000},{base + RECORDS - 1},16,"
-                f"{base + RECORDS},false,[],0,0,null,[[1,{base}]],[{base + 990},1,{bits ^ 0x5A5A5A}],null,"
-                f"[{position + DATA_BYTES},400,{bits ^ 0xA5A5A5}],null]"
+            in_object = number * groups + partition // SLICES_OF_OBJECT
+            records = random.randrange(RECORDS // 2, RECORDS * 3 // 2)
+            end, size_bytes = base + records, records * 130 + random.randrange(5_000)
+            oldest_ms, newest_ms = (
+                time_ms + random.randrange(2_000),
+                time_ms + 55_000 + random.randrange(5_000),
             )
-            keys.append((str(TOPIC_ID), partition, base))
-            if len(lines) == page_rows:
-                yield page()
-                lines, keys = [], []
-    if lines:
-        yield page()
+            index_position = names_index_position(in_object, partition)
+            rows.append(
+                (
+                    *(str(TOPIC_ID), partition, base, end, names[in_object], "events", base),
+                    *(shape.object_ends[in_object], size_bytes, random.getrandbits(32), records),
+                    *(oldest_ms, newest_ms, end - 1, 16, end, False, (), 0, 0, None, ((1, base),)),
+                    (end - random.randrange(1, 30), 1, random.getrandbits(32)),
+                    *(None, (index_position, INDEX_BYTES, random.getrandbits(32)), None),
+                )
+            )
+            shape.object_ends[in_object] += size_bytes
+            tiered_bytes += size_bytes
+            if number == 0:
+                first_newest_ms, first_oldest_ms = newest_ms, oldest_ms
+            base, time_ms = end, time_ms + 60_000
+            if len(rows) == page_rows:
+                yield write_page(prefix, rows)
+                rows = []
+        shape.rows.append(
+            PartitionRow(
+                tiered_end_offset=base,
+                stable_end_offset=base,
+                end_mark=LastBatch(base - 10, 1, 7),
+                slice_count=per_partition,
+                tiered_bytes=tiered_bytes,
+                oldest_newest_ms=first_newest_ms,
+                oldest_ms=first_oldest_ms,
+                newest_ms=time_ms,
+                pieces=(StoredSlices(0, base, per_partition),),
+            )
+        )
+    if rows:
+        yield write_page(prefix, rows)
 
 
-def row_of(per_partition: int) -> PartitionRow:
-    end = per_partition * RECORDS
-    return PartitionRow(
-        log_start_offset=0,
-        tiered_end_offset=end,
-        stable_end_offset=end,
-        end_mark=LastBatch(end - 10, 1, 7),
-        slice_count=per_partition,
-        tiered_bytes=per_partition * DATA_BYTES,
-        oldest_newest_ms=1_700_000_059_000,
-        pieces=(StoredSlices(0, end, per_partition),),
+def names_index_position(in_object: int, partition: int) -> int:
+    """Where the index of a slice begins: those of an object lie behind each other."""
+    return OBJECT_BYTES + in_object % 1_000 * 4_096 + partition % SLICES_OF_OBJECT * INDEX_BYTES
+
+
+def write_page(prefix: Path, rows: Sequence[tuple[object, ...]]) -> PageRef:
+    """Write a page of slices as a fold writes it."""
+    page = Page(SLICE_COLUMNS, list(zip(*rows, strict=True)), len(rows), SLICE_KEY_SIZE, "page")
+    text = page.text(SLICES, COLUMNS_FORMAT, SLICE_ENCODINGS)
+    data = encode_text(text)
+    name = format_checkpoint_name(1, SystemIdGenerator().uuid())
+    (prefix / "pages" / name).write_bytes(data)
+    ref = DocumentRef.of(name, data)
+    return PageRef(
+        kind=SLICES,
+        name=name,
+        first_key=page.key(0),
+        last_key=page.key(-1),
+        row_count=len(rows),
+        size_bytes=ref.size_bytes,
+        crc=ref.crc,
+        digest=digest_of(text),
     )
 
 
@@ -266,6 +304,7 @@ def measure(directory: str) -> Measured:
         folds.append(cpu_seconds(log.fold))
     log.state().check_rows()
     return Measured(
+        slice_bytes=slice_bytes(store, log),
         open_s=open_s,
         open_mib=open_mib,
         read_mib=read_mib,
@@ -293,6 +332,14 @@ def decoding(pages: Path) -> Callable[[], None]:
                 zstandard.ZstdDecompressor().decompress(data)
 
     return decode
+
+
+def slice_bytes(store: LocalObjectStore, log: MetadataLog) -> float:
+    """The bytes of a slice in the pages of the newest checkpoint."""
+    ref = log.state().checkpoint
+    assert ref is not None
+    pages = read_root(store, log.layout, ref).pages_of(SLICES)
+    return sum(page.size_bytes for page in pages) / sum(page.row_count for page in pages)
 
 
 def read_slices(log: MetadataLog, count: int) -> float:

@@ -48,6 +48,8 @@ def dump_document(data: bytes, name: str, kind: DocumentKind | None = None) -> I
     found = read_partial_object(text)
     if found.fields.get("format") == PAGE_FORMAT:
         found = read_partial_lines(text, "rows")
+        if isinstance(found.fields.get("lines"), list):
+            found.fields["rows"] = _rows_of_columns(data, name, found.fields)
     kind = KINDS.get(str(found.fields.get("format")), kind)
     if kind is None:
         yield CorruptPlace(None, "it does not say of which format it is", len(data))
@@ -98,6 +100,16 @@ def _item_fields(field: str, item: JsonValue, columns: JsonValue) -> _Fields:
     if isinstance(item, list) and isinstance(columns, list) and len(columns) == len(item):
         return {str(column): value for column, value in zip(columns, item, strict=True)}
     return {field: item}
+
+
+def _rows_of_columns(data: bytes, name: str, fields: _Fields) -> list[JsonValue]:
+    """The rows of a page that has a line for each column; the lines as they are if it cannot be decoded."""
+    try:
+        return [cast("JsonValue", dict(row.values)) for row in check_page(data, name).rows()]
+    except StoreError:
+        lines = cast("list[JsonValue]", fields["lines"])
+        texts = cast("list[JsonValue]", fields.get("rows", []))
+        return [{"line": line, "values": text} for line, text in zip(lines, texts, strict=False)]
 
 
 def _without_secrets(fields: _Fields) -> _Fields:

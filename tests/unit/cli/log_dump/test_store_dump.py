@@ -73,7 +73,8 @@ def test_every_document_is_printed_whole(store: Path) -> None:
         text = text if text.startswith(b"{") else zstandard.decompress(text)
         document, *values = map(json.loads, text.splitlines())
         if values:
-            document["rows"] = values
+            assert len(values) == len(document["lines"])
+            document["rows"] = [None] * document["row_count"]
         for field, row_type in (("commits", "commit"), ("pages", "page"), ("rows", "page_row")):
             items = document.pop(field, [])
             assert len([row for row in rest if row["type"] == row_type]) == len(items)
@@ -107,6 +108,22 @@ def test_a_store_is_printed_by_its_identity_and_heads(store: Path) -> None:
     assert len({row["file"] for row in rows(pages)}) == 4
     missing = run(f"file://{store}", "--key", "shards/0001/head")
     assert isinstance(missing.exception, ObjectNotFoundError)
+
+
+def test_a_page_by_columns_is_printed_by_rows(store: Path) -> None:
+    pages = (store / "shards/0000/pages").iterdir()
+    [path] = [path for path in pages if b'"kind":"slices"' in path.read_bytes()]
+    printed = rows(run(path, "--json"))[1:]
+    assert [
+        (row["partition"], row["base_offset"], row["end_offset"], row["index"], row["leader_epochs"])
+        for row in printed
+    ] == [(0, 0, 700, [4796, 64, 5], [[1, 0]]), (1, 0, 50, [34796, 64, 5], [[1, 0]])]
+    lines = path.read_text().split("\n")
+    path.write_text("\n".join([*lines[:2], "[1]", *lines[3:]]))
+    *found, corrupt = rows(run(path, "--json"))
+    assert corrupt["type"] == "corrupt"
+    assert len(found) == len(lines), "a line for each column, because the rows are unknown"
+    assert [row["line"][0] for row in found[1:4]] == ["topic_id", "partition", "base_offset"]
 
 
 def test_a_copied_document_is_known(store: Path, tmp_path: Path) -> None:

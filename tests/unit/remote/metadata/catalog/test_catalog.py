@@ -17,16 +17,17 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
-from stratalog.remote.json_document import JsonFields, encode_document, format_json, parse_json
+from stratalog.remote.json_document import JsonFields, encode_document, parse_json
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
-from stratalog.remote.metadata.head.checkpoint_page import PageRef, format_page
+from stratalog.remote.metadata.head.checkpoint_page import PageRef
 from stratalog.remote.metadata.head.document_ref import DocumentRef
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 HEAD = "catalog/head"
@@ -233,21 +234,8 @@ def read_state(root: dict[str, object], topic: dict[str, object] | None) -> Cata
     name = format_checkpoint_name(3, harness.ids.uuid())
     pages: list[PageRef] = []
     if topic is not None:
-        data = format_page("topics", list(topic), [format_json(list(topic.values()))]).encode()
-        ref, key = DocumentRef.of(name, data), (str(topic["topic_id"]),)
-        harness.store.put(StoreLayout(None).page_key(name), data)
-        pages.append(
-            PageRef(
-                kind="topics",
-                name=name,
-                first_key=key,
-                last_key=key,
-                row_count=1,
-                size_bytes=ref.size_bytes,
-                crc=ref.crc,
-                digest="",
-            )
-        )
+        page = page_of_rows([topic])
+        pages.append(put_page(harness.store, StoreLayout(None), reference("topics", name, page), page))
     folder = CheckpointFolder(harness.store, StoreLayout(None), PageLoader())
     found = CheckpointRoot(
         ref=DocumentRef(name, 1, 1), fields=JsonFields(root, "root"), pages=tuple(pages), times=()

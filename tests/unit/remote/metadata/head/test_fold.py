@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
 from stratalog.remote.json_document import JsonFields, encode_document, format_json
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
-from stratalog.remote.metadata.head.checkpoint_page import PageRef, digest_of, format_page
+from stratalog.remote.metadata.head.checkpoint_page import COLUMNS_FORMAT, ROWS_FORMAT, PageRef
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
 from stratalog.remote.metadata.head.head_log import CommitSettings
@@ -20,6 +19,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
+from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference, stored_rows
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import partitions_in, require_same_state
 
@@ -176,11 +176,14 @@ def test_a_damaged_checkpoint_is_reported(harness: MetadataHarness, prefix: str)
     harness.log(read_only=True).check()
 
 
-def test_columns_and_fields_of_newer_software_survive_a_fold(harness: MetadataHarness) -> None:
+@pytest.mark.parametrize("page_format", [ROWS_FORMAT, COLUMNS_FORMAT])
+def test_columns_and_fields_of_newer_software_survive_a_fold(
+    harness: MetadataHarness, page_format: int
+) -> None:
     """Pages and root gain what we do not know; a fold that rewrites them keeps it."""
     log = everything(harness)
     log.fold()
-    add_unknown_fields(harness)
+    add_unknown_fields(harness, page_format)
     newer = harness.log()
     epoch = newer.claim("owner-3", harness.ids.uuid())
     harness.added(newer, epoch, (A0, 9, 10), (A1, 4, 5))
@@ -190,30 +193,23 @@ def test_columns_and_fields_of_newer_software_survive_a_fold(harness: MetadataHa
     root = read_root(harness.store, harness.layout, checkpoint)
     assert root.fields.values["colour"] == "blue"
     (page,) = (page for page in root.pages if page.kind == "slices")
-    lines = harness.store.get(harness.layout.page_key(page.name)).data.decode().split("\n")
-    header, *rows = map(json.loads, lines)
-    assert header["columns"][-1] == "mood"
-    moods = [row[-1] for row in rows]
+    moods = [row["mood"] for row in stored_rows(harness.store, harness.layout, page)]
     assert moods == ["good", None, "good", None], "the new slices have none"
     require_same_state(harness.log(read_only=True).state(), newer.state())
 
 
-def add_unknown_fields(harness: MetadataHarness) -> None:
+def add_unknown_fields(harness: MetadataHarness, page_format: int) -> None:
     """Rewrite the current checkpoint as newer software might have written it."""
     head = harness.head()
     assert head.checkpoint is not None
     root = read_root(harness.store, harness.layout, head.checkpoint)
     pages: list[PageRef] = []
     for page in root.pages:
-        key = harness.layout.page_key(page.name)
-        header, *rows = [json.loads(line) for line in harness.store.get(key).data.decode().split("\n")]
+        rows = stored_rows(harness.store, harness.layout, page)
         if page.kind == "slices":
-            header["columns"].append("mood")
-            rows = [[*row, "good"] for row in rows]
-        text = "\n".join(map(format_json, [header, *rows]))
-        harness.store.put(key, text.encode())
-        ref = DocumentRef.of(page.name, text.encode())
-        pages.append(page._replace(size_bytes=ref.size_bytes, crc=ref.crc, digest=digest_of(text)))
+            rows = [{**row, "mood": "good"} for row in rows]
+        changed = page_of_rows(rows, len(page.first_key))
+        pages.append(put_page(harness.store, harness.layout, page, changed, page_format=page_format))
     values = dict(root.fields.values) | {"pages": [page.to_json() for page in pages], "colour": "blue"}
     data = encode_document(values)
     harness.store.put(harness.layout.checkpoint_key(root.ref.name), data)
@@ -268,20 +264,8 @@ def test_a_checkpoint_of_the_older_layout_is_refused(harness: MetadataHarness) -
     with pytest.raises(StoreCorruptError):
         shard_from_checkpoint(folder_of(harness), replace(root, pages=tuple(pages)))
     row = {"topic_id": str(TOPIC_B), "partition": 0, "tiered_end_offset": 5}
-    text = format_page("partitions", list(row), [format_json(list(row.values()))])
-    name = format_checkpoint_name(3, harness.ids.uuid())
-    harness.store.put(harness.layout.page_key(name), text.encode())
-    ref = DocumentRef.of(name, text.encode())
-    old = PageRef(
-        kind="partitions",
-        name=name,
-        first_key=(str(TOPIC_B), 0),
-        last_key=(str(TOPIC_B), 0),
-        row_count=1,
-        size_bytes=ref.size_bytes,
-        crc=ref.crc,
-        digest="",
-    )
+    page, name = page_of_rows([row], 2), format_checkpoint_name(3, harness.ids.uuid())
+    old = put_page(harness.store, harness.layout, reference("partitions", name, page), page)
     with pytest.raises(StoreNotUsableError):
         shard_from_checkpoint(folder_of(harness), replace(root, pages=(old,)))
 

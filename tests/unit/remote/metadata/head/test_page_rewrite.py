@@ -6,29 +6,20 @@ from random import Random
 
 import pytest
 
-from stratalog.remote.json_document import format_json
 from stratalog.remote.metadata.head.checkpoint_page import KeyRange, Page, PageRef, Row, RowKey, TableChange
 from stratalog.remote.metadata.head.page_rewrite import divided, merged, plan_rewrites
+from tests.support.tiered.checkpoint_pages import page_of_rows, reference
 
 COLUMNS = ("key", "value")
 PAGE_ROWS = 8
 
 
 def page_of(keys: list[int]) -> Page:
-    return Page(COLUMNS, [format_json([key, "old"]) for key in keys], 1, "page")
+    return page_of_rows([{"key": key, "value": "old"} for key in keys])
 
 
 def ref_of(page: Page) -> PageRef:
-    return PageRef(
-        kind="k",
-        name="n",
-        first_key=page.key(0),
-        last_key=page.key(-1),
-        row_count=len(page.lines),
-        size_bytes=1,
-        crc=1,
-        digest="",
-    )
+    return reference("k", "n", page)
 
 
 def change_of(rows: dict[int, str | None]) -> TableChange:
@@ -65,10 +56,10 @@ def test_pages_hold_the_rows_of_a_dictionary(seed: int) -> None:
             expected.pop(key, None)
             if value is not None:
                 expected[key] = value
-        rows = [page.row(index) for page in pages for index in range(len(page.lines))]
+        rows = [page.row(index) for page in pages for index in range(page.row_count)]
         assert {row.integer("key"): row.text("value") for row in rows} == expected
         assert [row.integer("key") for row in rows] == sorted(expected)
-        assert all(1 <= len(page.lines) <= PAGE_ROWS for page in pages)
+        assert all(1 <= page.row_count <= PAGE_ROWS for page in pages)
         assert len(read) <= len(changes)
 
 
@@ -83,9 +74,9 @@ def test_only_pages_with_changes_are_read() -> None:
 def test_small_neighbours_become_one_page() -> None:
     pages = [page_of([0]), page_of([2]), page_of([10, 12, 14, 16, 18])]
     after, _ = folded(pages, change_of({1: "new", 3: "new"}))
-    assert [len(page.lines) for page in after] == [4, 5]
+    assert [page.row_count for page in after] == [4, 5]
 
 
 def test_a_full_page_is_divided_in_halves_where_little_is_left() -> None:
     after, _ = folded([page_of(list(range(8)))], change_of({8: "new"}))
-    assert [len(page.lines) for page in after] == [5, 4]
+    assert [page.row_count for page in after] == [5, 4]

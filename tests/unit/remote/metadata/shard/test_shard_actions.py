@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-import crc32c
 import pytest
 
 from stratalog.base.errors import (
@@ -16,6 +15,7 @@ from stratalog.base.errors import (
 )
 from stratalog.remote.json_document import JsonFields
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder
+from stratalog.remote.metadata.head.checkpoint_page import ROWS_FORMAT
 from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.head.head_actions import Forget
 from stratalog.remote.metadata.head.page_loader import PageLoader
@@ -35,6 +35,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
 )
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject
+from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, stored_rows
 from tests.support.tiered.metadata_harness import (
     A0,
     A1,
@@ -133,12 +134,9 @@ def test_a_checkpoint_of_earlier_software_dates_uploads_by_itself(harness: Metad
     objects = shard_from_checkpoint(folder, root).objects
     assert [live.uploaded_ms for live in objects.values()] == [uploaded_ms]
     [page] = root.pages_of("objects")
-    key = harness.layout.page_key(page.name)
-    text = harness.store.get(key).data.decode()
-    older = text.replace(',"uploaded_ms"', "").replace(f",{uploaded_ms}]", "]").encode()
-    assert len(older) < len(text) - len(',"uploaded_ms"')
-    harness.store.put(key, older)
-    changed = page._replace(size_bytes=len(older), crc=crc32c.crc32c(older))
+    rows = stored_rows(harness.store, harness.layout, page)
+    assert [row.pop("uploaded_ms") for row in rows] == [uploaded_ms]
+    changed = put_page(harness.store, harness.layout, page, page_of_rows(rows), page_format=ROWS_FORMAT)
     pages = tuple(changed if one == page else one for one in root.pages)
     [live] = shard_from_checkpoint(folder, replace(root, pages=pages)).objects.values()
     assert live.uploaded_ms == uploaded_ms + 1_000, "it is no older than it may be"

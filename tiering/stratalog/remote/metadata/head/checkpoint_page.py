@@ -1,12 +1,14 @@
 """A page of a checkpoint: rows of one kind, in the order of their keys. docs/formats/metadata.md has the
 fields.
 
-The text of a page is lines. The first is a JSON object with the kind and the columns; each other line is one
-row, an array in the order of the columns. The first columns are the key, by which rows ascend; they hold
-integers and short names, so a line's key can be read without parsing the line. A reader parses only the rows
-that it wants, and a fold copies the lines of unchanged rows as they are.
+The text of a page is lines. The first is a JSON object with the kind and the columns. In format 1 each other
+line is one row, an array in the order of the columns; in format 2 each other line is one column, see
+`page_columns`. The first columns are the key, by which rows ascend; they hold integers and short names. In
+memory a page is its columns, whatever its format was. A reader makes objects only of the rows that it wants,
+and a fold copies unchanged rows as they are.
 
-A page does not name its checkpoint, so later checkpoints can share it: its bytes depend on its rows alone.
+A page does not name its checkpoint, so later checkpoints can share it: its text depends on its rows and its
+format alone.
 """
 
 from __future__ import annotations
@@ -14,31 +16,47 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
 
 import crc32c
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.remote.json_document import (
-    FORMAT_VERSION,
     JsonFields,
     JsonObject,
     decode_fields,
     format_json,
     stored_text,
     to_integer,
+    to_items,
     to_row,
     to_text,
 )
 from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.page_columns import (
+    MAX_ROWS,
+    Column,
+    Encoding,
+    Encodings,
+    decode_columns,
+    encode_columns,
+    packed,
+)
 
 RowKey = tuple[str | int, ...]
 Row = Sequence[object]
 
 PAGE_FORMAT = "stratalog-page"
+ROWS_FORMAT = 1
+"""The format of a page with a line for each row."""
+COLUMNS_FORMAT = 2
+"""The format of a page with a line for each column."""
 _DIGEST_BYTES = 16
+_VALUE_BYTES = 100
+"""About the size of a text or of a short list."""
 
 
 class KeyRange(NamedTuple):
@@ -59,6 +77,8 @@ class TableChange:
     """Ascending: stored rows in these ranges go, all others stay."""
     fresh: Sequence[tuple[RowKey, Row]]
     """Ascending rows to store. Each one's key is in a range of `gone`."""
+    encodings: Encodings = field(default_factory=dict[str, Encoding])
+    """How pages by columns hold the columns."""
 
 
 class PageRef(NamedTuple):
@@ -107,93 +127,77 @@ class PageRef(NamedTuple):
 
 
 class Page:
-    """The rows of a page, as lines. Immutable."""
+    """The rows of a page, by columns. Immutable."""
 
-    __slots__ = ("_key_size", "columns", "lines", "what")
+    __slots__ = ("_key_size", "columns", "row_count", "values", "what")
 
-    def __init__(self, columns: tuple[str, ...], lines: Sequence[str], key_size: int, what: str) -> None:
+    def __init__(
+        self, columns: tuple[str, ...], values: Sequence[Column], row_count: int, key_size: int, what: str
+    ) -> None:
+        """`values`: those of the rows, for each of `columns`."""
         self.columns = columns
-        self.lines = lines
+        self.values = values
+        self.row_count = row_count
         self._key_size = key_size
         self.what = what
 
     @property
     def memory_bytes(self) -> int:
         """About the size in memory."""
-        return sum(map(len, self.lines)) + 64 * len(self.lines)
+        distinct = sum(len(set(map(id, column))) for column in self.values if not isinstance(column, array))
+        return 8 * self.row_count * len(self.columns) + _VALUE_BYTES * distinct
 
     def key(self, index: int) -> RowKey:
-        """The key of a row. Raises StoreCorruptError."""
-        try:
-            return tuple(
-                part[1:-1] if part[0] == '"' else int(part)
-                for part in self.lines[index][1:].split(",", self._key_size)[: self._key_size]
-            )
-        except (ValueError, IndexError) as error:
-            raise StoreCorruptError(
-                "a row of a page has no key; keep the page and investigate", what=self.what, row=index
-            ) from error
+        """The key of a row."""
+        return cast("RowKey", tuple([column[index] for column in self.values[: self._key_size]]))
 
     def index_of(self, key: RowKey) -> int:
         """The index of the first row that is not below `key`."""
-        return bisect.bisect_left(range(len(self.lines)), key, key=self.key)
+        return bisect.bisect_left(range(self.row_count), key, key=self.key)
 
     def index_behind(self, key: RowKey) -> int:
         """The index of the first row above `key`."""
-        return bisect.bisect_right(range(len(self.lines)), key, key=self.key)
+        return bisect.bisect_right(range(self.row_count), key, key=self.key)
 
     def part(self, start: int, end: int) -> Page:
         """Some of the rows."""
-        return Page(self.columns, self.lines[start:end], self._key_size, self.what)
+        values = [column[start:end] for column in self.values]
+        return Page(self.columns, values, end - start, self._key_size, self.what)
 
     def row(self, index: int) -> JsonFields:
-        """A row by column name. Raises StoreCorruptError."""
-        return JsonFields(dict(zip(self.columns, self._values(index), strict=True)), f"{self.what}: rows")
+        """A row by column name."""
+        values = [column[index] for column in self.values]
+        return JsonFields(dict(zip(self.columns, values, strict=True)), f"{self.what}: rows")
 
-    def rows(self) -> list[JsonFields]:
-        """All rows by column name. Raises StoreCorruptError."""
-        return [self.row(index) for index in range(len(self.lines))]
+    def rows(self) -> Iterator[JsonFields]:
+        """All rows by column name."""
+        what = f"{self.what}: rows"
+        for values in zip(*self.values, strict=True):
+            yield JsonFields(dict(zip(self.columns, values, strict=True)), what)
 
     def with_columns(self, columns: tuple[str, ...]) -> Page:
         """The page with these columns, which are all of its own and more; a row is null in a new one."""
         if columns == self.columns:
             return self
-        lines: list[str] = []
-        for index in range(len(self.lines)):
-            values = dict(zip(self.columns, self._values(index), strict=True))
-            lines.append(format_json([values.get(name) for name in columns]))
-        return Page(columns, lines, self._key_size, self.what)
+        known = dict(zip(self.columns, self.values, strict=True))
+        nothing: Column = [None] * self.row_count
+        values = [known.get(name, nothing) for name in columns]
+        return Page(columns, values, self.row_count, self._key_size, self.what)
 
-    def _values(self, index: int) -> Sequence[object]:
-        try:
-            value: object = json.loads(self.lines[index])
-        except (ValueError, RecursionError) as error:
-            raise StoreCorruptError(
-                "a row of a page is not JSON; keep the page and investigate", what=self.what, row=index
-            ) from error
-        return to_row(value, f"{self.what}: rows", len(self.columns))
-
-
-def format_row(row: Row, added: Sequence[str], extras: JsonObject | None) -> str:
-    """The line of a row, with `added` columns of which `extras` has the values."""
-    if not added:
-        return format_json(row)
-    given: JsonObject = extras or {}
-    return format_json([*row, *(given.get(name) for name in added)])
-
-
-def format_page(kind: str, columns: Sequence[str], lines: Sequence[str]) -> str:
-    """Text of a page."""
-    header = format_json(
-        {
+    def text(self, kind: str, page_format: int, encodings: Encodings) -> str:
+        """The text of the page in a format. `encodings`: those of its columns in format 2."""
+        header: dict[str, object] = {
             "format": PAGE_FORMAT,
-            "read_version": FORMAT_VERSION,
-            "write_version": FORMAT_VERSION,
+            "read_version": page_format,
+            "write_version": page_format,
             "kind": kind,
-            "columns": list(columns),
         }
-    )
-    return "\n".join([header, *lines])
+        if page_format == ROWS_FORMAT:
+            header["columns"] = self.columns
+            return "\n".join([format_json(header), *map(format_json, zip(*self.values, strict=True))])
+        encoded = encode_columns(dict(zip(self.columns, self.values, strict=True)), encodings)
+        header |= {"row_count": self.row_count, "columns": self.columns, "lines": encoded.lines}
+        return "\n".join([format_json(header), *encoded.texts])
 
 
 def digest_of(text: str) -> str:
@@ -204,28 +208,75 @@ def digest_of(text: str) -> str:
 def decode_page(data: bytes, what: str, ref: PageRef) -> Page:
     """The page in stored bytes, which the caller has verified. Raises StoreCorruptError,
     StoreNotUsableError."""
-    fields, lines = _decode(data, what)
-    if fields.text("kind") != ref.kind:
-        raise fields.fault("kind", f"a page of {ref.kind}")
-    page = Page(_columns(fields), lines, len(ref.first_key), what)
-    if len(lines) != ref.row_count or (page.key(0), page.key(-1)) != (ref.first_key, ref.last_key):
+    kind, page = _decode(data, what, len(ref.first_key))
+    if kind != ref.kind:
+        raise StoreCorruptError(
+            "a page is of another kind than its checkpoint says; restore it from a backup",
+            what=what,
+            kind=kind,
+            expected=ref.kind,
+        )
+    if page.row_count != ref.row_count or (page.key(0), page.key(-1)) != (ref.first_key, ref.last_key):
         raise StoreCorruptError(
             "a page has other rows than its checkpoint says; restore it from a backup", what=what
         )
     return page
 
 
-def check_page(data: bytes, what: str) -> None:
-    """Check as much of a page as shows without the root that names it. Raises StoreCorruptError,
-    StoreNotUsableError."""
-    fields, lines = _decode(data, what)
-    fields.text("kind")
-    Page(_columns(fields), lines, 1, what).rows()
+def check_page(data: bytes, what: str) -> Page:
+    """The page, of which as much is checked as shows without the root that names it. Raises
+    StoreCorruptError, StoreNotUsableError."""
+    return _decode(data, what, 1)[1]
 
 
-def _decode(data: bytes, what: str) -> tuple[JsonFields, list[str]]:
+def _decode(data: bytes, what: str, key_size: int) -> tuple[str, Page]:
+    """The kind of a page, and the page."""
     header, *lines = stored_text(data, what).split("\n")
-    return decode_fields(header, what, format_name=PAGE_FORMAT), lines
+    fields = decode_fields(header, what, format_name=PAGE_FORMAT, supported_version=COLUMNS_FORMAT)
+    columns = _columns(fields)
+    if fields.integer("read_version") == ROWS_FORMAT:
+        row_count = len(lines)
+        values = _by_rows(lines, len(columns), what)
+    else:
+        row_count = fields.integer("row_count", minimum=1, maximum=MAX_ROWS)
+        values = _by_columns(fields, lines, columns, what)
+    for column in values[:key_size]:
+        if not set(map(type, column)) <= {int, str}:
+            raise StoreCorruptError("a row of a page has no key; keep the page and investigate", what=what)
+    return fields.text("kind"), Page(columns, values, row_count, key_size, what)
+
+
+def _by_rows(lines: Sequence[str], column_count: int, what: str) -> Sequence[Column]:
+    """The columns of a page that has a line for each row."""
+    try:
+        rows: object = json.loads(f"[{','.join(lines)}]")
+    except (ValueError, RecursionError) as error:
+        raise StoreCorruptError(
+            "a row of a page is not JSON; keep the page and investigate", what=what, reason=error
+        ) from error
+    arrays = [to_row(row, f"{what}: rows", column_count) for row in to_row(rows, f"{what}: rows", len(lines))]
+    return [packed(column) for column in zip(*arrays, strict=True)]
+
+
+def _by_columns(
+    fields: JsonFields, lines: Sequence[str], columns: Sequence[str], what: str
+) -> Sequence[Column]:
+    """The columns of a page that has a line for each of them."""
+    described = fields.each("lines", _parse_line)
+    if len(described) != len(lines):
+        raise fields.fault("lines", f"a list of {len(lines)}")
+    found: Mapping[str, Column] = decode_columns(described, lines, fields.integer("row_count"), what)
+    missing = [name for name in columns if name not in found]
+    if missing:
+        raise fields.fault("lines", f"lines of {', '.join(missing)}")
+    return [found[name] for name in columns]
+
+
+def _parse_line(item: object, what: str) -> tuple[str, ...]:
+    words = tuple(to_text(word, what) for word in to_items(item, what))
+    if len(words) < 2:
+        raise StoreCorruptError("a column and its encoding are expected here", what=what)
+    return words
 
 
 def _columns(fields: JsonFields) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.randomness import IdGenerator
@@ -23,13 +24,15 @@ from stratalog.remote.metadata.head.checkpoint import (
     TimePoint,
 )
 from stratalog.remote.metadata.head.checkpoint_page import (
+    COLUMNS_FORMAT,
+    ROWS_FORMAT,
     Page,
     PageRef,
     TableChange,
     digest_of,
-    format_page,
 )
 from stratalog.remote.metadata.head.document_ref import DocumentRef, TrackedFile
+from stratalog.remote.metadata.head.metadata_version import COLUMN_PAGES_VERSION, METADATA_VERSION
 from stratalog.remote.metadata.head.page_rewrite import PageRewrite, divided, merged, plan_rewrites
 from stratalog.remote.store_layout import format_checkpoint_name
 
@@ -45,6 +48,16 @@ class CheckpointChanges:
     """The state's fields of the root."""
     tables: Mapping[str, TableChange]
     """Changes since the base checkpoint, by kind; those of every kind that this version knows."""
+
+
+class PageWrite(NamedTuple):
+    """The pages of one kind that a fold writes."""
+
+    seq: int
+    """The commit of the checkpoint."""
+    kind: str
+    change: TableChange
+    page_format: int
 
 
 class CheckpointWriter:
@@ -63,10 +76,13 @@ class CheckpointWriter:
         base: CheckpointRoot | None,
         *,
         replaced: Sequence[TrackedFile] = (),
+        metadata_version: int = METADATA_VERSION,
     ) -> CheckpointRoot:
         """Store changed pages, then the root. `replaced`: files that its fold drops besides those of `base`.
-        Raises StoreError; files stored before are orphans then.
+        `metadata_version`: the finalized one, whose software must be able to read the pages. Raises
+        StoreError; files stored before are orphans then.
         """
+        page_format = COLUMNS_FORMAT if metadata_version >= COLUMN_PAGES_VERSION else ROWS_FORMAT
         base_pages = () if base is None else base.pages
         # Pages of a kind that this version does not know are taken over as they are.
         pages = [page for page in base_pages if page.kind not in changes.tables]
@@ -74,7 +90,7 @@ class CheckpointWriter:
             known = sorted(
                 (page for page in base_pages if page.kind == kind), key=lambda page: page.first_key
             )
-            pages += self._write_table(seq, kind, change, known)
+            pages += self._write_table(PageWrite(seq, kind, change, page_format), known)
         times = _with_time(base, TimePoint(changes.fields.integer("time_ms"), seq))
         replaced = (*replaced, *_replaced_files(base, {page.name for page in pages}))
         layout = self._folder.layout
@@ -102,15 +118,13 @@ class CheckpointWriter:
             replaced=replaced,
         )
 
-    def _write_table(
-        self, seq: int, kind: str, change: TableChange, known: Sequence[PageRef]
-    ) -> Iterator[PageRef]:
+    def _write_table(self, write: PageWrite, known: Sequence[PageRef]) -> Iterator[PageRef]:
         """The pages of a kind. Only those whose ranges hold a change are read and written again."""
-        rewrites = plan_rewrites(change, known, self._page_rows)
+        rewrites = plan_rewrites(write.change, known, self._page_rows)
         written: dict[int, Sequence[PageRef]] = {}
         for start in range(0, len(rewrites), _PAGES_AT_ONCE):
             part = rewrites[start : start + _PAGES_AT_ONCE]
-            works = [partial(self._rewrite, seq, kind, change, rewrite) for rewrite in part]
+            works = [partial(self._rewrite, write, rewrite) for rewrite in part]
             results = self._folder.loader.run_all(works)
             written.update((rewrite.first_page, pages) for rewrite, pages in zip(part, results, strict=True))
         if not known:
@@ -122,29 +136,29 @@ class CheckpointWriter:
                 yield page
             yield from written.get(number, ())
 
-    def _rewrite(self, seq: int, kind: str, change: TableChange, rewrite: PageRewrite) -> Sequence[PageRef]:
+    def _rewrite(self, write: PageWrite, rewrite: PageRewrite) -> Sequence[PageRef]:
         """Merge the rows of some pages with the changes in their range, and store what is new."""
         folder = self._folder
-        rows = merged(change, rewrite, [folder.read_page(page) for page in rewrite.pages])
+        rows = merged(write.change, rewrite, [folder.read_page(page) for page in rewrite.pages])
         pages: list[PageRef] = []
         for chunk in divided(rows, self._page_rows):
-            text = format_page(kind, rows.columns, chunk.lines)
+            text = chunk.text(write.kind, write.page_format, write.change.encodings)
             digest = digest_of(text)
             same = next((page for page in rewrite.pages if page.digest == digest), None)
-            pages.append(same or self._write_page(seq, kind, chunk, text, digest))
+            pages.append(same or self._write_page(write, chunk, text, digest))
         return pages
 
-    def _write_page(self, seq: int, kind: str, rows: Page, text: str, digest: str) -> PageRef:
+    def _write_page(self, write: PageWrite, rows: Page, text: str, digest: str) -> PageRef:
         data = encode_text(text)
-        name = format_checkpoint_name(seq, self._ids.uuid())
+        name = format_checkpoint_name(write.seq, self._ids.uuid())
         self._folder.store.put(self._folder.layout.page_key(name), data)
         ref = DocumentRef.of(name, data)
         return PageRef(
-            kind=kind,
+            kind=write.kind,
             name=name,
             first_key=rows.key(0),
             last_key=rows.key(-1),
-            row_count=len(rows.lines),
+            row_count=rows.row_count,
             size_bytes=ref.size_bytes,
             crc=ref.crc,
             digest=digest,

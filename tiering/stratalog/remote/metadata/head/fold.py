@@ -91,7 +91,12 @@ class Folder(Generic[S]):
         current = view.head.checkpoint
         base = None if current is None else log.checkpoints.root_to_replace(current)
         history = write_history(log.store, log.layout, log.ids, view.head, view.head.commits)
-        root = self._writer.write(view.state.seq, log.machine.to_checkpoint(view.state), base)
+        root = self._writer.write(
+            view.state.seq,
+            log.machine.to_checkpoint(view.state),
+            base,
+            metadata_version=view.head.write_version,
+        )
         return BuiltFold(root, base, history)
 
 

@@ -8,7 +8,9 @@ an operator finalizes the version of the newer one. There is no way back. A new 
 version. Kafka has the same rule and the same words: `metadata.version`, finalized, upgrade.
 
 Version 1 has all actions but these, which version 2 has added: `add_gap`, `raise_horizon`, `trim_history`,
-`pin`, `renew_pin`, `unpin`. `finalize` belongs to the version that it finalizes.
+`pin`, `renew_pin`, `unpin`. `finalize` belongs to the version that it finalizes. Version 3 has another format
+of checkpoint pages: a fold under an older version writes the older format, and later ones replace it page by
+page.
 
 A new field needs no version, because older software keeps the fields that it does not know.
 """
@@ -19,9 +21,11 @@ from collections.abc import Iterable, Mapping
 
 from stratalog.base.errors import StoreNotUsableError
 
-METADATA_VERSION = 2
+METADATA_VERSION = 3
 """The newest version, whose actions this software knows."""
 FIRST_VERSION = 1
+COLUMN_PAGES_VERSION = 3
+"""From this version on, folds write pages by columns, which older software cannot read."""
 
 ActionVersions = Mapping[type, int]
 """The versions that brought actions, by their types. An action that is not here is of the first version."""

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stratalog.remote.json_document import JsonObject
 from stratalog.remote.metadata.head.checkpoint_page import (
     KeyRange,
     Page,
@@ -21,8 +20,8 @@ from stratalog.remote.metadata.head.checkpoint_page import (
     Row,
     RowKey,
     TableChange,
-    format_row,
 )
+from stratalog.remote.metadata.head.page_columns import Column, joined, packed, taken
 
 
 class PageRewrite(NamedTuple):
@@ -84,28 +83,72 @@ def merged(change: TableChange, rewrite: PageRewrite, pages: Sequence[Page]) -> 
     names = {name for page in pages for name in page.columns}
     added = tuple(sorted(names.difference(change.columns)))
     columns = change.columns + added
-    stored = [page.with_columns(columns) for page in pages]
-    what = stored[0].what if stored else "checkpoint page"
-    base = Page(columns, [line for page in stored for line in page.lines], change.key_size, what)
-    lines: list[str] = []
+    base = _joined_pages(columns, change.key_size, pages)
+    rows = _MergedRows(base, len(added))
     at = fresh_at = 0
     for keys in rewrite.gone:
         start, stop = base.index_of(keys.first), base.index_behind(keys.last)
-        lines += base.lines[at:start]
-        extras = _extras(base, range(start, stop), change.columns) if added else {}
+        rows.keep(at, start)
+        extras = _extras(base, range(start, stop), len(change.columns)) if added else {}
         while fresh_at < len(rewrite.fresh) and rewrite.fresh[fresh_at][0] <= keys.last:
             key, row = rewrite.fresh[fresh_at]
-            lines.append(format_row(row, added, extras.get(key)))
+            rows.append(row, extras.get(key))
             fresh_at += 1
         at = stop
-    lines += base.lines[at:]
-    lines += [format_row(row, added, None) for _, row in rewrite.fresh[fresh_at:]]
-    return Page(columns, lines, change.key_size, what)
+    rows.keep(at, base.row_count)
+    for _, row in rewrite.fresh[fresh_at:]:
+        rows.append(row, None)
+    return Page(columns, rows.values(), rows.count, change.key_size, base.what)
+
+
+class _MergedRows:
+    """Collects the rows of a page, some of them from a page that it replaces. Not thread-safe: one call uses
+    it."""
+
+    def __init__(self, base: Page, added_count: int) -> None:
+        """`added_count`: how many of the last columns are unknown to this version."""
+        self._base = base
+        self._nothing = (None,) * added_count
+        self._fresh: list[Sequence[object]] = []
+        self._ranges: list[range] = []
+        """The rows by their numbers in the replaced page; those behind it are the fresh ones."""
+        self.count = 0
+
+    def keep(self, start: int, end: int) -> None:
+        """Take these rows of the replaced page."""
+        if start < end:
+            self._ranges.append(range(start, end))
+            self.count += end - start
+
+    def append(self, row: Row, extras: Sequence[object] | None) -> None:
+        """Take a fresh row, with these values of unknown columns."""
+        number = self._base.row_count + len(self._fresh)
+        self._ranges.append(range(number, number + 1))
+        self._fresh.append((*row, *(self._nothing if extras is None else extras)))
+        self.count += 1
+
+    def values(self) -> Sequence[Column]:
+        """The columns of all rows."""
+        columns = self._base.values
+        if self._fresh:
+            fresh = map(packed, zip(*self._fresh, strict=True))
+            columns = [joined(pair) for pair in zip(columns, fresh, strict=True)]
+        return [taken(column, self._ranges) for column in columns]
+
+
+def _joined_pages(columns: tuple[str, ...], key_size: int, pages: Sequence[Page]) -> Page:
+    """The rows of all pages, with these columns."""
+    stored = [page.with_columns(columns) for page in pages]
+    if len(stored) == 1:
+        return stored[0]
+    what = stored[0].what if stored else "checkpoint page"
+    values = [joined([page.values[number] for page in stored]) for number in range(len(columns))]
+    return Page(columns, values, sum(page.row_count for page in stored), key_size, what)
 
 
 def divided(page: Page, page_rows: int) -> Iterator[Page]:
     """The rows as pages of at most `page_rows`, the last one not much smaller than the others."""
-    count = len(page.lines)
+    count = page.row_count
     cuts = list(range(0, count, page_rows))
     if len(cuts) > 1 and count - cuts[-1] < page_rows // 4:
         cuts[-1] = (cuts[-2] + count + 1) // 2
@@ -118,5 +161,7 @@ def _joined(left: PageRewrite, right: PageRewrite) -> PageRewrite:
     return PageRewrite(left.first_page, left.pages + right.pages, gone, (*left.fresh, *right.fresh))
 
 
-def _extras(page: Page, indexes: range, known: Sequence[str]) -> dict[RowKey, JsonObject]:
-    return {page.key(index): page.row(index).unknown(known) for index in indexes}
+def _extras(page: Page, indexes: range, known_count: int) -> dict[RowKey, Sequence[object]]:
+    """The values of the columns behind the known ones, by key."""
+    unknown = page.values[known_count:]
+    return {page.key(index): [column[index] for column in unknown] for index in indexes}

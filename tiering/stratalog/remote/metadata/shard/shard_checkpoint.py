@@ -29,6 +29,7 @@ from stratalog.remote.metadata.shard.slice_pages import SlicePages
 from stratalog.remote.metadata.shard.slice_row import (
     NO_MINIMUM,
     SLICE_COLUMNS,
+    SLICE_ENCODINGS,
     SLICE_KEY_SIZE,
     SLICES,
     format_slice,
@@ -117,7 +118,7 @@ def _slice_change(changed: list[tuple[RowKey, PartitionRow]]) -> TableChange:
             else:
                 fresh.append(((*key, piece.base_offset), format_slice(piece)))
         gone.append(KeyRange((*key, next_offset), (*key, MAX_INTEGER)))
-    return TableChange(SLICE_COLUMNS, SLICE_KEY_SIZE, gone, fresh)
+    return TableChange(SLICE_COLUMNS, SLICE_KEY_SIZE, gone, fresh, SLICE_ENCODINGS)
 
 
 def shard_from_checkpoint(folder: CheckpointFolder, root: CheckpointRoot) -> ShardState:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, to_integer, to_items, to_row, to_text
+from stratalog.remote.metadata.head.page_columns import Encoding
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
 from stratalog.remote.objects.object_ref import birth_of
@@ -50,6 +51,40 @@ SLICE_COLUMNS = (
     "index",
     "gap",
 )
+SLICE_ENCODINGS = {
+    "topic_id": Encoding("choice"),
+    "partition": Encoding("steps"),
+    "base_offset": Encoding("steps"),
+    "end_offset": Encoding("until", ("base_offset",)),
+    "object": Encoding("choice"),
+    "topic": Encoding("choice"),
+    "entry_base_offset": Encoding("from", ("base_offset",)),
+    "data_position": Encoding("behind", ("object", "data_bytes")),
+    "record_count": Encoding("between", ("entry_base_offset", "end_offset")),
+    "min_timestamp": Encoding("steps"),
+    "max_timestamp": Encoding("until", ("min_timestamp",)),
+    "max_timestamp_offset": Encoding("from", ("end_offset",)),
+    "stable_end_offset": Encoding("from", ("end_offset",)),
+    "leader_epochs": Encoding("pair", ("leader_epochs.epoch", "leader_epochs.start_offset")),
+    "leader_epochs.start_offset": Encoding("from", ("entry_base_offset",)),
+    "last_batch": Encoding("parts", ("last_batch.base_offset", "last_batch.epoch", "last_batch.crc")),
+    "last_batch.base_offset": Encoding("from", ("end_offset",)),
+    "key_stream": Encoding(
+        "parts",
+        (
+            "key_stream.position",
+            "key_stream.size_bytes",
+            "key_stream.entry_count",
+            "key_stream.crc",
+            "key_stream.hash_key_id",
+        ),
+    ),
+    "key_stream.position": Encoding("behind", ("object", "key_stream.size_bytes")),
+    "key_stream.entry_count": Encoding("from", ("record_count",)),
+    "index": Encoding("parts", ("index.position", "index.size_bytes", "index.crc")),
+    "index.position": Encoding("behind", ("object", "index.size_bytes")),
+}
+"""How a page holds the columns: most numbers follow from those of a neighbour."""
 SLICE_KEY_SIZE = 3
 """The key is the partition and the base offset."""
 NO_MINIMUM = -(1 << 63)
