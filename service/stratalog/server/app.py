@@ -282,12 +282,13 @@ class Server:
         loop.call_soon_threadsafe(self._all_failed.set)
 
     def _tell_fenced(self) -> None:
-        """Tell load balancers, and wake readers so that they see the error."""
+        """Wake readers so that they see the error, and tell load balancers once no shard is left."""
         if self._engine is None:
             return
         for partition in self._engine.topics.registry.partitions():
             partition.signal.notify()
-        self._reporting = asyncio.ensure_future(self._report(is_serving=False))
+        if self._engine.tier.shards.is_replaced:
+            self._reporting = asyncio.ensure_future(self._report(is_serving=False))
 
     async def _report(self, *, is_serving: bool) -> None:
         response = health_pb2.HealthCheckResponse

@@ -77,6 +77,7 @@ from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.server.background.shard_rounds import ShardRounds
 from stratalog.server.background.shard_tier import ShardTier, ShardUploads
 from stratalog.server.background.tail_commits import (
     PASS_NAME,
@@ -223,6 +224,7 @@ class StorageEngineBuilder:
             self._store, self._clock, threads, _reader_settings(config), self._disk_cache
         )
         self._passes = PassRegistry(self._clock)
+        self._rounds = ShardRounds(self._clock, partial(seams.long_scheduler.once, "work on a shard"))
 
     def open(
         self,
@@ -439,7 +441,7 @@ class StorageEngineBuilder:
         for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
-        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, foreign)
+        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, self._rounds, foreign)
         self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
             local=LocalLogs(
@@ -469,7 +471,7 @@ class StorageEngineBuilder:
             identity=identity,
             shards=shards,
             manager=manager,
-            compaction=TierCompaction(tiers, self._registry),
+            compaction=TierCompaction(tiers, self._registry, self._rounds),
             retention=TierRetention(self._registry, manager, local_retention),
             upkeep=TierUpkeep(
                 tiers=tuple(tiers),

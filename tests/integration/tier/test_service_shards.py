@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import InvalidConfigError, NotOwnerError, StoreNotUsableError
+from stratalog.base.errors import (
+    InvalidConfigError,
+    NotOwnerError,
+    StoreNotUsableError,
+    StoreUnavailableError,
+)
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.client import Client
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -21,10 +29,14 @@ from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.store_faults import Fault
 from stratalog.v1 import log_pb2
 from tests.support.service.service_bench import ServiceBench, service_bench
 
 PARTITION_COUNT = 4
+AT_ONCE = {"remote.copy.max.age.ms": "1"}
+"""The configuration of a topic whose uploads do not wait for others."""
 
 
 class TwoServers(NamedTuple):
@@ -129,6 +141,83 @@ async def test_each_server_uploads_its_shard_and_restores_it(tmp_path: Path) -> 
             assert await bench.topic_names() == []
             [shard] = bench.server.engine.tier.shards
             assert not shard.metadata.refresh().partitions
+
+
+async def test_a_server_that_loses_one_shard_serves_and_uploads_the_other(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path / "both", store=store, shard_count=2) as bench:
+        topic_id = UUID((await bench.client.admin.create_topic("t", PARTITION_COUNT, AT_ONCE)).topic_id)
+        shard_of_number = {
+            number: shard_of(TopicIdPartition(topic_id, number), 2) for number in range(PARTITION_COUNT)
+        }
+        lost = [number for number, shard in shard_of_number.items() if shard == 1]
+        kept = [number for number, shard in shard_of_number.items() if shard == 0]
+        for number in range(PARTITION_COUNT):
+            await bench.append("t", [b"%d" % number], partition=number)
+        async with service_bench(tmp_path / "one", store=store, own_shards=(1,)) as successor:
+            await bench.refresh()
+            for number in lost:
+                with pytest.raises(NotOwnerError) as caught:
+                    await bench.append("t", [b"late"], partition=number)
+                assert caught.value.fields["endpoint"] == address(successor)
+            for number in kept:
+                assert await bench.append("t", [b"more"], partition=number) == 1
+            health: Any = health_pb2_grpc.HealthStub(bench.client.channel.current)
+            answer = await health.Check(health_pb2.HealthCheckRequest())
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            # All passes go on for the shard that is left, and leave the other one alone.
+            manager = bench.server.engine.tier.manager
+            for number in kept:
+                bench.partition("t", number).log.roll()
+            outcome = manager.upload_pass()
+            assert (outcome.done["slices"], outcome.failures, outcome.failed_shards) == (len(kept), (), {})
+            assert (await bench.client.admin.upload()).slice_count == 0
+            for work in (manager.remote_retention_pass, manager.collect_pass, manager.fold_pass):
+                outcome = work()
+                assert (outcome.failures, outcome.failed_shards) == ((), {})
+            assert bench.server.engine.tier.compaction.compact_pass().failed_shards == {}
+            assert bench.server.engine.local.retention.run().failures == ()
+            with pytest.raises(NotOwnerError):
+                await bench.client.admin.upload(["t"])
+            # The server follows the catalog: topics come, and the lost partitions are its successor's.
+            await successor.client.admin.create_topic("u", PARTITION_COUNT)
+            await bench.refresh()
+            assert sorted(await bench.topic_names()) == ["t", "u"]
+            await bench.client.admin.create_topic("v", PARTITION_COUNT)
+            await successor.refresh()
+            async with Client(address(bench)) as client:
+                for number in range(PARTITION_COUNT):
+                    await client.append("v", number, [Record(0, 1000, b"k", b"v")])
+            status = await bench.client.admin.tier_status()
+            assert [one.takeover is not None for one in status.shards] == [False, True]
+            async with service_bench(tmp_path / "other", store=store, own_shards=(0,)):
+                await bench.refresh()
+                assert bench.server.engine.tier.shards.is_replaced
+                with pytest.raises(NotOwnerError):
+                    await bench.client.admin.list_topics()
+
+
+async def test_a_pass_goes_on_for_a_shard_beside_one_whose_store_fails(tmp_path: Path) -> None:
+    broken: list[str] = []
+    store = FaultyObjectStore(
+        MemoryObjectStore(SystemClock()),
+        Random(0),
+        lambda call: Fault.FAILS if call.key.startswith(tuple(broken)) else Fault.NONE,
+    )
+    async with service_bench(tmp_path, store=store, shard_count=2) as bench:
+        await bench.client.admin.create_topic("t", PARTITION_COUNT, AT_ONCE)
+        for number in range(PARTITION_COUNT):
+            await bench.append("t", [b"v"], partition=number)
+            bench.partition("t", number).log.roll()
+        manager = bench.server.engine.tier.manager
+        broken.append("shards/0000/")
+        outcome = await asyncio.to_thread(manager.upload_pass)
+        assert outcome.done["slices"] == PARTITION_COUNT // 2
+        assert isinstance(outcome.failed_shards[0], StoreUnavailableError)
+        assert set((await asyncio.to_thread(manager.refresh_pass)).failed_shards) == {0}
+        broken.clear()
+        outcome = await asyncio.to_thread(manager.upload_pass)
+        assert (outcome.done["slices"], outcome.failed_shards) == (PARTITION_COUNT // 2, {})
 
 
 async def test_the_catalog_is_finalized_after_all_shards(tmp_path: Path) -> None:

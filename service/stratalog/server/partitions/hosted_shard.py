@@ -93,8 +93,10 @@ class HostedShard:
             takeover = self.takeover
             assert takeover is not None, "the flag is set"
             logger.error(
-                "another server, %s at `%s`, has owned the store since epoch %d: refusing everything,"
+                "shard %d: another server, %s at `%s`, has owned it since epoch %d: refusing everything of"
+                " the shard; its local logs stay as they are, and a restart of this server takes it back,"
                 " epoch=`%d`",
+                self.metadata.shard,
                 takeover.owner,
                 takeover.endpoint,
                 takeover.epoch,
