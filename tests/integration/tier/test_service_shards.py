@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -21,8 +21,9 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
-from stratalog.base.types import TopicIdPartition
+from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.json_document import encode_document
@@ -32,7 +33,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault
 from stratalog.v1 import log_pb2
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 PARTITION_COUNT = 4
 AT_ONCE = {"remote.copy.max.age.ms": "1"}
@@ -97,6 +98,91 @@ async def test_each_partition_is_served_by_the_owner_of_its_shard(tmp_path: Path
             with pytest.raises(NotOwnerError) as caught:
                 await other.client.append("t", number, [Record(0, 1000, b"k", b"v")])
             assert caught.value.fields["endpoint"] == address(owner)
+
+
+async def test_a_consumer_reads_the_partitions_of_both_owners(tmp_path: Path) -> None:
+    async with two_servers(tmp_path) as both:
+        await both.create_topic()
+        for bench in both.servers:
+            async with Client(address(bench)) as client:
+                for number in range(PARTITION_COUNT):
+                    await client.append("t", number, [Record(0, 1000, b"k%d" % number, b"a")])
+        for bench in both.servers:
+            async with Client(address(bench)) as client:
+                found = [record async for record in client.consume("t", until="latest")]
+                assert sorted((one.partition, one.offset) for one in found) == [
+                    (number, offset) for number in range(PARTITION_COUNT) for offset in range(2)
+                ]
+                assert await client.latest("t") == {
+                    TopicPartition("t", number): 2 for number in range(PARTITION_COUNT)
+                }
+                places = {TopicPartition("t", number): 1 for number in range(PARTITION_COUNT)}
+                fetched = await client.fetch(places)
+                assert [(one.partition, one.error) for one in fetched] == [
+                    (number, None) for number in range(PARTITION_COUNT)
+                ]
+                async with client.table("t", decode="utf-8") as table:
+                    assert {key: table[key] for key in table} == {
+                        f"k{number}": "a" for number in range(PARTITION_COUNT)
+                    }
+
+
+async def test_a_consumer_goes_on_while_an_owner_is_away_and_behind_its_successor(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path / "0", store=store, shard_count=2, own_shards=(0,)) as first:
+        topic_id = UUID((await first.client.admin.create_topic("t", PARTITION_COUNT)).topic_id)
+        of_second = [
+            number
+            for number in range(PARTITION_COUNT)
+            if shard_of(TopicIdPartition(topic_id, number), 2) == 1
+        ]
+        of_first = [number for number in range(PARTITION_COUNT) if number not in of_second]
+        async with Client(address(first), retry=RetryPolicy(deadline_s=60)) as client:
+            consumer = client.consume("t")
+            records = aiter(consumer)
+            seen: list[tuple[int, bytes | str | None]] = []
+
+            async def read_until(count: int) -> None:
+                while len(seen) < count:
+                    record = await anext(records)
+                    seen.append((record.partition, record.value))
+
+            async def write(word: bytes, numbers: Sequence[int]) -> None:
+                for number in numbers:
+                    await client.append("t", number, [Record(0, 1000, b"k", word)])
+
+            async with service_bench(tmp_path / "1", store=store, own_shards=(1,)) as second:
+                await first.refresh()
+                await write(b"before", range(PARTITION_COUNT))
+                await asyncio.wait_for(read_until(PARTITION_COUNT), PATIENCE_S)
+                await second.client.admin.upload()
+            # Nobody serves the second shard; the reader of the other one does not wait for it.
+            await write(b"meanwhile", of_first)
+            await asyncio.wait_for(read_until(PARTITION_COUNT + len(of_first)), PATIENCE_S)
+            async with service_bench(tmp_path / "2", store=store, own_shards=(1,)):
+                await first.refresh()
+                await write(b"after", range(PARTITION_COUNT))
+                await asyncio.wait_for(
+                    read_until(PARTITION_COUNT + len(of_first) + PARTITION_COUNT), PATIENCE_S
+                )
+            await consumer.aclose()
+        for number in range(PARTITION_COUNT):
+            words = [value for partition, value in seen if partition == number]
+            expected = [b"before", b"meanwhile", b"after"] if number in of_first else [b"before", b"after"]
+            assert words == expected
+
+
+async def test_a_producer_writes_to_the_partitions_of_both_owners(tmp_path: Path) -> None:
+    async with two_servers(tmp_path) as both:
+        await both.create_topic()
+        async with Client(address(both.servers[0])) as client:
+            async with client.producer() as producer:
+                for turn in range(50):
+                    for number in range(PARTITION_COUNT):
+                        producer.send("t", value=b"%d" % turn, partition=number)
+                    await producer.flush()
+            for number in range(PARTITION_COUNT):
+                assert await read(client, number, 50) == [b"%d" % turn for turn in range(50)]
 
 
 async def test_metadata_and_status_show_all_shards_with_their_owners(tmp_path: Path) -> None:
