@@ -156,7 +156,7 @@ async def test_a_consumer_goes_on_while_an_owner_is_away_and_behind_its_successo
                 await write(b"before", range(PARTITION_COUNT))
                 await asyncio.wait_for(read_until(PARTITION_COUNT), PATIENCE_S)
                 await second.client.admin.upload()
-            # Nobody serves the second shard; the reader of the other one does not wait for it.
+            # No server has the second shard; the reader of the other one does not wait for it.
             await write(b"meanwhile", of_first)
             await asyncio.wait_for(read_until(PARTITION_COUNT + len(of_first)), PATIENCE_S)
             async with service_bench(tmp_path / "2", store=store, own_shards=(1,)):
