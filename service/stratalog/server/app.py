@@ -53,7 +53,7 @@ from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.server.rpc.read_only_gate import ReadOnlyGate
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
-from stratalog.server.worker_pools import WorkerPools, closing_threads
+from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
 logger = logging.getLogger(__name__)
@@ -166,6 +166,7 @@ class Server:
             long_scheduler=self._long_scheduler,
             ids=self._ids,
             stop=self._closing.stop,
+            run_request=run_request,
         )
         endpoint = self.settings.endpoint(self.port)
         builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)

@@ -38,7 +38,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import open_file_limit
 from stratalog.base.randomness import IdGenerator, system_random
-from stratalog.base.scheduler import Scheduler
+from stratalog.base.scheduler import RunBeside, Scheduler, run_here
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
@@ -51,6 +51,7 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
+from stratalog.objectstore.timed import TimedObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
@@ -125,6 +126,8 @@ class EngineSeams:
     ids: IdGenerator
     stop: StopSignal
     """Ends long work that a later pass repeats: uploads, compactions, the collector."""
+    run_request: RunBeside = run_here
+    """Runs a request for metadata, which may hang for ever; here it would have no deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,8 +378,9 @@ class StorageEngineBuilder:
         DataDirectoryError, StoreError, and InvalidConfigError if a shard to own is not there."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
+        deadline_s = self._settings.metadata_request_ms / 1000
         actor = StoreActor(
-            store=self._store,
+            store=TimedObjectStore(self._store, self._clock, self._seams.run_request, deadline_s),
             clock=self._clock,
             random_source=self._random,
             ids=self._ids,

@@ -29,13 +29,16 @@ from stratalog.record.record import Record
 from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import shard_of
+from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Fault
+from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import log_pb2
+from tests.support.gate import Gate
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
 PARTITION_COUNT = 4
+PASS_COUNT = 20
 AT_ONCE = {"remote.copy.max.age.ms": "1"}
 """The configuration of a topic whose uploads do not wait for others."""
 
@@ -304,6 +307,42 @@ async def test_a_pass_goes_on_for_a_shard_beside_one_whose_store_fails(tmp_path:
         broken.clear()
         outcome = await asyncio.to_thread(manager.upload_pass)
         assert (outcome.done["slices"], outcome.failed_shards) == (PARTITION_COUNT // 2, {})
+
+
+async def test_a_commit_that_hangs_ends_by_its_deadline_and_the_next_pass_settles_it(tmp_path: Path) -> None:
+    gate = Gate()
+
+    def hold(operation: Operation) -> None:
+        if (operation.verb, operation.key) == ("PUT", "shards/0000/head"):
+            gate.pass_through()
+
+    store = FaultyObjectStore(MemoryObjectStore(SystemClock()), Random(0), before=hold)
+    async with service_bench(tmp_path, store=store, shard_count=2, metadata_request_ms=200) as bench:
+        await bench.client.admin.create_topic("t", PARTITION_COUNT, AT_ONCE)
+        for number in range(PARTITION_COUNT):
+            await bench.append("t", [b"v"], partition=number)
+            bench.partition("t", number).log.roll()
+        gate.close()
+        outcomes: list[PassOutcome] = []
+        while not any(one.failed_shards for one in outcomes):
+            assert len(outcomes) < PASS_COUNT
+            await bench.run_task("upload")
+            outcomes.append(bench.server.engine.passes.status("upload").last_outcome or PassOutcome())
+        # The other shard was uploaded meanwhile, and the status names the one that hangs.
+        assert sum(one.done["slices"] for one in outcomes) == PARTITION_COUNT // 2
+        shown = (await bench.command("tier", "status")).stdout
+        assert "shard 0: " in shown
+        assert not bench.server.engine.tier.shards.is_replaced
+        gate.open()
+        partitions = [bench.partition("t", number) for number in range(PARTITION_COUNT)]
+        for _ in range(PASS_COUNT):
+            await bench.run_task("upload")
+        assert all(one.tiered_end_offset == 1 for one in partitions)
+        # A late put and the next pass have not stored anything twice.
+        for partition in partitions:
+            state = partition.tier_state()
+            assert state is not None
+            assert [(one.base_offset, one.end_offset) for one in state.slices] == [(0, 1)]
 
 
 async def test_the_catalog_is_finalized_after_all_shards(tmp_path: Path) -> None:
