@@ -31,7 +31,9 @@ from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.testing.faulty_object_store import FaultyObjectStore
+from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault, Operation
 from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
@@ -279,9 +281,15 @@ async def test_a_server_that_loses_one_shard_serves_and_uploads_the_other(tmp_pa
                     await client.append("v", number, [Record(0, 1000, b"k", b"v")])
             status = await bench.client.admin.tier_status()
             assert [one.takeover is not None for one in status.shards] == [False, True]
+            shown = (await bench.command("tier", "status")).stdout.splitlines()
+            [line] = [line for line in shown if "has owned" in line]
+            assert f"at {address(successor)}, has owned shard 1 since epoch 2" in line
             async with service_bench(tmp_path / "other", store=store, own_shards=(0,)):
                 await bench.refresh()
                 assert bench.server.engine.tier.shards.is_replaced
+                # One more line, because the other shard has another owner.
+                now_shown = (await bench.command("tier", "status")).stdout
+                assert now_shown.count("has owned") == 2
                 with pytest.raises(NotOwnerError):
                     await bench.client.admin.list_topics()
 
@@ -361,6 +369,41 @@ async def test_the_catalog_is_finalized_after_all_shards(tmp_path: Path) -> None
         heads = (await second.client.admin.finalize_metadata()).heads
         assert [one.new_metadata_version for one in heads] == [METADATA_VERSION] * 3
         assert not any(one.reason for one in heads)
+
+
+async def test_the_status_has_one_line_for_a_fault_of_several_shards(tmp_path: Path) -> None:
+    clock = ManualClock()
+    is_away = False
+    store = FaultyObjectStore(
+        MemoryObjectStore(clock), Random(0), lambda _: Fault.FAILS if is_away else Fault.NONE
+    )
+    async with service_bench(
+        tmp_path,
+        store=store,
+        clock=clock,
+        shard_count=4,
+        own_shards=(0, 1, 2),
+        head_refresh_ms=1_000,
+        max_silence_ms=10_000,
+    ) as bench:
+        await bench.client.admin.create_topic("paused", 1, {"remote.copy.pause": "true"})
+        topic = bench.server.engine.topics.registry.topic("paused")
+        while isinstance(topic.all_partitions[0], OfflinePartition):
+            await bench.client.admin.delete_topic("paused")
+            await bench.client.admin.create_topic("paused", 1, {"remote.copy.pause": "true"})
+            topic = bench.server.engine.topics.registry.topic("paused")
+        await bench.append("paused", [b"a", b"b"])
+        is_away = True
+        clock.advance(60_000)
+        await bench.run_task("head-refresh")
+        lines = (await bench.command("tier", "status")).stdout.splitlines()
+        heads = lines[: lines.index(next(one for one in lines if "WHAT" in one))]
+        assert heads[0] == "shard 3: no server owns it; start one with --own-shards 3"
+        assert heads[1].startswith("shards 0, 1, 2: the store has not answered for 1.0min, so appends at")
+        assert heads[2].startswith("head-refresh has failed 1 time in a row, it has not succeeded")
+        assert heads[3].startswith("uploads of paused are paused, with 2 records on the local disk")
+        assert len(heads) == 4
+        is_away = False
 
 
 async def test_the_number_of_shards_is_fixed(tmp_path: Path) -> None:
