@@ -104,6 +104,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.partitions.store_contact import ContactFaults
 from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
@@ -542,6 +543,7 @@ class StorageEngineBuilder:
             return [self._tier(logs, shard, identity, catalog, runtime) for shard in followed]
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
+        faults = ContactFaults.none()
         for metadata in shards:
             number = metadata.shard
             claimed = claim_shard(
@@ -554,7 +556,8 @@ class StorageEngineBuilder:
                 at_least=local_epochs.get(number, -1) + 1,
                 endpoint=self._endpoint,
             )
-            shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
+            silence_ms = self._settings.max_silence_ms
+            shard = HostedShard(self._clock, metadata, claimed, on_fenced, silence_ms, faults)
             tiers.append(self._tier(logs, shard, identity, catalog, runtime))
         return tiers
 

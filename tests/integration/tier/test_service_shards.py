@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -371,7 +372,9 @@ async def test_the_catalog_is_finalized_after_all_shards(tmp_path: Path) -> None
         assert not any(one.reason for one in heads)
 
 
-async def test_the_status_has_one_line_for_a_fault_of_several_shards(tmp_path: Path) -> None:
+async def test_status_and_log_have_one_line_for_a_fault_of_several_shards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clock = ManualClock()
     is_away = False
     store = FaultyObjectStore(
@@ -395,6 +398,7 @@ async def test_the_status_has_one_line_for_a_fault_of_several_shards(tmp_path: P
         await bench.append("paused", [b"a", b"b"])
         is_away = True
         clock.advance(60_000)
+        caplog.set_level(logging.DEBUG)
         await bench.run_task("head-refresh")
         lines = (await bench.command("tier", "status")).stdout.splitlines()
         heads = lines[: lines.index(next(one for one in lines if "WHAT" in one))]
@@ -404,6 +408,10 @@ async def test_the_status_has_one_line_for_a_fault_of_several_shards(tmp_path: P
         assert heads[3].startswith("uploads of paused are paused, with 2 records on the local disk")
         assert len(heads) == 4
         is_away = False
+        await bench.run_task("head-refresh")
+        told = [record for record in caplog.records if record.levelno >= logging.INFO]
+        for text in ("the store has not answered", "the store answers again"):
+            assert len([record for record in told if text in record.message]) == 1
 
 
 async def test_the_number_of_shards_is_fixed(tmp_path: Path) -> None:

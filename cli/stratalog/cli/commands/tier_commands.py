@@ -119,8 +119,8 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
         skew_ms = max((shard.clock_skew_ms for shard in skewed), key=abs)
         direction = "ahead of" if skew_ms > 0 else "behind"
         yield (
-            f"{_shards(skewed)}: the server's clock is {_age(abs(skew_ms))} {direction} the store's, so nothing"
-            " is deleted and nothing expires by time; correct the clock that is wrong"
+            f"{_shards(skewed)}: the server's clock is {_age(abs(skew_ms))} {direction} the store's, so"
+            " nothing is deleted and nothing expires by time; correct the clock that is wrong"
         )
     for one in answer.passes:
         if one.consecutive_failure_count:
