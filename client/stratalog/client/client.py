@@ -40,6 +40,7 @@ from stratalog.client.messages import (
     wire_isolation,
 )
 from stratalog.client.operations import Operations
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.pages import pages
 from stratalog.client.position import Place, Places, Position, position_of, wire_position
 from stratalog.client.retry import LONG_WORK, RetryPolicy
@@ -88,6 +89,8 @@ class Client:
         """The policy of producers and consumers."""
         self.channel = ServerChannel(address, retry)
         """The connection."""
+        self.owners = OwnerChannels(self.channel)
+        """The connections to single owners, where a store has several."""
         self.log = log_pb2_grpc.LogServiceStub(self.channel.grpc)
         """The stub, for sessions that this class does not offer. A call goes to the server that is current
         when it begins, and does not move on with the owner."""
@@ -205,15 +208,16 @@ class Client:
         Batches may contain records that must not be read; `fetched_parts` leaves them out.
         """
         starts = {one: wire_position(position_of(place)) for one, place in positions.items()}
-        request = fetch_request(starts, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
-        timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
-        response = await self.channel.call(
-            self.log.Fetch(request, timeout=timeout_s),
-            is_repeatable=True,
-            parts=lambda answer: answer.partitions,
-            wait_s=max_wait_ms / 1000,
-        )
-        return values_of(FetchedPartition, response.partitions)
+        places = list(starts)
+
+        async def ask(channel: ServerChannel, indexes: Sequence[int]) -> Sequence[log_pb2.FetchedPartition]:
+            some = {places[index]: starts[places[index]] for index in indexes}
+            request = fetch_request(some, max_wait_ms, min_bytes, max_bytes, partition_max_bytes, isolation)
+            timeout_s = CALL_TIMEOUT_S + max_wait_ms / 1000
+            call = log_pb2_grpc.LogServiceStub(channel.grpc).Fetch(request, timeout=timeout_s)
+            return (await channel.call(call, is_repeatable=True, wait_s=max_wait_ms / 1000)).partitions
+
+        return values_of(FetchedPartition, await self.owners.answers(places, ask))
 
     async def list_offsets(
         self,
@@ -247,17 +251,19 @@ class Client:
     async def _offset_answers(
         self, queries: Sequence[OffsetQuery], isolation: log_pb2.IsolationLevel.ValueType
     ) -> Sequence[OffsetAnswer]:
-        request = log_pb2.ListOffsetsRequest(isolation=isolation)
-        for (topic, partition), place in queries:
-            at = wire_position(position_of(place))
-            with refusing_misfits():
-                request.queries.add(topic=topic, partition=partition, at=at)
-        response = await self.channel.call(
-            self.log.ListOffsets(request, timeout=CALL_TIMEOUT_S),
-            is_repeatable=True,
-            parts=lambda answer: answer.answers,
-        )
-        return values_of(OffsetAnswer, response.answers)
+        places = [wire_position(position_of(place)) for _, place in queries]
+
+        async def ask(channel: ServerChannel, indexes: Sequence[int]) -> Sequence[log_pb2.OffsetAnswer]:
+            request = log_pb2.ListOffsetsRequest(isolation=isolation)
+            for index in indexes:
+                topic, partition = queries[index][0]
+                with refusing_misfits():
+                    request.queries.add(topic=topic, partition=partition, at=places[index])
+            call = log_pb2_grpc.LogServiceStub(channel.grpc).ListOffsets(request, timeout=CALL_TIMEOUT_S)
+            return (await channel.call(call, is_repeatable=True)).answers
+
+        answers = await self.owners.answers([partition for partition, _ in queries], ask)
+        return values_of(OffsetAnswer, answers)
 
     async def metadata(self, topics: Sequence[str] = ()) -> StoreMetadata:
         """The named topics, or all, with their limits, and for each partition the server that owns it. The
@@ -430,6 +436,7 @@ class Client:
                 producer.end()
         finally:
             await self.channel.close()
+            await self.owners.close()
         # Not before: readers that wait get ClientClosedError, because the channel is closed.
         for follower in list(self._followers):
             await follower.close()

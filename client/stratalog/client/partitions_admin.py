@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
+from stratalog.base.errors import InvalidRequestError
 from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
 from stratalog.client.channel import CALL_TIMEOUT_S
@@ -76,6 +78,12 @@ class PartitionsAdmin(AdminCalls):
         request with one is sent again only if it was refused: after ServerUnavailableError look at the log
         starts before you repeat it.
         """
+        if not isinstance(cast(object, before), Mapping):
+            raise InvalidRequestError(
+                "name the partitions: a mapping of partitions to places, such as {0: 'latest'}",
+                topic=topic,
+                before=before,
+            )
         positions = {partition: position_of(place) for partition, place in before.items()}
         with refusing_misfits():
             request = partition_pb2.DeleteRecordsRequest(

@@ -55,7 +55,7 @@ from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.server.rpc.read_only_gate import ReadOnlyGate
 from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
-from stratalog.server.worker_pools import WorkerPools, closing_threads
+from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
 logger = logging.getLogger(__name__)
@@ -170,6 +170,7 @@ class Server:
             long_scheduler=self._long_scheduler,
             ids=self._ids,
             stop=self._closing.stop,
+            run_request=run_request,
         )
         endpoint = self.settings.endpoint(self.port)
         builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)
@@ -286,12 +287,13 @@ class Server:
         loop.call_soon_threadsafe(self._all_failed.set)
 
     def _tell_fenced(self) -> None:
-        """Tell load balancers, and wake readers so that they see the error."""
+        """Wake readers so that they see the error, and tell load balancers once no shard is left."""
         if self._engine is None:
             return
         for partition in self._engine.topics.registry.partitions():
             partition.signal.notify()
-        self._reporting = asyncio.ensure_future(self._report(is_serving=False))
+        if self._engine.tier.shards.is_replaced:
+            self._reporting = asyncio.ensure_future(self._report(is_serving=False))
 
     async def _report(self, *, is_serving: bool) -> None:
         response = health_pb2.HealthCheckResponse

@@ -68,7 +68,7 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
         _Task("fold", tiers.fold_pass, settings.fold_ms),
     ]
     if settings.compaction_ms:
-        tasks.append(_Task("compaction", engine.tier.compaction.compact, settings.compaction_ms))
+        tasks.append(_Task("compaction", engine.tier.compaction.compact_pass, settings.compaction_ms))
     return tasks
 
 
@@ -91,7 +91,7 @@ def _schedule(scheduler: Scheduler, engine: StorageEngine, task: _Task, delay_ms
     run = engine.passes.task(task.name, _unless_fenced(engine, task.work), task.measure)
 
     def run_unless_fenced() -> None:
-        if not engine.tier.shards.is_fenced:
+        if not engine.tier.shards.is_replaced:
             run()
 
     scheduler.every(task.name, run_unless_fenced, task.period_ms, delay_ms=delay_ms)
@@ -102,14 +102,14 @@ def _drop_deleted_topics(engine: StorageEngine) -> PassOutcome:
 
 
 def _unless_fenced(engine: StorageEngine, work: Work) -> Work:
-    """Wrap `work`: if another server takes over while it runs, that is no failure of it, and is logged once
+    """Wrap `work`: if other servers take over while it runs, that is no failure of it, and is logged once
     where it is noticed."""
 
     def run() -> PassOutcome | None:
         try:
             return work()
         except NotOwnerError:
-            if not engine.tier.shards.is_fenced:
+            if not engine.tier.shards.is_replaced:
                 raise
             return None
 

@@ -38,7 +38,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import open_file_limit
 from stratalog.base.randomness import IdGenerator, seeded_random
-from stratalog.base.scheduler import Scheduler
+from stratalog.base.scheduler import RunBeside, Scheduler, run_here
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
@@ -51,6 +51,7 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
+from stratalog.objectstore.timed import TimedObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
@@ -77,6 +78,7 @@ from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.server.background.shard_rounds import ShardRounds
 from stratalog.server.background.shard_tier import ShardTier, ShardUploads
 from stratalog.server.background.tail_commits import (
     PASS_NAME,
@@ -102,6 +104,7 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_opener import Host, PartitionHost, PartitionOpener
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.partitions.store_contact import ContactFaults
 from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
@@ -124,6 +127,8 @@ class EngineSeams:
     ids: IdGenerator
     stop: StopSignal
     """Ends long work that a later pass repeats: uploads, compactions, the collector."""
+    run_request: RunBeside = run_here
+    """Runs a request for metadata, which may hang for ever; here it would have no deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +228,7 @@ class StorageEngineBuilder:
             self._store, self._clock, threads, _reader_settings(config), self._disk_cache
         )
         self._passes = PassRegistry(self._clock)
+        self._rounds = ShardRounds(self._clock, partial(seams.long_scheduler.once, "work on a shard"))
 
     def open(
         self,
@@ -374,8 +380,9 @@ class StorageEngineBuilder:
         DataDirectoryError, StoreError, and InvalidConfigError if a shard to own is not there."""
         witness = HeadWitness(logs.filesystem, logs.data_dirs)
         writer = Writer("owner", self._owner)
+        deadline_s = self._settings.metadata_request_ms / 1000
         actor = StoreActor(
-            store=self._store,
+            store=TimedObjectStore(self._store, self._clock, self._seams.run_request, deadline_s),
             clock=self._clock,
             random_source=self._random,
             ids=self._ids,
@@ -440,7 +447,7 @@ class StorageEngineBuilder:
         for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
         local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
-        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, foreign)
+        manager = TierManager(self._clock, catalog, tiers, self._registry, topics, self._rounds, foreign)
         self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
             local=LocalLogs(
@@ -470,7 +477,7 @@ class StorageEngineBuilder:
             identity=identity,
             shards=shards,
             manager=manager,
-            compaction=TierCompaction(tiers, self._registry),
+            compaction=TierCompaction(tiers, self._registry, self._rounds),
             retention=TierRetention(self._registry, manager, local_retention),
             upkeep=TierUpkeep(
                 tiers=tuple(tiers),
@@ -538,6 +545,7 @@ class StorageEngineBuilder:
             return [self._tier(logs, shard, identity, catalog, runtime, verifying) for shard in followed]
         local_epochs = _highest_epochs(logs, identity.shard_count)
         tiers: list[ShardTier] = []
+        faults = ContactFaults.none()
         for metadata in shards:
             number = metadata.shard
             claimed = claim_shard(
@@ -550,7 +558,8 @@ class StorageEngineBuilder:
                 at_least=local_epochs.get(number, -1) + 1,
                 endpoint=self._endpoint,
             )
-            shard = HostedShard(self._clock, metadata, claimed, on_fenced, self._settings.max_silence_ms)
+            silence_ms = self._settings.max_silence_ms
+            shard = HostedShard(self._clock, metadata, claimed, on_fenced, silence_ms, faults)
             tiers.append(self._tier(logs, shard, identity, catalog, runtime, verifying))
         return tiers
 

@@ -103,6 +103,12 @@ class WorkerPools:
             future.exception()
 
 
+def run_request(request: Callable[[], None]) -> None:
+    """Run a request that may hang for ever on a thread of its own, which the end of the process does not wait
+    for."""
+    threading.Thread(target=request, name="stratalog-request", daemon=True).start()
+
+
 def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
     """Run functions on threads, and wait for all of them; their results in order. Raises the first error;
     StoppingError if the threads are closed, as they are while long work still ends.

@@ -9,6 +9,11 @@ RunBeside = Callable[[Callable[[], None]], object]
 """Runs a task on another thread, without waiting for it, or at once."""
 
 
+def run_here(task: Callable[[], None]) -> None:
+    """Run the task at once: a `RunBeside` without another thread."""
+    task()
+
+
 class ScheduledTask(Protocol):
     """A scheduled task. Thread-safe."""
 

@@ -150,7 +150,7 @@ async def test_a_server_that_was_replaced_cleans_nothing(tmp_path: Path) -> None
         async with service_bench(tmp_path / "second", store=store):
             engine = bench.server.engine
             await bench.refresh()
-            assert engine.tier.shards.is_fenced
+            assert engine.tier.shards.is_replaced
             assert not await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
             assert engine.local.cleaning.workers.stats().clean_count == 0
 

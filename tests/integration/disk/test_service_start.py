@@ -46,7 +46,7 @@ async def test_a_data_directory_has_one_server(tmp_path: Path) -> None:
         assert "another process has" in only_error(
             run_server("--data-dir", f"{tmp_path}/data", "--listen", "127.0.0.1:0")
         )
-        assert bench.server.engine.tier.shards.is_fenced is False
+        assert bench.server.engine.tier.shards.is_replaced is False
         await bench.client.admin.create_topic("still-here")
 
 

@@ -124,7 +124,7 @@ async def test_a_server_that_was_replaced_changes_no_topics(tmp_path: Path) -> N
         await former.client.admin.create_topic("t", config=DISK)
         async with service_bench(tmp_path / "b", store=store) as owner:
             catalog_seq = catalog_elsewhere(store).seq
-            assert not former.server.engine.tier.shards.is_fenced, "it has not looked yet"
+            assert not former.server.engine.tier.shards.is_replaced, "it has not looked yet"
             with pytest.raises(NotOwnerError):
                 await former.client.admin.delete_topic("t")
             with pytest.raises(NotOwnerError):

@@ -122,7 +122,7 @@ async def test_a_former_owner_says_so_once_and_does_nothing_more(
         async with service_bench(tmp_path / "b", store=store) as owner:
             for _ in range(3):
                 await former.refresh()
-            [line] = [one for one in caplog.records if "has owned the store" in one.getMessage()]
+            [line] = [one for one in caplog.records if "another server" in one.getMessage()]
             assert owner.client.address in line.getMessage()
             with pytest.raises(NotOwnerError):
                 await former.append("t", [b"x"])

@@ -105,6 +105,10 @@ MISFITS: dict[str, tuple[Call, set[str]]] = {
         lambda client: client.fetch({}, isolation=cast(Any, "dirty")),
         {"isolation", "allowed"},
     ),
+    "a place without partitions": (
+        lambda client: client.admin.delete_records_of("t", cast(Any, "latest")),
+        {"topic", "before"},
+    ),
 }
 
 

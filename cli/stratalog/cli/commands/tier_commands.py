@@ -32,6 +32,8 @@ _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 _EXIT_UNFINISHED = 2
+_NAMED_COUNT = 10
+"""Names in one line about faults."""
 _OFFLINE = {
     "rebuild-head": (
         "store_repair.rebuild_command:rebuild_head",
@@ -60,6 +62,7 @@ def status(as_json: bool, server: str) -> None:
     \b
     OWNER     the server that takes calls about the shard
     EPOCH     how many times a server has claimed the shard
+    SINCE     how long ago its owner has claimed it
     SLICES    parts of partitions; one object has slices of many
     DROPPED   objects that are to be deleted; readers may still use them
     SKEW      the server's clock minus the store's; above five minutes nothing
@@ -92,39 +95,67 @@ def status(as_json: bool, server: str) -> None:
     print_offline(answer.offline_partitions)
     rows = [("store", answer.store_url), ("id of the store", answer.store_id)]
     print_table(("WHAT", "VALUE"), rows + [("about the store", remark) for remark in answer.store_remarks])
-    _print_shards(answer.shards)
+    _print_shards(answer.shards, answer.time_ms)
     _print_passes(answer.passes, answer.time_ms)
     _print_topics(answer.topics, answer.time_ms)
 
 
 def _complaints(answer: values.TierStatus) -> Iterator[str]:
-    """Lines about faults, the worst first."""
-    for shard in answer.shards:
-        if shard.takeover is not None and not shard.foreign:
-            yield _takeover_line(shard.shard, shard.takeover)
-    for shard in answer.shards:
-        if shard.disk_appends_refused:
-            yield (
-                f"shard {shard.shard}: the store has not answered for {_age(shard.silence_ms)}, so appends at"
-                " `disk` to tiered topics are refused; check that the store runs and can be reached"
-            )
-        if shard.deletion_stopped:
-            direction = "ahead of" if shard.clock_skew_ms > 0 else "behind"
-            yield (
-                f"shard {shard.shard}: the server's clock is {_age(abs(shard.clock_skew_ms))} {direction} the"
-                " store's, so nothing is deleted and nothing expires by time; correct the clock that is wrong"
-            )
+    """Lines about faults, the worst first. A fault of several shards has one line."""
+    yield from _takeover_lines(answer.shards)
+    unowned = [shard for shard in answer.shards if shard.claim_time_ms < 0]
+    if unowned:
+        numbers = ",".join(str(shard.shard) for shard in unowned)
+        yield f"{_shards(unowned)}: no server owns it; start one with --own-shards {numbers}"
+    silent = [shard for shard in answer.shards if shard.disk_appends_refused]
+    if silent:
+        yield (
+            f"{_shards(silent)}: the store has not answered for"
+            f" {_age(max(shard.silence_ms for shard in silent))}, so appends at `disk` to tiered topics are"
+            " refused; check that the store runs and can be reached"
+        )
+    skewed = [shard for shard in answer.shards if shard.deletion_stopped]
+    if skewed:
+        skew_ms = max((shard.clock_skew_ms for shard in skewed), key=abs)
+        direction = "ahead of" if skew_ms > 0 else "behind"
+        yield (
+            f"{_shards(skewed)}: the server's clock is {_age(abs(skew_ms))} {direction} the store's, so"
+            " nothing is deleted and nothing expires by time; correct the clock that is wrong"
+        )
     for one in answer.passes:
         if one.consecutive_failure_count:
             times = counted(one.consecutive_failure_count, "time")
-            yield f"{one.name} has failed {times} in a row: {one.last_error}"
+            since = _ago(one.last_success_ms, answer.time_ms)
+            last = f"its last success was {since} ago" if since else "it has not succeeded since the start"
+            yield f"{one.name} has failed {times} in a row, {last}: {one.last_error}"
+    paused = [topic for topic in answer.topics if topic.paused and topic.lag_record_count]
+    if paused:
+        age = _age(max(topic.lag_ms for topic in paused))
+        records = counted(sum(topic.lag_record_count for topic in paused), "record")
+        yield (
+            f"uploads of {_named([topic.topic for topic in paused])} are paused, with {records} on the local"
+            f" disk only{f', the oldest for {age}' if age else ''}; `stratalog tier resume` ends the pause"
+        )
 
 
-def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
+def _shards(shards: Sequence[values.ShardStatus]) -> str:
+    """The numbers of the shards, for people."""
+    numbers = [str(shard.shard) for shard in shards]
+    return f"shard {numbers[0]}" if len(numbers) == 1 else f"shards {_named(numbers)}"
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    rest_count = len(names) - _NAMED_COUNT
+    return ", ".join(names[:_NAMED_COUNT]) + (f" and {rest_count:,} more" if rest_count > 0 else "")
+
+
+def _print_shards(shards: Sequence[values.ShardStatus], now_ms: int) -> None:
     header = (
         "SHARD",
         "OWNER",
         "EPOCH",
+        "SINCE",
         "COMMITS",
         "OBJECTS",
         "SIZE",
@@ -139,7 +170,8 @@ def _print_shards(shards: Sequence[values.ShardStatus]) -> None:
             (
                 shard.shard,
                 _owner(shard),
-                shard.epoch,
+                shard.epoch if shard.takeover is None else shard.takeover.epoch,
+                _ago(shard.claim_time_ms, now_ms),
                 shard.commit_count,
                 shard.live_object_count,
                 str(ByteSize(shard.live_bytes)),
@@ -234,13 +266,22 @@ def _uploaded(topic: values.TieredTopicStatus, now_ms: int) -> str | None:
     return _ago(topic.oldest_partition_upload_ms if waits else topic.last_upload_ms, now_ms)
 
 
-def _takeover_line(shard: int, takeover: values.Takeover) -> str:
-    at = f" at {takeover.endpoint}" if takeover.endpoint else ""
-    return (
-        f"another server, {takeover.owner}{at}, has owned shard {shard} since epoch {takeover.epoch}"
-        f" ({utc_time(takeover.time_ms) or 'no time'}): this one refuses all other requests with NOT_OWNER,"
-        " and the numbers below are old; use that server, or restart this one, which takes the store back"
-    )
+def _takeover_lines(shards: Sequence[values.ShardStatus]) -> Iterator[str]:
+    """A line for each server that has taken shards over from this one."""
+    by_owner: dict[tuple[str, str], list[values.ShardStatus]] = {}
+    for shard in shards:
+        if shard.takeover is not None and not shard.foreign:
+            by_owner.setdefault((shard.takeover.owner, shard.takeover.endpoint), []).append(shard)
+    for (owner, endpoint), lost in by_owner.items():
+        claims = [shard.takeover for shard in lost if shard.takeover is not None]
+        epochs = sorted({claim.epoch for claim in claims})
+        since = utc_time(min(claim.time_ms for claim in claims)) or "no time"
+        yield (
+            f"another server, {owner}{f' at {endpoint}' if endpoint else ''}, has owned {_shards(lost)} since"
+            f" epoch {', '.join(map(str, epochs))} ({since}): this one refuses requests about"
+            f" {'it' if len(lost) == 1 else 'them'} with NOT_OWNER, and its numbers below are old; use that"
+            " server, or restart this one, which takes back what it owns by --own-shards"
+        )
 
 
 def _ago(time_ms: int, now_ms: int) -> str | None:

@@ -1,7 +1,8 @@
 """Reads the partitions of a topic in one session that reconnects: the part that all consumers share.
 
-A follower holds one FetchStream over all its partitions. When the connection breaks it opens another one at
-its positions. Nothing is skipped or repeated, because a position moves only when its records are handed out.
+A follower holds one FetchStream over all its partitions, or one for each owner where they have several: each
+goes on and fails by itself. When a connection breaks it opens another one at its positions. Nothing is
+skipped or repeated, because a position moves only when its records are handed out.
 
 The next response is received while the records of the last one are in use. A response is some mebibytes of
 batches, which may decompress to any size. It stays compressed until its records are handed out, some
@@ -18,7 +19,8 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
@@ -30,6 +32,7 @@ from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidRequestError,
     LogStoreError,
+    NotOwnerError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
@@ -40,6 +43,7 @@ from stratalog.client.consuming.consumer_settings import ConsumedRange, Consumer
 from stratalog.client.consuming.followed_partition import FollowedPartition
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
 from stratalog.client.messages import FetchedRecords, FetchStart, OffsetAnswer, fetch_request, fetched_parts
+from stratalog.client.owner_channels import OwnedPartitions, OwnerChannels
 from stratalog.client.position import (
     EARLIEST,
     LATEST,
@@ -70,7 +74,7 @@ class FollowedClient(OffsetSource, Protocol):
     admin: Admin
     channel: ServerChannel
 
-    log: log_pb2_grpc.LogServiceAsyncStub
+    owners: OwnerChannels
 
 
 class _Answered(NamedTuple):
@@ -323,25 +327,57 @@ class TopicFollower:
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
 
     async def _all_answers(self) -> AsyncGenerator[_Answered, None]:
-        """Yields answers of one session after the other. Ends at the ends of all partitions."""
+        """Yields answers of one session after the other, of each owner. Ends at the ends of all
+        partitions."""
         await self.open()
         self._failure = None
-        patience = Patience(self._settings.retry)
+        patience_with: dict[ServerChannel, Patience] = {}
         refreshing = asyncio.ensure_future(self._refresh()) if self._wanted.is_endless else None
         try:
-            while self._pending():
-                session = self._session(patience)
-                try:
-                    while (answered := await self._next_of(session)) is not None:
-                        patience.succeed()
+            while pending := self._pending():
+                self._changed.clear()
+                groups = self._client.owners.groups(self._wanted.topic, pending)
+                sources = [
+                    self._answers_of(
+                        one, patience_with.setdefault(one.channel, Patience(self._settings.retry))
+                    )
+                    for one in groups
+                ]
+                async with aclosing(merged(sources)) as answers:
+                    async for answered in answers:
                         yield answered
-                except LogStoreError as error:
-                    await patience.bear(error, on_first=self._settings.on_broken)
-                finally:
-                    await session.aclose()
+                self._is_changed()
         finally:
             if refreshing is not None:
                 refreshing.cancel()
+
+    async def _answers_of(
+        self, owned: OwnedPartitions, patience: Patience
+    ) -> AsyncGenerator[_Answered, None]:
+        """Yields the answers of one owner, in one session after the other, until its partitions are at their
+        ends, or sessions have to begin anew."""
+        while self._pending(owned.numbers) and not self._is_changed():
+            session = self._session(owned, patience)
+            try:
+                while (answered := await self._next_of(session)) is not None:
+                    patience.succeed()
+                    yield answered
+            except LogStoreError as error:
+                await patience.bear(error, on_first=self._settings.on_broken)
+                if isinstance(error, NotOwnerError) or owned.channel is not self._client.channel:
+                    await self._look_up_owners()
+            finally:
+                await session.aclose()
+
+    async def _look_up_owners(self) -> None:
+        """Begin the sessions anew if a partition has another owner than before, where there are several."""
+        try:
+            if await self._client.owners.look_up(self._wanted.topic):
+                self._changed.set()
+        except LogStoreError as error:
+            # The next session fails, too, and counts.
+            if not error.retriable:
+                raise
 
     async def _next_of(self, session: AsyncGenerator[_Answered, None]) -> _Answered | None:
         """The next answer of the session; None at its end. Raises ClientClosedError."""
@@ -363,14 +399,15 @@ class TopicFollower:
                 pass
             raise
 
-    async def _session(self, patience: Patience) -> AsyncGenerator[_Answered, None]:
-        """One FetchStream, until all partitions are at their ends, it breaks, or it has to begin anew."""
-        self._changed.clear()
-        await self._compare_ends()
-        if not self._pending():
+    async def _session(self, owned: OwnedPartitions, patience: Patience) -> AsyncGenerator[_Answered, None]:
+        """One FetchStream, until the owner's partitions are at their ends, it breaks, or it has to begin
+        anew."""
+        channel, numbers = owned
+        await self._compare_ends(numbers)
+        if not self._pending(numbers):
             return
-        server = self._client.channel.address
-        call = self._client.log.FetchStream(self._request())
+        server = channel.address
+        call = log_pb2_grpc.LogServiceStub(channel.grpc).FetchStream(self._request(numbers))
         reading: asyncio.Future[object] | None = None
         changing = asyncio.ensure_future(self._changed.wait())
         try:
@@ -384,9 +421,7 @@ class TopicFollower:
                     return
                 response = reading.result()
                 if not isinstance(response, log_pb2.FetchResponse):
-                    raise self._client.channel.no_answer(
-                        "the server ended the session early; try again", server
-                    )
+                    raise channel.no_answer("the server ended the session early; try again", server)
                 reading = asyncio.ensure_future(call.read())
                 # Lets it begin: the transport receives while the records are in use.
                 await asyncio.sleep(0)
@@ -394,12 +429,12 @@ class TopicFollower:
                     if self._is_changed():
                         return
                     followed = self._partitions[answer.partition]
-                    if await self._is_sound(answer, followed, server):
+                    if await self._is_sound(answer, followed, channel, server):
                         yield _Answered(answer, followed)
-                if self._is_changed() or not self._pending():
+                if self._is_changed() or not self._pending(numbers):
                     return
         except grpc.aio.AioRpcError as error:
-            raise self._client.channel.failure(error, server) from None
+            raise channel.failure(error, server) from None
         finally:
             changing.cancel()
             if reading is not None:
@@ -408,34 +443,35 @@ class TopicFollower:
                 reading.add_done_callback(lambda done: done.cancelled() or done.exception())
             call.cancel()
 
-    async def _compare_ends(self) -> None:
-        """Compare the ends with the log as it is now, where its leader epoch is not known: another server, or
-        a restarted one, may have lost records that were there when the ends were looked up."""
+    async def _compare_ends(self, numbers: Collection[int]) -> None:
+        """Compare the ends of these partitions with the log as it is now, where its leader epoch is not
+        known: another server, or a restarted one, may have lost records that were there when the ends were
+        looked up."""
         if self._wanted.follows:
             return
-        unknown = [number for number, one in self._pending().items() if not one.leader_epoch]
+        unknown = [number for number, one in self._pending(numbers).items() if not one.leader_epoch]
         for answer in await self._latest(unknown):
             followed = self._partitions[answer.partition]
             # Otherwise records that were read are lost. The session raises that, or goes on from elsewhere.
             if followed.next_offset <= answer.offset:
                 followed.end_with(answer)
 
-    def _request(self) -> log_pb2.FetchRequest:
+    def _request(self, numbers: Collection[int]) -> log_pb2.FetchRequest:
         starts = {
             self._place(number): FetchStart(one.next_offset, one.last_epoch, one.leader_epoch)
-            for number, one in self._pending().items()
+            for number, one in self._pending(numbers).items()
         }
         settings = self._settings
         return fetch_request(
             starts, 0, 1, STREAM_MAX_BYTES, PARTITION_MAX_BYTES, settings.isolation, self._topic_id
         )
 
-    def _pending(self) -> dict[int, FollowedPartition]:
-        """The partitions that are neither at their ends nor offline."""
+    def _pending(self, numbers: Collection[int] | None = None) -> dict[int, FollowedPartition]:
+        """Those of the partitions, or of all, that are neither at their ends nor offline."""
         return {
             number: one
             for number, one in self._partitions.items()
-            if number not in self._offline and not one.is_done
+            if number not in self._offline and not one.is_done and (numbers is None or number in numbers)
         }
 
     def _is_changed(self) -> bool:
@@ -445,7 +481,11 @@ class TopicFollower:
         return self._changed.is_set()
 
     async def _is_sound(
-        self, answer: log_pb2.FetchedPartition, followed: FollowedPartition, server: str
+        self,
+        answer: log_pb2.FetchedPartition,
+        followed: FollowedPartition,
+        channel: ServerChannel,
+        server: str,
     ) -> bool:
         """Whether the answer of that server has records. Raises LogStoreError for one that has an error,
         unless the settings say how to go on. FencedLeaderEpochError is retriable then."""
@@ -453,7 +493,7 @@ class TopicFollower:
         if not answer.HasField("error"):
             followed.end_before_newer(answer)
             return True
-        error = self._client.channel.failure(answer.error, server)
+        error = channel.failure(answer.error, server)
         error.fields = {"topic": self._wanted.topic, "partition": answer.partition, **error.fields}
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0
@@ -542,6 +582,34 @@ class TopicFollower:
 
     def _place(self, number: int) -> TopicPartition:
         return TopicPartition(self._wanted.topic, number)
+
+
+async def merged(sources: Sequence[AsyncGenerator[_T, None]]) -> AsyncGenerator[_T, None]:
+    """Yields the items of all sources as they come. The source of an item goes on once the next item is asked
+    for. Raises the first error, and closes all sources at the end."""
+    waiting: dict[asyncio.Task[_T | None], AsyncGenerator[_T, None]] = {}
+
+    def begin(source: AsyncGenerator[_T, None]) -> None:
+        waiting[asyncio.ensure_future(anext(source, None))] = source
+
+    try:
+        for source in sources:
+            begin(source)
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                source = waiting[task]
+                item = task.result()
+                del waiting[task]
+                if item is not None:
+                    yield item
+                    begin(source)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for source in sources:
+            await source.aclose()
 
 
 def _named_in(positions: Positions | None) -> list[int]:

@@ -126,6 +126,10 @@ class ShardStatus(NamedTuple):
     """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover`
     is that one. Its `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
     """
+    claim_time_ms: int
+    """The time of the newest claim of the shard by its owner's clock, in milliseconds since 1970 UTC; -1: no
+    server has ever claimed it, so none serves its partitions.
+    """
 
 
 class TieredTopicStatus(NamedTuple):

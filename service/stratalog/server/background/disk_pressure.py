@@ -107,7 +107,11 @@ class DiskPressure:
 
 def _may_drop(partition: HostedPartition, *, is_loss: bool) -> bool:
     policy = partition.log.local_log.config.remote_copy_backlog_policy
-    return partition.is_tiered and (not is_loss or policy is BacklogPolicy.DROP)
+    return (
+        partition.is_tiered
+        and not partition.shard.is_fenced
+        and (not is_loss or policy is BacklogPolicy.DROP)
+    )
 
 
 def _by_backlog(partitions: Sequence[HostedPartition]) -> list[HostedPartition]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from stratalog.base.clock import Clock
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
+from stratalog.base.types import TopicIdPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
 from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.cleaner_pool import CleanerPool
@@ -55,17 +56,23 @@ class LocalCleaning:
             self.workers.reconfigure(config.cleaner_settings)
 
     def _may_begin(self) -> bool:
-        """Whether this server still owns the store and, if there is a log to clean, can read the catalog."""
-        if self._shards.is_fenced:
+        """Whether this server still owns a shard and, if there is a log to clean, can read the catalog."""
+        if self._shards.is_replaced:
             return False
         topic_ids = {log.topic_id for log in self._logs.logs() if is_cleaned_here(log.local_log.config)}
         return not topic_ids or self._confirmed.recent(topic_ids) is not None
 
     def _may_shrink(self, log: UnifiedLog) -> bool:
-        return self._confirmed.had(log.topic_id)
+        return self._is_owned(log) and self._confirmed.had(log.topic_id)
+
+    def _is_owned(self, log: UnifiedLog) -> bool:
+        tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
+        return not self._shards.of(tip).is_fenced
 
     def _clean(self, to_clean: LogToClean, limits: CleanLimits) -> CleanResult:
         """Clean one log within these limits. Raises what `LogClean.run` raises."""
+        if not self._is_owned(to_clean.log):
+            raise CleaningAbortedError("another server has taken the partition over")
         if not self._confirmed.had(to_clean.log.topic_id):
             raise CleaningAbortedError("the catalog no longer confirms the topic's configuration")
         return self._log_clean.run(to_clean, limits)

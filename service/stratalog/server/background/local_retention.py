@@ -48,13 +48,16 @@ class LocalRetention:
         """Delete local segments: by local retention what the object store has of tiered topics, by retention
         those of other topics.
 
-        A failing partition does not stop the others; a partition on a failed disk is left alone. A record of
+        A failing partition does not stop the others; a partition on a failed disk, or that another server has
+        taken over, is left alone. A record of
         a topic that is not tiered is gone once it is deleted, so only a confirmed configuration deletes it,
         see `ConfirmedTopics`: while the store is away that is the one that was followed last. Then segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
         the log start moves first.
         """
-        partitions = [one for one in self._registry.partitions() if one.offline() is None]
+        partitions = [
+            one for one in self._registry.partitions() if one.offline() is None and not one.shard.is_fenced
+        ]
         untiered = [one for one in partitions if not one.is_tiered]
         confirmed = (self._confirmed.follow() if partitions else None) or frozenset()
         deleted_count = 0

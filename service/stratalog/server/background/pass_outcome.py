@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from stratalog.base.errors import LogStoreError
+
 NOTHING: Mapping[str, int] = MappingProxyType({})
+NO_SHARDS: Mapping[int, LogStoreError] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class PassOutcome(NamedTuple):
     failures: tuple[str, ...] = ()
     """Failures of single partitions or files, which do not stop the others; a text for people each."""
     backlog: Backlog = Backlog()
+    failed_shards: Mapping[int, LogStoreError] = NO_SHARDS
+    """Shards without a result, by number, beside others that have one."""
 
     @property
     def is_idle(self) -> bool:
@@ -47,6 +52,7 @@ class PassOutcome(NamedTuple):
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.refusals.items() if count)
         parts += [f"refused {reasons}"] if reasons else []
         parts += [f"{len(self.failures)} failed"] if self.failures else []
+        parts += [f"shard {number} failed" for number in sorted(self.failed_shards)]
         left = self.backlog
         if left.count:
             parts.append(f"{left.count} left with {_counted(left.size_bytes, 'bytes')}")

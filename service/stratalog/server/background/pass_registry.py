@@ -184,8 +184,8 @@ class PassRegistry:
             if failures:
                 # The failure hides those of single partitions, and it may alternate with others.
                 self._note_failures(known, failures, known.logged)
-            elif outcome is not None and outcome.failures:
-                self._note_failures(known, [_Failure(text, text) for text in outcome.failures], frozenset())
+            elif outcome is not None and (found := _failures_in(outcome)):
+                self._note_failures(known, found, frozenset())
             else:
                 self._note_success(known, now_ms)
 
@@ -264,6 +264,15 @@ def _failure_of(error: Exception) -> _Failure:
     is_foreseen = isinstance(error, LogStoreError | OSError)
     message = error.message if isinstance(error, LogStoreError) else str(error)
     return _Failure(f"{type(error).__name__}: {message}", str(error), None if is_foreseen else error)
+
+
+def _failures_in(outcome: PassOutcome) -> list[_Failure]:
+    """The failures that did not end the turn. That of a shard is the same as one that ends a turn is."""
+    of_shards = ((number, _failure_of(error)) for number, error in sorted(outcome.failed_shards.items()))
+    return [
+        *(_Failure(f"shard {number}: {one.key}", f"shard {number}: {one.text}") for number, one in of_shards),
+        *(_Failure(text, text) for text in outcome.failures),
+    ]
 
 
 def _present(amounts: Mapping[str, int]) -> list[str]:

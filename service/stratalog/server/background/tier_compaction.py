@@ -13,6 +13,7 @@ from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
+from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import compaction_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
@@ -43,16 +44,18 @@ class TierCompaction:
     """Compacts and plans. Thread-safe: the compactors are. Every method but `exclusions` and `reset` may take
     the network for long."""
 
-    def __init__(self, tiers: Iterable[ShardTier], registry: PartitionRegistry) -> None:
+    def __init__(self, tiers: Iterable[ShardTier], registry: PartitionRegistry, rounds: ShardRounds) -> None:
         self._tiers = tuple(tiers)
+        self._rounds = rounds
         self._registry = registry
 
     def run(
         self, topics: Collection[str] = (), operation: Operation | None = None
     ) -> Sequence[CompactionReport]:
-        """Plan and run compaction of the named topics (all if none is named). A refused job says so in its
-        report. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
-        StoppingError between two steps of a job, whose inputs are unchanged then.
+        """Plan and run compaction of the named topics (all if none is named), in the shards that this server
+        owns. A refused job says so in its report. Raises UnknownTopicOrPartitionError, NotOwnerError if other
+        servers own all shards, StoreError, DataDirectoryError; StoppingError between two steps of a job,
+        whose inputs are unchanged then.
         """
         left_alone = self._left_alone(topics)
         done: list[CompactionReport] = []
@@ -62,8 +65,7 @@ class TierCompaction:
                 _report(operation, [*done, *reports], len(done) + job_count)
 
         stop = None if operation is None else operation.stop
-        for tier in self._tiers:
-            tier.shard.leader_epoch()
+        for tier in self._owned():
             try:
                 done += tier.compactor.run_once(
                     topics or None, left_alone=left_alone, stop=stop, on_report=report
@@ -73,17 +75,41 @@ class TierCompaction:
         report([], 0)
         return done
 
-    def compact(self, topics: Collection[str] = (), operation: Operation | None = None) -> PassOutcome:
-        """`run`, by itself or as an operation; returns its outcome."""
+    def compact(self, topics: Collection[str], operation: Operation) -> PassOutcome:
+        """`run` as an operation; returns its outcome."""
         return compaction_outcome(self.run(topics, operation), [tier.shard for tier in self._tiers])
+
+    def compact_pass(self) -> PassOutcome:
+        """Compact what is due, periodically. Raises StoreError, DataDirectoryError, StoppingError."""
+        left_alone = self._left_alone(())
+
+        def compact_in(tier: ShardTier) -> Sequence[CompactionReport]:
+            tier.shard.leader_epoch()
+            try:
+                return tier.compactor.run_once(left_alone=left_alone)
+            except OSError as failure:
+                raise scratch_error(failure) from failure
+
+        owned = [tier for tier in self._tiers if not tier.shard.is_fenced]
+        works = {tier.shard.metadata.shard: unless_fenced(tier, compact_in) for tier in owned}
+        done = self._rounds.run("compaction", works)
+        reports = [report for found in done.results.values() for report in found or ()]
+        outcome = compaction_outcome(reports, [tier.shard for tier in owned])
+        return outcome._replace(failed_shards=done.failures)
+
+    def _owned(self) -> list[ShardTier]:
+        """The shards that this server owns. Raises NotOwnerError if others own all of them."""
+        owned = [tier for tier in self._tiers if not tier.shard.is_fenced]
+        if not owned:
+            self._tiers[0].shard.leader_epoch()
+        return owned
 
     def plan(self, topics: Collection[str] = ()) -> PlannedCompaction:
         """The jobs that `run` would run now, and the reasons where there is none. Raises as `run` does."""
         left_alone = self._left_alone(topics)
         jobs: list[CompactionJob] = []
         quiet: list[Refusal] = []
-        for tier in self._tiers:
-            tier.shard.leader_epoch()
+        for tier in self._owned():
             planned = tier.compactor.plan(topics or None, left_alone=left_alone)
             jobs += planned.jobs
             quiet += [*planned.refusals, *planned.idle]

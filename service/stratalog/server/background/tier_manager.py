@@ -1,7 +1,8 @@
 """Moves data between the tiers and out of them: uploads, retention, deletion, compaction, folding.
 
 Each pass looks at the current state and does what is due, and remembers nothing: the next pass makes up for a
-failed one. `PassRegistry` logs and keeps the outcomes.
+failed one. `PassRegistry` logs and keeps the outcomes. `ShardRounds` keeps the shards of a pass apart; a
+shard that another server has taken over is left out.
 
 Deletion always goes in this order: the log start is committed, then local segments are deleted, then, after
 the grace, objects.
@@ -9,7 +10,7 @@ the grace, objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from stratalog.base.errors import (
     LogStoreError,
     NotOwnerError,
     PreconditionFailedError,
+    StoppingError,
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicPartition
@@ -30,6 +32,7 @@ from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
 from stratalog.remote.tier.uploader import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
+from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.background.tier_outcomes import (
@@ -45,7 +48,7 @@ from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
-from stratalog.server.topics.topic_manager import TopicManager
+from stratalog.server.topics.topic_manager import FollowedCatalog, TopicManager
 
 R = TypeVar("R")
 
@@ -65,6 +68,15 @@ class _Pass(NamedTuple):
     has_more: bool
     """More is due now."""
 
+    def plus(self, later: _Pass) -> _Pass:
+        """Both together."""
+        return _Pass(
+            self.uploaded.plus(later.uploaded),
+            self.failures + later.failures,
+            self.refused + later.refused,
+            self.has_more or later.has_more,
+        )
+
 
 class TierManager:
     """The background work on the tiered partitions of one server. Thread-safe: the components are, and two
@@ -78,6 +90,7 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
+        rounds: ShardRounds,
         foreign: Sequence[ForeignShard] = (),
     ) -> None:
         """`foreign`: the shards of other servers, whose owners it follows."""
@@ -86,6 +99,7 @@ class TierManager:
         self._tiers = tuple(tiers)
         self._registry = registry
         self._topics = topics
+        self._rounds = rounds
         self._foreign = tuple(foreign)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
         """For each shard the newest commit that has woken the readers of a followed one. The pass does not go
@@ -106,9 +120,10 @@ class TierManager:
         """Roll the active segments of the named topics (all if none is named) and upload the rolled ones.
 
         All partitions are tried, then the first failure is raised, with the result of the others in its
-        fields. A partition that is offline or on a failed disk fails if its topic is named, and is left out
-        otherwise; so is a topic whose uploads are paused or switched off, which raises InvalidRequestError if
-        it is named. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, DataDirectoryError;
+        fields. A partition that is offline or on a failed disk, or that another server has taken over, fails
+        if its topic is named, and is left out otherwise; so is a topic whose uploads are paused or switched
+        off, which raises InvalidRequestError if it is named. Raises UnknownTopicOrPartitionError,
+        NotOwnerError, also if other servers own all shards, StoreError, DataDirectoryError;
         PreconditionFailedError if the metadata moved under each of a few tries; StoppingError between two
         objects or reads.
         """
@@ -116,13 +131,15 @@ class TierManager:
         named = [self._registry.topic(name) for name in topics]
         for topic in named:
             _require_uploads(topic)
+        self._require_a_shard()
         partitions = self._tiered_partitions(topics)
         failures = [offline.error() for topic in named for offline in topic.offline_partitions]
         failures += [failed.failure for topic in named for failed in topic.failed_partitions]
+        for shard in {one.shard for topic in named for one in topic.partitions}:
+            _collect(failures, shard.leader_epoch)
         uploading = [one for one in partitions if may_upload(one)]
         for partition in uploading:
             tracker.check()
-            partition.shard.leader_epoch()
             _collect(failures, partition.log.roll)
         last = self._upload(uploading, tracker)
         uploaded = last.uploaded
@@ -147,21 +164,46 @@ class TierManager:
 
     def upload_pass(self) -> PassOutcome:
         """Upload what is due, periodically: roll the active segments whose records have waited long enough,
-        then upload rolled segments. While more is due, goes on for a minute. The next pass tries again what
-        could not be uploaded.
+        then upload rolled segments. While more is due, each shard goes on for a minute. The next pass tries
+        again what could not be uploaded.
         """
+        done = self._rounds.run("upload", self._works(self._upload_due))
+        whole = _Pass(Uploaded(), [], [], has_more=False)
+        for one in done.results.values():
+            whole = whole if one is None else whole.plus(one)
+        outcome = upload_outcome(whole.uploaded, whole.failures, (one.reason for one in whole.refused))
+        return outcome._replace(failed_shards=done.failures)
+
+    def _works(self, work: Callable[[ShardTier], R]) -> Mapping[int, Callable[[], R | None]]:
+        """The work on each shard that this server owns, by number."""
+        return {
+            tier.shard.metadata.shard: unless_fenced(tier, work)
+            for tier in self._tiers
+            if not tier.shard.is_fenced
+        }
+
+    def _require_a_shard(self) -> None:
+        """Raise NotOwnerError if other servers own all shards."""
+        if all(tier.shard.is_fenced for tier in self._tiers):
+            self._tiers[0].shard.leader_epoch()
+
+    def _upload_due(self, tier: ShardTier) -> _Pass:
         end_s = self._clock.monotonic_s() + PASS_S
-        uploaded = Uploaded()
+        whole = _Pass(Uploaded(), [], [], has_more=False)
         while True:
             partitions = [
-                one for one in self._tiered_partitions(()) if may_upload(one) and not _is_with_tails(one)
+                one
+                for one in self._tiered_partitions((), tier)
+                if may_upload(one) and not _is_with_tails(one)
             ]
             failures = self._roll_tails(partitions)
-            done = self._upload(partitions, UploadTracker(None, []), is_urgent=False)
-            uploaded = uploaded.plus(done.uploaded)
+            done = self._upload_of(tier, partitions, UploadTracker(None, []), is_urgent=False)
+            # Of failures that last the newest are enough.
+            whole = _Pass(
+                whole.uploaded.plus(done.uploaded), failures + done.failures, done.refused, done.has_more
+            )
             if not done.has_more or self._clock.monotonic_s() >= end_s:
-                break
-        return upload_outcome(uploaded, failures + done.failures, (one.reason for one in done.refused))
+                return whole
 
     def _roll_tails(self, partitions: Iterable[HostedPartition]) -> list[LogStoreError]:
         """Roll the active segments whose records have waited for their upload long enough; returns the
@@ -179,35 +221,52 @@ class TierManager:
 
     def remote_retention_pass(self) -> PassOutcome:
         """Move the log start of tiered topics by their retention, if their logs have the catalog's current
-        configuration. Raises NotOwnerError, PreconditionFailedError (another commit saw a newer catalog,
-        which the next pass reads), StoreError.
+        configuration. Raises PreconditionFailedError (another commit saw a newer catalog, which the next pass
+        reads), StoreError.
         """
-        return retention_outcome(self.retain((), StopSignal()))
+        followed = self._topics.follow_catalog()
+        works = self._works(lambda tier: self._retain_in(tier, (), followed))
+        done = self._rounds.run("remote-retention", works)
+        reports = [report for report in done.results.values() if report is not None]
+        return retention_outcome(reports)._replace(failed_shards=done.failures)
 
     def retain(self, topics: Collection[str], stop: StopSignal) -> list[RetentionReport]:
         """Move the log start of the named tiered topics (all if none is named), as `remote_retention_pass`;
-        returns a report for each shard. Also raises StoppingError, between two shards."""
+        returns a report for each shard. Raises NotOwnerError if other servers own all shards, and
+        StoppingError between two shards; all shards are tried, then the first failure is raised."""
+        self._require_a_shard()
         followed = self._topics.follow_catalog()
         reports: list[RetentionReport] = []
-        for tier in self._tiers:
-            partitions = _retained_in(tier, followed.topics, topics)
-            if not partitions or tier.shard.is_fenced:
-                continue
+        failures: list[LogStoreError] = []
+        for retain_in in self._works(lambda tier: self._retain_in(tier, topics, followed)).values():
             stop.check()
-            try:
-                report = _retain_partitions(tier, partitions, followed.seq)
-            except PreconditionFailedError:
-                # One topic was altered, and another actor has used its new configuration. The others are as
-                # they were: judge all of them by the catalog of now.
-                followed = self._topics.follow_catalog()
-                partitions = _retained_in(tier, followed.topics, topics)
-                report = _retain_partitions(tier, partitions, followed.seq)
-            reports.append(report)
-            moved = {advanced.topic_partition for advanced in report.advanced}
-            for partition in partitions:
-                if partition.topic_partition in moved:
-                    partition.signal.notify()
+            report = _collect(failures, retain_in)
+            if report is not None:
+                reports.append(report)
+        if failures:
+            raise failures[0]
         return reports
+
+    def _retain_in(
+        self, tier: ShardTier, topics: Collection[str], followed: FollowedCatalog
+    ) -> RetentionReport | None:
+        """Move log starts of one shard; None if it has no partition of the topics."""
+        partitions = _retained_in(tier, followed.topics, topics)
+        if not partitions:
+            return None
+        try:
+            report = _retain_partitions(tier, partitions, followed.seq)
+        except PreconditionFailedError:
+            # One topic was altered, and another actor has used its new configuration. The others are as they
+            # were: judge all of them by the catalog of now.
+            followed = self._topics.follow_catalog()
+            partitions = _retained_in(tier, followed.topics, topics)
+            report = _retain_partitions(tier, partitions, followed.seq)
+        moved = {advanced.topic_partition for advanced in report.advanced}
+        for partition in partitions:
+            if partition.topic_partition in moved:
+                partition.signal.notify()
+        return report
 
     def explain_retention(
         self, partitions: Collection[HostedPartition]
@@ -226,8 +285,7 @@ class TierManager:
                 and one.topic_id_partition.topic_id in confirmed
                 and one.offline() is None
             ]
-            if chosen:
-                tier.shard.leader_epoch()
+            if chosen and not tier.shard.is_fenced:
                 explained = tier.retention.explain([partition.log for partition in chosen])
                 found.update(zip((one.topic_partition for one in chosen), explained, strict=True))
         return found
@@ -235,39 +293,36 @@ class TierManager:
     def collect_pass(self) -> PassOutcome:
         """Delete what the store no longer needs, in the shards that this server owns. Raises StoreError,
         StoppingError."""
-        report = CollectReport()
-        for tier in self._tiers:
-            if not tier.shard.is_fenced:
-                report = report.plus(tier.collector.run())
-        return collection_outcome(report)
+        done = self._rounds.run("collector", self._works(lambda tier: tier.collector.run()))
+        whole = CollectReport()
+        for report in done.results.values():
+            whole = whole if report is None else whole.plus(report)
+        return collection_outcome(whole)._replace(failed_shards=done.failures)
 
     def fold_pass(self) -> PassOutcome:
         """Fold the heads that have outgrown their bounds. Raises StoreError."""
-        logs = [tier.shard.metadata for tier in self._tiers if not tier.shard.is_fenced]
-        folds = [self._catalog.fold_if_needed(), *(log.fold_if_needed() for log in logs)]
-        folded_count = sum(seq is not None for seq in folds)
-        states = [log.state() for log in logs]
+        done = self._rounds.run("fold", self._works(lambda tier: tier.shard.metadata.fold_if_needed()))
+        folds = [self._catalog.fold_if_needed(), *done.results.values()]
+        states = [tier.shard.metadata.state() for tier in self._tiers if not tier.shard.is_fenced]
         return PassOutcome(
-            {"heads": folded_count}, backlog=Backlog(sum(state.seq - state.folded_seq for state in states))
+            {"heads": sum(seq is not None for seq in folds)},
+            backlog=Backlog(sum(state.seq - state.folded_seq for state in states)),
+            failed_shards=done.failures,
         )
 
     def refresh_pass(self) -> PassOutcome:
         """Read the heads, notice another owner, then follow the catalog. Raises StoreError after it has asked
-        for every head, and, for the head of another server's shard, after all else.
+        for every head, and, if none answers, before all else.
         """
-        failures = _refresh([tier.shard for tier in self._tiers])
-        foreign_failures = _refresh(self._foreign)
-        if failures:
-            raise failures[0]
+        shards: list[HostedShard | ForeignShard] = [*(tier.shard for tier in self._tiers), *self._foreign]
+        done = self._rounds.run("head-refresh", {one.metadata.shard: one.refresh for one in shards})
         self._topics.follow_catalog()
         for number, tier in enumerate(self._tiers):
             seq = tier.shard.metadata.state().seq
             if tier.shard.is_followed and seq != self._shown_seqs[number]:
                 self._notify_readers(tier)
             self._shown_seqs[number] = seq
-        if foreign_failures:
-            raise foreign_failures[0]
-        return PassOutcome()
+        return PassOutcome(failed_shards=done.failures)
 
     def _notify_readers(self, tier: ShardTier) -> None:
         """Wake the readers of a followed shard, whose head has news."""
@@ -280,8 +335,18 @@ class TierManager:
             return list(self._registry.partitions())
         return [partition for name in topics for partition in self._registry.topic(name).partitions]
 
-    def _tiered_partitions(self, topics: Collection[str]) -> list[HostedPartition]:
-        return [one for one in self._partitions(topics) if one.is_tiered and one.offline() is None]
+    def _tiered_partitions(
+        self, topics: Collection[str], tier: ShardTier | None = None
+    ) -> list[HostedPartition]:
+        """The partitions of these topics, of one shard or of all that this server owns."""
+        return [
+            one
+            for one in self._partitions(topics)
+            if one.is_tiered
+            and one.offline() is None
+            and not one.shard.is_fenced
+            and (tier is None or one.shard is tier.shard)
+        ]
 
     def _unserved(self) -> list[FailedPartition]:
         """The partitions that an upload of all topics leaves out."""
@@ -292,55 +357,58 @@ class TierManager:
             for one in topic.unserved_partitions
         ]
 
-    def _upload(
-        self, partitions: Collection[HostedPartition], tracker: UploadTracker, *, is_urgent: bool = True
-    ) -> _Pass:
-        """Fsync rolled segments and upload them; returns the failures of single partitions."""
-        uploaded = Uploaded()
-        failures: list[LogStoreError] = []
-        refused: list[RefusedUpload] = []
-        has_more = False
+    def _upload(self, partitions: Collection[HostedPartition], tracker: UploadTracker) -> _Pass:
+        """Upload of all shards, one after the other, urgently; returns the failures of partitions and
+        shards. Raises StoppingError, and InvalidRequestError and the like for the whole."""
         tracker.begin(partitions)
+        whole = _Pass(Uploaded(), [], [], has_more=False)
+        for tier in self._tiers:
+            chosen = [one for one in partitions if one.shard is tier.shard]
+            if not chosen and tier.shard.is_fenced:
+                continue
+            try:
+                whole = whole.plus(self._upload_of(tier, chosen, tracker, is_urgent=True))
+            except NotOwnerError as error:
+                tier.shard.refresh()
+                whole.failures.append(error)
+            except StoppingError:
+                raise
+            except LogStoreError as error:
+                whole.failures.append(error)
+        return whole
+
+    def _upload_of(
+        self,
+        tier: ShardTier,
+        partitions: Collection[HostedPartition],
+        tracker: UploadTracker,
+        *,
+        is_urgent: bool,
+    ) -> _Pass:
+        """Fsync rolled segments of a shard and upload them; returns the failures of single partitions."""
+        failures: list[LogStoreError] = []
         # The bucket never holds what the disk could lose, and appends at `os` leave the fsync to this.
         partitions = [
             one for one in partitions if _collect(failures, one.log.flusher.flush_rolled) is not None
         ]
         # Their uploads are paused or switched off, but their disks may have lost records all the same.
         chosen = {one.topic_partition for one in partitions}
-        idle = [one for one in self._tiered_partitions(()) if one.topic_partition not in chosen]
+        idle = [one.log for one in self._tiered_partitions((), tier) if one.topic_partition not in chosen]
         try:
-            for tier in self._tiers:
-                candidates = [
-                    candidate_of(self._catalog, one) for one in partitions if one.shard is tier.shard
-                ]
-                report = tier.uploads.segments.upload(
-                    candidates,
-                    epoch=tier.shard.leader_epoch(),
-                    idle_logs=[one.log for one in idle if one.shard is tier.shard],
-                    stop=tracker.stop,
-                    on_object=tracker.note_objects,
-                    is_urgent=is_urgent,
-                )
-                tracker.end_report(report)
-                has_more = has_more or report.has_more
-                failures += [failed.error for failed in report.failed]
-                refused += report.refused
-                uploaded = uploaded.plus(Uploaded(report.object_count, report.slice_count, report.data_bytes))
-        except NotOwnerError:
-            for tier in self._tiers:
-                tier.shard.refresh()
-            raise
+            report = tier.uploads.segments.upload(
+                [candidate_of(self._catalog, one) for one in partitions],
+                epoch=tier.shard.leader_epoch(),
+                idle_logs=idle,
+                stop=tracker.stop,
+                on_object=tracker.note_objects,
+                is_urgent=is_urgent,
+            )
         except OSError as failure:
             raise scratch_error(failure) from failure
-        return _Pass(uploaded, failures, refused, has_more)
-
-
-def _refresh(shards: Iterable[HostedShard | ForeignShard]) -> list[LogStoreError]:
-    """Read the heads of all of these shards; returns the failures."""
-    failures: list[LogStoreError] = []
-    for shard in shards:
-        _collect(failures, shard.refresh)
-    return failures
+        tracker.end_report(report)
+        failures += [failed.error for failed in report.failed]
+        uploaded = Uploaded(report.object_count, report.slice_count, report.data_bytes)
+        return _Pass(uploaded, failures, list(report.refused), report.has_more)
 
 
 def _is_with_tails(partition: HostedPartition) -> bool:
@@ -417,9 +485,12 @@ def _retain_partitions(
 
 
 def _collect(failures: list[LogStoreError], work: Callable[[], R]) -> R | None:
-    """The result of `work`; None if it failed, after its error was added to `failures`."""
+    """The result of `work`; None if it failed, after its error was added to `failures`. Raises
+    StoppingError."""
     try:
         return work()
+    except StoppingError:
+        raise
     except LogStoreError as error:
         failures.append(error)
         return None

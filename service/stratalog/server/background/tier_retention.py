@@ -79,11 +79,11 @@ class TierRetention:
             confirmed = self._local.confirm(partitions)
             for number, partition in enumerate(partitions):
                 operation.stop.check()
-                partition.shard.leader_epoch()
                 if not partition.is_tiered and partition.topic_id_partition.topic_id not in confirmed:
                     failed.append(FailedPartition(partition.topic_partition, UNCONFIRMED))
                     continue
                 with _noting(failed, partition):
+                    partition.shard.leader_epoch()
                     self._local.retain(partition)
                 operation.report(OperationProgress("deletes segments", number + 1, len(partitions)))
         finally:
@@ -105,7 +105,7 @@ class TierRetention:
         self, partitions: Sequence[HostedPartition | OfflinePartition]
     ) -> Iterator[tuple[TopicPartition, ExplainedPartition | LogStoreError | str]]:
         """Explain what `run` would delete now of each of these partitions, in order; a reason for one that it
-        would leave out, the error of one that fails. Changes nothing. Raises NotOwnerError, StoreError.
+        would leave out, the error of one that fails. Changes nothing. Raises StoreError.
         """
         hosted = [one for one in partitions if isinstance(one, HostedPartition)]
         tiered = self._tiers.explain_retention(hosted)
@@ -115,10 +115,11 @@ class TierRetention:
                 yield name, partition.reason
             elif (offline := partition.offline()) is not None:
                 yield name, offline.reason
+            elif partition.shard.is_fenced:
+                yield name, partition.shard.owner.not_owner()
             elif partition.is_tiered:
                 yield name, tiered.get(name, UNCONFIRMED)
             else:
-                partition.shard.leader_epoch()
                 yield name, _explained_local(partition)
 
     def _chosen(self, topics: Collection[str]) -> Sequence[HostedTopic]:

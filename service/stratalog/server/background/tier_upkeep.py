@@ -23,6 +23,7 @@ from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
 from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 
@@ -70,8 +71,7 @@ class TierUpkeep:
                 )
             )
 
-        for tier in self.tiers:
-            tier.shard.leader_epoch()
+        for tier in self._owned():
             found = tier.verification.run(topic_ids, operation.stop, report, reads_data=reads_data)
             done = done.plus(found)
         operation.set_result(VerificationResult(done))
@@ -81,9 +81,8 @@ class TierUpkeep:
         """Delete the files of the store that commits have dropped or that no commit refers to, and whose
         grace is over; a dry run only lists them. Raises NotOwnerError, StoreError, StoppingError."""
         done = CollectReport()
-        for tier in self.tiers:
+        for tier in self._owned():
             operation.stop.check()
-            tier.shard.leader_epoch()
             operation.report(
                 OperationProgress(
                     phase=f"shard {tier.shard.metadata.shard}",
@@ -109,10 +108,9 @@ class TierUpkeep:
         Raises NotOwnerError, StoreError; a later call goes on where this one stopped.
         """
         heads: list[FinalizedHead] = []
-        for tier in self.tiers:
-            tier.shard.leader_epoch()
-            heads.append(_finalize(tier.shard.metadata, is_dry_run=is_dry_run))
+        heads += (_finalize(tier.shard.metadata, is_dry_run=is_dry_run) for tier in self._owned())
         heads += map(_left_alone, self.foreign)
+        heads += (_left_alone(tier.shard) for tier in self.tiers if tier.shard.is_fenced)
         heads.sort(key=lambda head: head.shard or 0)
         behind = [str(head.shard) for head in heads if head.reason]
         if not behind:
@@ -120,6 +118,13 @@ class TierUpkeep:
         self.catalog.refresh()
         version = self.catalog.finalized_version
         return [*heads, FinalizedHead(None, version, version, f"of shard {', '.join(behind)}")]
+
+    def _owned(self) -> list[ShardTier]:
+        """The shards that this server owns. Raises NotOwnerError if others own all of them."""
+        owned = [tier for tier in self.tiers if not tier.shard.is_fenced]
+        if not owned:
+            self.tiers[0].shard.leader_epoch()
+        return owned
 
     def last_upload_ms(self, partition: HostedPartition) -> int:
         """Wall time of the last commit with records of the partition since the start; -1 if there is none."""
@@ -143,7 +148,7 @@ def _finalize(log: MetadataLog | Catalog, *, is_dry_run: bool) -> FinalizedHead:
     return FinalizedHead(log.layout.shard, old_version, new_version)
 
 
-def _left_alone(shard: ForeignShard) -> FinalizedHead:
+def _left_alone(shard: HostedShard | ForeignShard) -> FinalizedHead:
     """The version of a shard that another server finalizes."""
     shard.refresh()
     version = shard.metadata.finalized_version

@@ -126,6 +126,10 @@ class ServerSettings:
     otherwise it is longer than `head_refresh_ms`. Lower it to lose less at a takeover, raise it to outlast
     outages of the store."""
 
+    metadata_request_ms: int = 30_000
+    """A request for metadata that the store has not answered for this long is given up: its outcome is
+    unknown, and the next pass finds it out. Raise it where a store takes longer for a few megabytes."""
+
     upload_ms: int = 5_000
     """Period of the uploader."""
 

@@ -15,7 +15,7 @@ from stratalog.base.clock import Clock
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardClaim
-from stratalog.server.partitions.store_contact import StoreContact
+from stratalog.server.partitions.store_contact import ContactFaults, StoreContact
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +32,15 @@ class HostedShard:
         claimed: ClaimedShard,
         on_fenced: Callable[[], None],
         max_silence_ms: int,
+        faults: ContactFaults | None = None,
     ) -> None:
-        """Created right after the claim. With `max_silence_ms` 0 no silence of the store is too long."""
+        """Created right after the claim. With `max_silence_ms` 0 no silence of the store is too long. The
+        shards of a server share `faults`."""
         self._clock = clock
         self.metadata = metadata
         self._claimed = claimed
         self._on_fenced = on_fenced
-        self.contact = StoreContact(clock, metadata, max_silence_ms)
+        self.contact = StoreContact(clock, metadata, max_silence_ms, faults or ContactFaults.none())
         self._is_fenced = False
 
     @property
@@ -93,8 +95,10 @@ class HostedShard:
             takeover = self.takeover
             assert takeover is not None, "the flag is set"
             logger.error(
-                "another server, %s at `%s`, has owned the store since epoch %d: refusing everything,"
+                "shard %d: another server, %s at `%s`, has owned it since epoch %d: refusing everything of"
+                " the shard; its local logs stay as they are, and a restart of this server takes it back,"
                 " epoch=`%d`",
+                self.metadata.shard,
                 takeover.owner,
                 takeover.endpoint,
                 takeover.epoch,

@@ -65,10 +65,14 @@ class OfflinePartition:
 
 
 class ForeignPartition(OfflinePartition):
-    """A partition of a shard that another server owns by configuration. Immutable, hence thread-safe."""
+    """A partition of a shard that another server owns, by configuration or since before the partition was
+    known here. Immutable, hence thread-safe."""
 
     def __init__(
-        self, topic_partition: TopicPartition, topic_id_partition: TopicIdPartition, shard: ForeignShard
+        self,
+        topic_partition: TopicPartition,
+        topic_id_partition: TopicIdPartition,
+        shard: HostedShard | ForeignShard,
     ) -> None:
         super().__init__(topic_partition, topic_id_partition, shard, "", shard.owner.not_owner())
 

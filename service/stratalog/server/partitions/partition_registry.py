@@ -108,7 +108,7 @@ class PartitionRegistry:
 
     def topic(self, name: str, topic_id: str = "") -> HostedTopic:
         """Return the topic of that name. Raises UnknownTopicOrPartitionError; if `topic_id` is given and is
-        not its id, InconsistentTopicIdError, or NotOwnerError where another server has taken over."""
+        not its id, InconsistentTopicIdError, or NotOwnerError where others own all its partitions."""
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name)
@@ -116,9 +116,8 @@ class PartitionRegistry:
             require_topic_id(name, topic_id, str(topic.topic_id))
         except InconsistentTopicIdError:
             # The server that has taken over may know a newer topic of the name.
-            for partition in topic.all_partitions:
-                if not isinstance(partition, ForeignPartition):
-                    partition.shard.leader_epoch()
+            if all(partition.shard.is_fenced for partition in topic.all_partitions):
+                topic.all_partitions[0].shard.leader_epoch()
             raise
         return topic
 

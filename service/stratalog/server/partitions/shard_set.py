@@ -26,10 +26,10 @@ class ShardSet:
     def of(self, tip: TopicIdPartition) -> HostedShard | ForeignShard:
         return self._by_number[shard_of(tip, len(self._by_number))]
 
-    def foreign_of(self, tip: TopicIdPartition) -> ForeignShard | None:
-        """The shard of the partition if another server owns it."""
+    def lost_of(self, tip: TopicIdPartition) -> HostedShard | ForeignShard | None:
+        """The shard of the partition if another server owns it, by configuration or by a takeover."""
         shard = self.of(tip)
-        return shard if isinstance(shard, ForeignShard) else None
+        return shard if shard.is_fenced else None
 
     def owned(self, tip: TopicIdPartition) -> HostedShard:
         """The shard of the partition. Raises NotOwnerError if another server owns it."""
@@ -39,20 +39,33 @@ class ShardSet:
         return shard
 
     def ensure_owned(self) -> None:
-        """Check the claims of this server. Raises NotOwnerError if a look at a head found another owner."""
-        for shard in self._shards:
-            shard.leader_epoch()
+        """Check the claims of this server. Raises NotOwnerError if looks at the heads found other owners of
+        all its shards: then it does not follow the catalog any more."""
+        if self.is_replaced:
+            self._shards[0].leader_epoch()
 
     def confirm_owned(self) -> None:
-        """Read every head. Raises NotOwnerError if another owner has claimed a shard, StoreError."""
+        """Read heads until one says that this server still owns a shard. Raises NotOwnerError if it does not,
+        StoreError."""
         for shard in self._shards:
-            shard.leader_epoch()
-            shard.refresh()
-            shard.leader_epoch()
+            if not shard.is_fenced:
+                shard.refresh()
+            if not shard.is_fenced:
+                return
+        self.ensure_owned()
+
+    def confirm_owner_of(self, tip: TopicIdPartition) -> None:
+        """Read the head of the partition's shard. Raises NotOwnerError if another server owns it,
+        StoreError."""
+        shard = self.of(tip)
+        shard.leader_epoch()
+        shard.refresh()
+        shard.leader_epoch()
 
     def __iter__(self) -> Iterator[HostedShard]:
         return iter(self._shards)
 
     @property
-    def is_fenced(self) -> bool:
-        return any(shard.is_fenced for shard in self._shards)
+    def is_replaced(self) -> bool:
+        """Whether other servers have taken over all shards that this one had claimed."""
+        return all(shard.is_fenced for shard in self._shards)

@@ -4,16 +4,19 @@ Two rules depend on it. An owner that has not read the head for longer than a bo
 `disk`, because a new owner would set those records aside. And while the clocks are more than five minutes
 apart, nothing is deleted or expires by time. Each of the two states is logged once when it begins and once
 when it ends: by the look at the head that notices it, and a silence also by the first append that it refuses.
+Shards that share `ContactFaults` log it for the first and the last of them.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import StoreUnavailableError
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.server.partitions.common_fault import CommonFault
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +24,26 @@ COMPARISON_PERIOD_MS = 60_000
 """The age at which a comparison of the clocks is made again, with the next look at the head."""
 
 
+class ContactFaults(NamedTuple):
+    """The faults of the contact that shards have together."""
+
+    silence: CommonFault
+    wrong_clock: CommonFault
+
+    @staticmethod
+    def none() -> ContactFaults:
+        return ContactFaults(CommonFault(), CommonFault())
+
+
 class StoreContact:
     """The contact of one shard with the store. Thread-safe: `_lock` guards the states that were logged, and
     of two answers that come at once either may be remembered."""
 
-    def __init__(self, clock: Clock, metadata: MetadataLog, max_silence_ms: int) -> None:
+    def __init__(
+        self, clock: Clock, metadata: MetadataLog, max_silence_ms: int, faults: ContactFaults
+    ) -> None:
         """Created right after an answer. With `max_silence_ms` 0 no silence is too long."""
+        self._faults = faults
         self._clock = clock
         self._metadata = metadata
         self._max_silence_ms = max_silence_ms
@@ -95,25 +112,28 @@ class StoreContact:
         if self.is_too_silent == self._is_silence_logged:
             return
         self._is_silence_logged = not self._is_silence_logged
-        shard = self._metadata.layout.shard
+        shard = self._metadata.shard
         if self._is_silence_logged:
-            logger.error(
+            logger.log(
+                logging.ERROR if self._faults.silence.begin(shard) else logging.DEBUG,
                 "shard %s: the store has not answered for %d s, longer than --max-silence: appends at `disk`"
                 " to tiered topics are refused until it answers; check that it runs and can be reached",
                 shard,
                 self.silence_ms // 1000,
             )
         else:
-            logger.info("shard %s: the store answers again: appends at `disk` are accepted", shard)
+            level = logging.INFO if self._faults.silence.end(shard) else logging.DEBUG
+            logger.log(level, "shard %s: the store answers again: appends at `disk` are accepted", shard)
 
     def _log_clock(self) -> None:
         since_s = self._wrong_clock_since_s
         if self.is_clock_wrong == (since_s is not None):
             return
-        skew_ms, shard = self._metadata.compared_clocks.skew_ms, self._metadata.layout.shard
+        skew_ms, shard = self._metadata.compared_clocks.skew_ms, self._metadata.shard
         if since_s is None:
             self._wrong_clock_since_s = self._clock.monotonic_s()
-            logger.error(
+            logger.log(
+                logging.ERROR if self._faults.wrong_clock.begin(shard) else logging.DEBUG,
                 "shard %s: the clock of this server is %d s %s the store's, more than five minutes: nothing"
                 " is deleted and nothing expires by time until they agree; correct the clock that is wrong",
                 shard,
@@ -122,7 +142,8 @@ class StoreContact:
             )
         else:
             self._wrong_clock_since_s = None
-            logger.info(
+            logger.log(
+                logging.INFO if self._faults.wrong_clock.end(shard) else logging.DEBUG,
                 "shard %s: the clocks of this server and of the store agree again after %d s, to %d ms:"
                 " deletion and retention by time go on",
                 shard,

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.log_identity import UNKNOWN_EPOCH
+from stratalog.server.rpc.answer_errors import AnswerErrors
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
@@ -38,10 +39,11 @@ _BATCHES_TAG = _tag("FetchedPartition", "batches")
 def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor]) -> bytes:
     """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
     parts: list[bytes] = []
+    errors = AnswerErrors(statuses)
     for cursor in cursors:
         fetch_offset = cursor.start
         chunks, size_bytes, aborted_transactions = cursor.take()
-        head = _without_batches(statuses, cursor, fetch_offset, aborted_transactions).SerializeToString()
+        head = _without_batches(errors, cursor, fetch_offset, aborted_transactions).SerializeToString()
         if size_bytes:
             head += _BATCHES_TAG + varint(size_bytes)
         parts += (_PARTITIONS_TAG, varint(len(head) + size_bytes), head, *chunks)
@@ -60,7 +62,7 @@ def varint(number: int) -> bytes:
 
 
 def _without_batches(
-    statuses: ErrorStatuses,
+    errors: AnswerErrors,
     cursor: FetchCursor,
     fetch_offset: int,
     aborted_transactions: Iterable[AbortedTransaction],
@@ -78,7 +80,7 @@ def _without_batches(
             first_offset=aborted.first_offset,
             last_offset=aborted.last_offset,
         )
-    if cursor.partition is not None:
+    if cursor.partition is not None and (cursor.error is None or not errors.is_full):
         marks = cursor.partition.watermarks()
         answer.log_start_offset = marks.log_start_offset
         answer.local_log_start_offset = marks.local_log_start_offset
@@ -90,5 +92,5 @@ def _without_batches(
             answer.last_epoch = cursor.last_epoch
     if cursor.error is not None:
         where = f"a fetch from {cursor.topic_partition}"
-        answer.error.CopyFrom(statuses.status(cursor.error, where, cursor.topic_partition))
+        answer.error.CopyFrom(errors.status(cursor.error, where, cursor.topic_partition))
     return answer

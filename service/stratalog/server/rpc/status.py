@@ -184,6 +184,15 @@ def status_of_error(error: LogStoreError, partition: TopicPartition | None = Non
     return status
 
 
+def short_status(status: Status) -> Status:
+    """The code and the reason of a status that was made here, without its message and fields."""
+    info = ErrorInfo()
+    status.details[0].Unpack(info)
+    short = Status(code=status.code)
+    short.details.add().Pack(ErrorInfo(reason=info.reason, domain=info.domain))
+    return short
+
+
 def status_of_defect(error_id: str) -> Status:
     """The wire form of an error outside the tree: its id, which is also in the server's log."""
     message = f"internal error; see the server's log for {error_id}"

@@ -5,8 +5,8 @@ tokens of appends with the catalog that its server has read. Fencing is done onc
 in this order:
 
 1. The commit of the token. From its answer on, this server has read it.
-2. A look at the heads that finds no other owner. A server that claims the shard later reads the catalog after
-   its claim, and so has the token, too.
+2. A look at the head of its shard that finds no other owner. A server that claims the shard later reads the
+   catalog after its claim, and so has the token, too.
 3. A turn of the writer: appends that it applied before, by a former token, lie below the end of the log.
 """
 
@@ -31,7 +31,7 @@ class PartitionFencing:
         FencingTokenMismatchError, UnknownTopicOrPartitionError, NotOwnerError, StoreError: after
         StoreUnavailableError the partition may have the token.
         """
-        self._shards.confirm_owned()
         tip = partition.topic_id_partition
+        self._shards.confirm_owner_of(tip)
         self._catalog.fence(tip.topic_id, tip.partition, token, current_token)
-        self._shards.confirm_owned()
+        self._shards.confirm_owner_of(tip)

@@ -33,10 +33,9 @@ class ProducerIds:
 
     def give(self) -> int:
         """An id that no producer has. May take the network for long, once for each block. Raises
-        NotOwnerError once another server has taken over, StoreError."""
+        NotOwnerError once other servers have taken all shards over, StoreError."""
         with self._lock:
-            for shard in self._shards:
-                shard.leader_epoch()
+            self._shards.ensure_owned()
             if not self._rest:
                 self._shards.confirm_owned()
                 self._rest = self._catalog.take_producer_ids(BLOCK_ID_COUNT)

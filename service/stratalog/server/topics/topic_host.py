@@ -33,6 +33,8 @@ from stratalog.server.partitions.shard_set import ShardSet
 
 logger = logging.getLogger(__name__)
 
+SomePartition = HostedPartition | OfflinePartition
+
 
 class TopicHost:
     """Opens, publishes and deletes the topics of one server. Not thread-safe: guarded by `TopicManager`'s
@@ -65,7 +67,7 @@ class TopicHost:
             except InvalidConfigError as refusal:
                 self._publish_offline(entry, refusal)
         wanted = chain.from_iterable(self._wanted(entry, config) for entry, config in understood)
-        opened = iter(self._opener.open_what_can_be([*wanted]))
+        opened = _by_tip(self._opener.open_what_can_be([*wanted]))
         for entry, config in understood:
             self.registry.publish(_hosted(entry, config, tuple(self._with_foreign(entry, opened))))
 
@@ -74,7 +76,7 @@ class TopicHost:
         InvalidConfigError, DataDirectoryError.
         """
         config = self._config_of(entry)
-        opened = iter(self._opener.open(self._wanted(entry, config, is_new=is_new)))
+        opened = _by_tip(self._opener.open(self._wanted(entry, config, is_new=is_new)))
         topic = _hosted(entry, config, tuple(self._with_foreign(entry, opened)))
         self.registry.publish(topic)
         return topic
@@ -100,7 +102,7 @@ class TopicHost:
         for partition in topic.partitions:
             self._reconfigure(partition, config)
         first = len(topic.all_partitions)
-        opened = iter(self._opener.open(self._wanted(entry, config, first, is_new=True)))
+        opened = _by_tip(self._opener.open(self._wanted(entry, config, first, is_new=True)))
         added = tuple(self._with_foreign(entry, opened, first))
         self.registry.replace(_hosted(entry, config, (*topic.all_partitions, *added)))
         if added:
@@ -186,19 +188,16 @@ class TopicHost:
         return [
             WantedPartition(TopicPartition(entry.name, tip.partition), tip, config, is_new)
             for tip in _tips(entry, first)
-            if self._shards.foreign_of(tip) is None
+            if self._shards.lost_of(tip) is None
         ]
 
     def _with_foreign(
-        self, entry: TopicEntry, opened: Iterator[HostedPartition | OfflinePartition], first: int = 0
-    ) -> Iterator[HostedPartition | OfflinePartition]:
+        self, entry: TopicEntry, opened: Mapping[TopicIdPartition, SomePartition], first: int = 0
+    ) -> Iterator[SomePartition]:
         """All partitions from number `first` on: the opened ones, and between them those of other servers."""
         for tip in _tips(entry, first):
-            foreign = self._shards.foreign_of(tip)
-            yield (
-                next(opened)
-                if foreign is None
-                else ForeignPartition(TopicPartition(entry.name, tip.partition), tip, foreign)
+            yield opened.get(tip) or ForeignPartition(
+                TopicPartition(entry.name, tip.partition), tip, self._shards.of(tip)
             )
 
     def _reconfigure(self, partition: HostedPartition, config: LogConfig) -> None:
@@ -240,6 +239,10 @@ class TopicHost:
             return
         if log.topic_id == topic_id:
             self._logs.delete_log(topic_partition)
+
+
+def _by_tip(opened: Iterable[SomePartition]) -> Mapping[TopicIdPartition, SomePartition]:
+    return {one.topic_id_partition: one for one in opened}
 
 
 def _tips(entry: TopicEntry, first: int = 0) -> Iterator[TopicIdPartition]:

@@ -190,7 +190,7 @@ class TopicManager:
         again with every look at the catalog.
         """
         with self._lock:
-            if not self._shards.is_fenced:
+            if not self._shards.is_replaced:
                 self._follow(self._catalog.state())
 
     def follow_catalog(self) -> FollowedCatalog:
@@ -207,7 +207,7 @@ class TopicManager:
             try:
                 # Another thread may have read and followed a newer state.
                 state = self._catalog.state()
-                if not self._shards.is_fenced:
+                if not self._shards.is_replaced:
                     self._follow(state)
             finally:
                 self._lock.release()

@@ -104,7 +104,7 @@ def test_another_claim_is_noticed_once_and_for_good() -> None:
     for _ in range(2):
         with pytest.raises(NotOwnerError):
             shards.confirm_owned()
-    assert shards.is_fenced
+    assert shards.is_replaced
     assert bench.fenced_count == 1
 
 

@@ -25,6 +25,7 @@ from stratalog.server.rpc.admin.partition_convert import (
     segment_message,
     slice_message,
 )
+from stratalog.server.rpc.answer_errors import AnswerErrors
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.paging import PageCursor
 from stratalog.server.rpc.position import start_of
@@ -117,13 +118,14 @@ class PartitionAdmin:
                 raise
             except LogStoreError as failure:
                 failures[wanted.partition] = failure
+        errors = AnswerErrors(self._statuses)
         results = failures | dict(zip(deletions, delete_records(list(deletions.values())), strict=True))
         return partition_pb2.DeleteRecordsResponse(
             partitions=[
                 partition_pb2.DeletedRecords(partition=number, log_start_offset=offset, error=error)
                 for number in numbers
                 for named in (TopicPartition(topic.name, number),)
-                for offset, error in (self._answer(results[number], "DeleteRecords", named),)
+                for offset, error in (_answer(errors, results[number], "DeleteRecords", named),)
             ]
         )
 
@@ -153,9 +155,10 @@ class PartitionAdmin:
     ) -> Iterator[tuple[int, int, Status | None]]:
         """The number of each partition, and the result of the change there or its error."""
         topic = self._topic(request.topic, request.topic_id, request.partitions)
+        errors = AnswerErrors(self._statuses)
         for partition in _each_once(topic, request.partitions):
             number = partition.topic_partition.partition
-            yield number, *self._answer(_result(partition, change), call, partition.topic_partition)
+            yield number, *_answer(errors, _result(partition, change), call, partition.topic_partition)
 
     def _topic(self, name: str, topic_id: str, numbers: Iterable[int]) -> HostedTopic:
         """The topic of a request with these partitions. Raises as the registry's look-ups of a partition."""
@@ -163,13 +166,14 @@ class PartitionAdmin:
             require_partition_number(name, number)
         return self._registry.topic(name, topic_id)
 
-    def _answer(
-        self, result: int | LogStoreError, call: str, partition: TopicPartition
-    ) -> tuple[int, Status | None]:
-        """The offset and the error of an answer that has one of the two."""
-        if isinstance(result, LogStoreError):
-            return UNKNOWN, self._statuses.status(result, call, partition)
-        return result, None
+
+def _answer(
+    errors: AnswerErrors, result: int | LogStoreError, call: str, partition: TopicPartition
+) -> tuple[int, Status | None]:
+    """The offset and the error of an answer that has one of the two."""
+    if isinstance(result, LogStoreError):
+        return UNKNOWN, errors.status(result, call, partition)
+    return result, None
 
 
 def _each_once(topic: HostedTopic, numbers: Sequence[int]) -> Sequence[Found]:

@@ -212,8 +212,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         UnknownTopicOrPartitionError, NotOwnerError, OverloadedError."""
         for name in topics:
             self._registry.topic(name)
-        for shard in self._tier.shards:
-            shard.leader_epoch()
+        self._tier.shards.ensure_owned()
         return operation_message(self._engine.operations.start(kind, topics, work))
 
 

@@ -115,6 +115,7 @@ def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
         clock_checked_ms=compared.at_ms,
         last_answer_ms=UNKNOWN,
         silence_ms=UNKNOWN,
+        claim_time_ms=state.claims[-1].time_ms if state.claims else UNKNOWN,
     )
     takeover = shard.takeover
     if takeover is not None:

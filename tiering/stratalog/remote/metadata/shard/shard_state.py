@@ -56,9 +56,11 @@ class ShardClaim(NamedTuple):
     time_ms: int
 
     def not_owner(self) -> NotOwnerError:
-        """The refusal of a former owner, which names this one."""
+        """The refusal of a server that is not the owner, which names this one."""
         return NotOwnerError(
-            "another server has taken over this store, use that one; a restart of this one takes it back",
+            "another server owns this shard of the store; use that one"
+            if self.owner
+            else "no server owns this shard of the store yet; start the one that is to own it",
             owner=self.owner,
             endpoint=self.endpoint,
             epoch=self.epoch,

@@ -1,0 +1,180 @@
+"""The connections to the servers that own partitions, where a store has several owners.
+
+Most stores have one owner, and the client's connection follows that one. A refusal because of another owner
+may be the sign of several. Then `Metadata` says where each partition of the topic is, and each owner gets a
+connection of its own, which stays there. After another refusal, or a call without an answer, the owners are
+looked up again: a partition may have got another one.
+
+Calls that ask about many partitions go through `answers`, which divides them among the owners, and asks again
+about those that were refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
+from stratalog.base.types import TopicPartition
+from stratalog.client.channel import CALL_TIMEOUT_S, AnswerPart, ServerChannel, no_parts
+from stratalog.client.errors import error_of_status
+from stratalog.client.pages import pages
+from stratalog.client.retry import Patience
+from stratalog.v1 import log_pb2, log_pb2_grpc
+
+_T = TypeVar("_T")
+
+
+PartT = TypeVar("PartT", bound=AnswerPart)
+
+Ask = Callable[[ServerChannel, Sequence[int]], Awaitable[Sequence[PartT]]]
+"""Asks a server about the partitions with these indexes; returns the answers in the same order."""
+
+
+class OwnedPartitions(NamedTuple):
+    """Partitions of a topic that one server owns, and the connection to it."""
+
+    channel: ServerChannel
+    numbers: tuple[int, ...]
+
+
+class _OwnerChannel(ServerChannel):
+    """A connection to one owner, which neither follows nor repeats: its user looks the owners up again.
+    Belongs to one event loop."""
+
+    async def call(
+        self,
+        call: Awaitable[_T],
+        *,
+        is_repeatable: bool = False,
+        parts: Callable[[_T], Iterable[AnswerPart]] = no_parts,
+        wait_s: float = 0.0,
+    ) -> _T:
+        """One attempt. Raises LogStoreError."""
+        return await self.attempt(call, Patience(self._retry), parts)
+
+    def _follow(self, endpoint: str, server: str) -> bool:
+        return self._retry.deadline_s > 0
+
+
+class OwnerChannels:
+    """The connections of one client to the owners of partitions. Belongs to one event loop."""
+
+    def __init__(self, channel: ServerChannel) -> None:
+        """`channel` is the client's connection, which follows."""
+        self._channel = channel
+        self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
+        self._endpoints: dict[str, dict[int, str]] = {}
+        """The owner of each partition by number, of topics with several owners."""
+        self._owners: dict[str, ServerChannel] = {}
+
+    def groups(self, topic: str, numbers: Collection[int]) -> list[OwnedPartitions]:
+        """These partitions by owner, as of the last look; all on the client's connection if the topic has
+        one owner, as far as is known. Asks nothing."""
+        endpoints = self._endpoints.get(topic, {})
+        by_channel: dict[ServerChannel, list[int]] = {}
+        for number in numbers:
+            by_channel.setdefault(self._channel_to(endpoints.get(number, "")), []).append(number)
+        return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
+
+    async def look_up(self, topic: str) -> bool:
+        """Ask where the topic's partitions are; returns whether an owner has changed. Raises
+        LogStoreError."""
+        found: dict[int, str] = {}
+        request = log_pb2.MetadataRequest(topics=[topic])
+
+        def call(token: str) -> Awaitable[log_pb2.MetadataResponse]:
+            request.page_token = token
+            return self._stub.Metadata(request, timeout=CALL_TIMEOUT_S)
+
+        async for page in pages(self._channel, call):
+            for one in page.topics:
+                found |= {partition.partition: partition.endpoint for partition in one.partitions}
+        is_divided = len({endpoint for endpoint in found.values() if endpoint}) > 1
+        former = self._endpoints.pop(topic, {})
+        if is_divided:
+            self._endpoints[topic] = found
+        return former != self._endpoints.get(topic, {})
+
+    async def answers(
+        self, partitions: Sequence[TopicPartition], ask: Ask[PartT], *, is_repeatable: bool = True
+    ) -> list[PartT]:
+        """Ask the owners of the partitions, and return an answer for each, in order. Repeats the question
+        about those that a server refuses because another one owns them, until the retry policy's deadline;
+        if it is repeatable, also about those of an owner that does not answer. Raises LogStoreError."""
+        patience = Patience(self._channel.retry)
+        start_s = asyncio.get_running_loop().time()
+        found: dict[int, PartT] = {}
+        left = list(range(len(partitions)))
+        while True:
+            failure = await self._ask(partitions, left, ask, found, is_repeatable=is_repeatable)
+            left = [index for index in left if index not in found]
+            if failure is None:
+                return [found[index] for index in range(len(partitions))]
+            await patience.bear(failure, start_s)
+            for topic in {partitions[index].topic for index in left}:
+                await self.look_up(topic)
+
+    async def _ask(
+        self,
+        partitions: Sequence[TopicPartition],
+        indexes: Sequence[int],
+        ask: Ask[PartT],
+        found: dict[int, PartT],
+        *,
+        is_repeatable: bool,
+    ) -> LogStoreError | None:
+        """Ask all owners at once, and note the answers; returns a failure after which some are left. Raises
+        LogStoreError."""
+        failure: LogStoreError | None = None
+        divided = self._divided(partitions, indexes)
+        asked = await asyncio.gather(*(ask(*one) for one in divided), return_exceptions=True)
+        for (channel, some), answers in zip(divided, asked, strict=True):
+            if isinstance(answers, LogStoreError):
+                may_repeat = is_repeatable or isinstance(answers, NotOwnerError | OverloadedError)
+                if channel is self._channel or not (may_repeat and answers.retriable):
+                    raise answers
+                failure = answers
+                continue
+            if isinstance(answers, BaseException):
+                raise answers
+            server = channel.address
+            for index, answer in zip(some, answers, strict=True):
+                refusal = channel.failure(answer.error, server) if _is_refusal(answer) else None
+                if refusal is not None and refusal.retriable:
+                    failure = refusal
+                else:
+                    found[index] = answer
+        return failure
+
+    def _divided(
+        self, partitions: Sequence[TopicPartition], indexes: Sequence[int]
+    ) -> list[tuple[ServerChannel, list[int]]]:
+        by_channel: dict[ServerChannel, list[int]] = {}
+        for index in indexes:
+            topic, number = partitions[index]
+            endpoint = self._endpoints.get(topic, {}).get(number, "")
+            by_channel.setdefault(self._channel_to(endpoint), []).append(index)
+        # A question about no partition is judged by a server, too.
+        return list(by_channel.items()) or [(self._channel, [])]
+
+    def _channel_to(self, endpoint: str) -> ServerChannel:
+        """The connection to an owner; the client's if no owner is known."""
+        if endpoint and endpoint not in self._owners:
+            try:
+                self._owners[endpoint] = _OwnerChannel(endpoint, self._channel.retry)
+            except InvalidRequestError:
+                # The owner has an address that no client can use.
+                return self._channel
+        return self._owners.get(endpoint, self._channel)
+
+    async def close(self) -> None:
+        """Close the connections to owners; the client's stays."""
+        for channel in self._owners.values():
+            await channel.close()
+
+
+def _is_refusal(answer: AnswerPart) -> bool:
+    """Whether another server owns the partition of the answer."""
+    return answer.HasField("error") and isinstance(error_of_status(answer.error), NotOwnerError)

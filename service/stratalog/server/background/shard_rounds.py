@@ -1,0 +1,161 @@
+"""Runs a pass over the shards of a server, each by itself: a shard that fails, hangs or has got another owner
+neither ends nor delays the pass for the others.
+
+A server with one shard does the work at once. With several, each shard has a thread, a few at a time, and
+those whose turn is longest ago begin. A round does not wait long: a shard that is still at work is left to
+it, the next rounds pass it over, and the first one after its end reports it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError, NotOwnerError, StoppingError, StoreUnavailableError
+from stratalog.base.scheduler import RunBeside
+from stratalog.server.background.shard_tier import ShardTier
+
+R = TypeVar("R")
+
+MAX_AT_WORK_COUNT = 4
+"""Shards of one pass that are at work at once."""
+PATIENCE_S = 5.0
+"""Time for which a round waits for its shards."""
+HANG_S = 120.0
+"""A shard that is at work for longer is reported as one that hangs. A turn of uploads takes a minute."""
+
+
+class ShardRound(NamedTuple, Generic[R]):
+    """The results of the shards that have ended since the last round. Immutable."""
+
+    results: Mapping[int, R]
+    """By the number of the shard."""
+    failures: Mapping[int, LogStoreError]
+    """The errors of shards that failed or hang, by number."""
+
+
+class _Work:
+    """The work on one shard. Guarded by the condition of the rounds."""
+
+    def __init__(self, begin_s: float) -> None:
+        self.begin_s = begin_s
+        self.is_done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class ShardRounds:
+    """Runs passes over shards. Thread-safe: `_changed` guards the work under way. Of one pass one round at a
+    time."""
+
+    def __init__(self, clock: Clock, run_beside: RunBeside) -> None:
+        """`run_beside` runs the work on a shard, where there are several."""
+        self._clock = clock
+        self._run_beside = run_beside
+        self._changed = threading.Condition()
+        self._at_work: dict[tuple[str, int], _Work] = {}
+        self._last_begin_s: dict[tuple[str, int], float] = {}
+
+    def run(self, name: str, works: Mapping[int, Callable[[], R]]) -> ShardRound[R]:
+        """Do a round of the pass: the work on each shard, by number. Raises the first error if no shard has
+        ended well and none is at work still; a StoppingError, and an error of a kind that no shard's work
+        foresees, in any case."""
+        if len(works) == 1 and not self._is_at_work(name):
+            return ShardRound({number: work() for number, work in works.items()}, {})
+        ended = self._round(name, works)
+        failures: dict[int, LogStoreError] = {}
+        for number, one in ended.items():
+            if isinstance(one.error, StoppingError):
+                raise one.error
+            if isinstance(one.error, LogStoreError):
+                failures[number] = one.error
+            elif one.error is not None:
+                raise one.error
+        results = {number: one.result for number, one in ended.items() if one.error is None}
+        if failures and len(failures) == len(works):
+            raise failures[min(failures)]
+        return ShardRound(results, failures | self._hanging(name, works))
+
+    def _round(self, name: str, works: Mapping[int, Callable[[], R]]) -> Mapping[int, _Work]:
+        """Begin the work on each shard that is not at work, wait, and return those that have ended."""
+        end_s = self._clock.monotonic_s() + PATIENCE_S
+        ended: dict[int, _Work] = {}
+        with self._changed:
+            ended |= self._take_ended(name)
+            waiting = [number for number in works if (name, number) not in self._at_work]
+            waiting.sort(key=lambda number: (self._last_begin_s.get((name, number), -1.0), number))
+            while True:
+                while waiting and self._count(name) < MAX_AT_WORK_COUNT:
+                    number = waiting.pop(0)
+                    self._begin(name, number, works[number])
+                now_ended = self._take_ended(name)
+                ended |= now_ended
+                remaining_s = end_s - self._clock.monotonic_s()
+                if self._count(name) == 0 or remaining_s <= 0:
+                    return ended
+                if not now_ended:
+                    self._clock.wait(self._changed, remaining_s)
+
+    def _begin(self, name: str, number: int, work: Callable[[], object]) -> None:
+        """Called with `_changed` held, which may be taken again by the same thread."""
+        one = _Work(self._clock.monotonic_s())
+        self._at_work[name, number] = one
+        self._last_begin_s[name, number] = one.begin_s
+
+        def run() -> None:
+            try:
+                one.result = work()
+            except BaseException as error:  # noqa: BLE001 - the round raises it
+                one.error = error
+            with self._changed:
+                one.is_done = True
+                self._changed.notify_all()
+
+        self._run_beside(run)
+
+    def _take_ended(self, name: str) -> dict[int, _Work]:
+        """Called with `_changed` held."""
+        ended = {number: one for (of, number), one in self._at_work.items() if of == name and one.is_done}
+        for number in ended:
+            del self._at_work[name, number]
+        return ended
+
+    def _count(self, name: str) -> int:
+        """Called with `_changed` held."""
+        return sum(of == name for of, _ in self._at_work)
+
+    def _is_at_work(self, name: str) -> bool:
+        with self._changed:
+            return self._count(name) > 0
+
+    def _hanging(self, name: str, works: Mapping[int, object]) -> dict[int, LogStoreError]:
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            begins = {number: one.begin_s for (of, number), one in self._at_work.items() if of == name}
+        return {
+            number: StoreUnavailableError(
+                "the work on the shard has not ended, and begins anew once it has; find out why the store"
+                " does not answer, or restart the server",
+                at_work_s=round(now_s - begin_s),
+            )
+            for number, begin_s in begins.items()
+            if number in works and now_s - begin_s >= HANG_S
+        }
+
+
+def unless_fenced(tier: ShardTier, work: Callable[[ShardTier], R]) -> Callable[[], R | None]:
+    """The work on the shard; it returns None if another server takes the shard over meanwhile, which is no
+    failure, and is logged where it is noticed."""
+
+    def run() -> R | None:
+        try:
+            return work(tier)
+        except NotOwnerError:
+            tier.shard.refresh()
+            if not tier.shard.is_fenced:
+                raise
+            return None
+
+    return run
