@@ -80,7 +80,7 @@ from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.server.background.shard_tier import ShardTier, ShardUploads
 from stratalog.server.background.tail_commits import (
     PASS_NAME,
-    CommitSettings,
+    CommitThreads,
     TailCommits,
     commit_backlog,
 )
@@ -89,6 +89,7 @@ from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.verification_log import VerificationLog
+from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
@@ -109,6 +110,9 @@ from stratalog.server.topics.topic_manager import TopicManager
 from stratalog.server.worker_pools import run_together
 
 logger = logging.getLogger(__name__)
+
+FLUSH_THREAD_COUNT = 16
+"""Logs that are fsynced at a time for appends at `object`: a disk serves them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,8 +240,8 @@ class StorageEngineBuilder:
         (in use, bound to another store, or not readable), StoreError, and InvalidConfigError if this version
         refuses the configuration in the catalog.
 
-        `opening` returns the executor for a log directory and a number of threads, which open its logs; and
-        one for the requests of the metadata.
+        `opening` returns the executor for a log directory and a number of threads, which open its logs; one
+        for the requests of the metadata, and one for the fsyncs of waiting tails.
         `on_all_failed` is called, under any lock, when the last log directory goes offline; `on_logs` with
         the log manager, before it opens a log.
         """
@@ -270,6 +274,7 @@ class StorageEngineBuilder:
     ) -> StorageEngine:
         """Open the store, claim the shards, and put the parts together. Raises as `open` does."""
         identity = self._open_identity(logs)
+        self._flushing = opening("flush", FLUSH_THREAD_COUNT)
         if not self._settings.read_only:
             require_conditional_writes(self._store, self._ids)
         threads = opening("metadata", self._settings.metadata_thread_count)
@@ -577,7 +582,7 @@ class StorageEngineBuilder:
 
         tails = TailCommits(
             self._clock,
-            self._seams.long_scheduler,
+            CommitThreads(self._seams.long_scheduler, partial(run_together, self._flushing)),
             shard,
             catalog,
             uploader("tail", _tail_settings),

@@ -11,9 +11,9 @@ import pytest
 from stratalog.base.errors import (
     LogStoreError,
     NotOwnerError,
-    PreconditionFailedError,
     StoppingError,
     StoreUnavailableError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.append_info import AppendInfo
@@ -23,7 +23,8 @@ from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.background import tail_commits
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.tail_commits import CommitSettings, TailCommits
+from stratalog.server.background.tail_commits import CommitThreads, TailCommits
+from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -51,6 +52,9 @@ class FakePartition:
     def flush(self) -> None:
         self.flush_count += 1
 
+    def offline(self) -> None:
+        """Its disk works."""
+
     @property
     def has_waiting_tail(self) -> bool:
         return False
@@ -65,6 +69,10 @@ class FakePartition:
 def as_candidate(_: object, partition: FakePartition, *, is_tail: bool) -> FakePartition:
     assert is_tail
     return partition
+
+
+def in_turns(functions: Sequence[Callable[[], object]]) -> Sequence[object]:
+    return [function() for function in functions]
 
 
 class Bench:
@@ -86,7 +94,7 @@ class Bench:
         monkeypatch.setattr(tail_commits, "may_upload", bool)
         self.commits = TailCommits(
             self.clock,
-            self.scheduler,
+            CommitThreads(self.scheduler, in_turns),
             cast(Any, self),
             cast(Any, None),
             cast(Any, self),
@@ -251,8 +259,9 @@ async def test_an_append_that_a_deletion_of_records_has_overtaken_is_committed_b
     bench.refusal = TOPIC_DELETED
     append = bench.append()
     bench.advance(500)
-    with pytest.raises(PreconditionFailedError):
+    with pytest.raises(UnknownTopicOrPartitionError) as failure:
         await answered(append)
+    assert failure.value.fields == bench.partitions[0].topic_partition.error_fields
 
 
 async def test_turns_go_on_until_they_get_a_partition_that_the_other_uploader_had(

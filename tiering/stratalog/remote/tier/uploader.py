@@ -27,6 +27,9 @@ A crash before 5 leaves orphans. After 5 everything is committed, and the next p
 A shard has two uploaders: one for rolled segments, the other for the tails of logs that callers wait for.
 They share `UploadTurns`, so a partition is with one of them at a time. Of tails only the producers at the
 tiered end are remembered, as a short cut.
+
+A pass over tails goes on with what is fsynced while its objects are on their way (`more`). A partition may
+come again then: its next slice begins where the last one ends, whether that is committed yet or not.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ import itertools
 import posixpath
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -196,11 +199,13 @@ class Uploader:
         idle_logs: Sequence[UnifiedLog] = (),
         stop: StopSignal | None = None,
         on_object: Callable[[UploadReport], None] = lambda _: None,
+        more: Callable[[], Sequence[UploadCandidate]] = tuple,
         is_urgent: bool = True,
     ) -> UploadReport:
         """Upload what is ready, under the epoch that this process has claimed. Calls `on_object` after each
         commit, with the report up to then. Of `idle_logs` nothing is uploaded, but what their disks have lost
-        is put on record, too.
+        is put on record, too. `more` is called between two objects, and returns candidates that have become
+        ready meanwhile, or have more by now.
 
         If it `is_urgent`, everything that is ready is uploaded, and partitions that the shard's other
         uploader has are waited for. Otherwise data waits for others to fill an object, partitions that failed
@@ -215,20 +220,17 @@ class Uploader:
         constructor. Committed objects stay.
         """
         with self._lock:
-            one = _Pass(epoch, stop or self._stop, self._settings(), on_object, is_urgent=is_urgent)
+            one = _Pass(epoch, stop or self._stop, self._settings(), on_object, more, is_urgent=is_urgent)
             self._budget.limit(one.settings.max_bytes_per_s, one.settings.max_requests_per_s)
             with ExitStack() as undo:
                 undo.callback(self._end_in_logs)
                 undo.callback(one.give_up)
                 undo.callback(self._keep_producers, one)
                 self._settle()
-                mine = self._take_turns(candidates, one)
                 idle = self._turns.take(map(_tip_of, idle_logs), self)
                 self._taken |= idle
-                logs = [*(one.log for one in mine), *(log for log in idle_logs if _tip_of(log) in idle)]
-                refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+                self._begin(candidates, one, [log for log in idle_logs if _tip_of(log) in idle])
                 self._release(idle)
-                self._begin(mine, one, {refusal.partition: refusal.reason for refusal in refusals})
                 self._run(one)
             return one.report
 
@@ -251,12 +253,13 @@ class Uploader:
             taken = self._turns.take(tips, self)
         self._taken |= taken
         if self._has_precedence:
-            one.report.left_out = {
-                candidate.log.topic_partition
+            one.left_out = {
+                candidate.topic_id_partition: candidate
                 for candidate in candidates
                 if candidate.topic_id_partition not in taken
             }
-            one.report.has_more = bool(one.report.left_out)
+            one.report.left_out = {candidate.log.topic_partition for candidate in one.left_out.values()}
+            one.report.has_more = bool(one.left_out)
         return [candidate for candidate in candidates if candidate.topic_id_partition in taken]
 
     def _release(self, tips: Collection[TopicIdPartition]) -> None:
@@ -287,16 +290,19 @@ class Uploader:
             self._taken.clear()
 
     def _begin(
-        self,
-        candidates: Sequence[UploadCandidate],
-        one: _Pass,
-        refused_gaps: Mapping[TopicIdPartition, str],
+        self, candidates: Sequence[UploadCandidate], one: _Pass, idle_logs: Sequence[UnifiedLog] = ()
     ) -> None:
-        """`refused_gaps`: why a loss before the data of a partition could not be put on record."""
+        """Begin the uploads of candidates of which nothing is on its way. Raises NotOwnerError, StoreError,
+        StoppingError."""
+        mine = self._take_turns(candidates, one)
+        logs = [*(candidate.log for candidate in mine), *idle_logs]
+        refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+        # Why a loss before the data of a partition could not be put on record.
+        refused_gaps = {refusal.partition: refusal.reason for refusal in refusals}
         state = self._metadata.state()
         if not one.is_urgent:
-            self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
-        for candidate in candidates:
+            self._history.keep_only([candidate.topic_id_partition for candidate in mine])
+        for candidate in mine:
             tip = candidate.topic_id_partition
             one.candidates[tip] = candidate
             partition = state.partition(tip)
@@ -339,6 +345,24 @@ class Uploader:
         one.tails[tip] = upload = PartitionUpload(candidate, offset, one.stop, producers)
         return upload
 
+    def _join(self, one: _Pass) -> None:
+        """Take up what has become ready since the pass began. Raises as `_begin` does."""
+        if one.failure is not None:
+            return
+        found = {candidate.topic_id_partition: candidate for candidate in one.more()}
+        fresh = {tip: candidate for tip, candidate in found.items() if tip not in one.candidates}
+        if fresh:
+            self._begin([*(one.left_out | fresh).values()], one)
+        for tip in found.keys() - fresh.keys():
+            upload = one.tails.get(tip)
+            if upload is not None and one.may_extend(upload):
+                try:
+                    upload.extend()
+                except LogStoreError as error:
+                    upload.error = error
+                one.uploads[tip] = upload
+        self._end_uploads(one)
+
     def _note_pressure(self, one: _Pass) -> None:
         """Note which log directories are short of free space."""
         waiting_bytes: dict[str, int] = {}
@@ -351,6 +375,7 @@ class Uploader:
     def _run(self, one: _Pass) -> None:
         """Build, send and commit objects until nothing is left to do. Raises as `upload` does."""
         while True:
+            self._join(one)
             if len(one.puts) >= one.settings.put_count:
                 self._commit_oldest(one)
             put = self._build_next(one)
@@ -496,6 +521,7 @@ class _Pass:
         stop: StopSignal,
         settings: UploaderSettings,
         on_object: Callable[[UploadReport], None],
+        more: Callable[[], Sequence[UploadCandidate]],
         *,
         is_urgent: bool,
     ) -> None:
@@ -503,9 +529,12 @@ class _Pass:
         self.stop = stop
         self.settings = settings
         self.on_object = on_object
+        self.more = more
         self.is_urgent = is_urgent
         self.report = UploadReport()
         self.candidates: dict[TopicIdPartition, UploadCandidate] = {}
+        self.left_out: dict[TopicIdPartition, UploadCandidate] = {}
+        """Those that an uploader with precedence did not get."""
         self.uploads: dict[TopicIdPartition, PartitionUpload] = {}
         """The partitions with something left to copy."""
         self.tails: dict[TopicIdPartition, PartitionUpload] = {}
@@ -528,6 +557,13 @@ class _Pass:
         return self.built_count >= PASS_OBJECT_COUNT and all(
             upload.share_count for upload in self.uploads.values()
         )
+
+    def may_extend(self, upload: PartitionUpload) -> bool:
+        """Whether more of a tail can go behind the slices that the pass has made. It cannot where one of them
+        was lost or refused, or where a deletion of records has overtaken them: the next pass uploads it."""
+        tip = upload.candidate.topic_id_partition
+        is_in_order = upload.error is None and tip not in self.lost and tip not in self.refused
+        return is_in_order and upload.candidate.log.offsets.log_start_offset <= upload.next_offset
 
     def waiting(self) -> list[WaitingPartition]:
         return [
