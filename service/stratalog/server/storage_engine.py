@@ -68,8 +68,10 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
+from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_turns import UploadTurns
-from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings
+from stratalog.remote.tier.uploader import UploadedShard, Uploader
+from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.disk_pressure import DiskPressure
@@ -176,8 +178,13 @@ class StorageEngine:
     operations: OperationRegistry
     passes: PassRegistry
 
+    def hurry_commits(self) -> None:
+        """Commit the appends that wait, and those of calls that go on, without waiting for others."""
+        for one in self.tier.manager.commits:
+            one.hurry()
+
     def end_commits(self) -> None:
-        """Fail the appends that wait for a commit: uploads have ended."""
+        """End the commits, and fail the appends that still wait for one."""
         for one in self.tier.manager.commits:
             one.stop()
 
@@ -562,15 +569,19 @@ class StorageEngineBuilder:
     ) -> ShardUploads:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
-        turns = UploadTurns(self._clock)
+        # A server that stops still commits what callers wait for.
+        stop_of_tails = StopSignal()
+        turns, budget = UploadTurns(self._clock), UploadBudget(self._clock)
 
-        def uploader(name: str, settings: Callable[[BrokerConfig], UploaderSettings]) -> Uploader:
+        def uploader(
+            name: str, settings: Callable[[BrokerConfig], UploaderSettings], stop: StopSignal
+        ) -> Uploader:
             return Uploader(
-                store=StoppableObjectStore(self._store, self._seams.stop),
+                store=StoppableObjectStore(self._store, stop),
                 clock=self._clock,
                 run_beside=partial(self._seams.long_scheduler.once, "send an object"),
-                stop=self._seams.stop,
-                shard=UploadedShard(shard.metadata, turns, has_precedence=name == "tail"),
+                stop=stop,
+                shard=UploadedShard(shard.metadata, turns, budget, has_precedence=name == "tail"),
                 builder=ObjectBuilder(
                     logs.filesystem,
                     shard.metadata,
@@ -582,14 +593,14 @@ class StorageEngineBuilder:
 
         tails = TailCommits(
             self._clock,
-            CommitThreads(self._seams.long_scheduler, partial(run_together, self._flushing)),
+            CommitThreads(self._seams.long_scheduler, partial(run_together, self._flushing), stop_of_tails),
             shard,
             catalog,
-            uploader("tail", _tail_settings),
+            uploader("tail", _tail_settings, stop_of_tails),
             self._passes,
             lambda: _commit_settings(runtime.current),
         )
-        return ShardUploads(uploader("upload", _uploader_settings), tails)
+        return ShardUploads(uploader("upload", _uploader_settings, self._seams.stop), tails)
 
     def _tier(
         self,
@@ -653,13 +664,14 @@ def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
 
 
 def _tail_settings(config: BrokerConfig) -> UploaderSettings:
-    """The limits of bytes and requests are for segments, for which no caller waits. A turn waits for an
-    object that hangs, so the object is given up when the appends in it are."""
+    """A turn waits for an object that hangs, so the object is given up when the appends in it are."""
     return UploaderSettings(
         max_object_bytes=config.commit_buffer_bytes,
         put_backoff_ms=50,
         put_count=config.copy_thread_count,
         stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
+        max_bytes_per_s=config.max_copied_bytes_per_s,
+        max_requests_per_s=config.max_copy_requests_per_s,
     )
 
 

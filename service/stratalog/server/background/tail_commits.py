@@ -35,10 +35,12 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.scheduler import Scheduler
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.uploader import Uploader, UploadReport
+from stratalog.remote.tier.upload_report import UploadReport
+from stratalog.remote.tier.uploader import Uploader
 from stratalog.server.append.late_appends import LateAppends
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import PassRegistry
@@ -73,6 +75,8 @@ class CommitThreads(NamedTuple):
     """Has a thread for each turn."""
     run_together: RunTogether
     """Runs fsyncs."""
+    stop: StopSignal
+    """Ends the uploads."""
 
 
 class CommitStats(NamedTuple):
@@ -110,6 +114,7 @@ class TailCommits:
         """`settings` is asked for each turn."""
         self._clock = clock
         self._run_together = threads.run_together
+        self._stop = threads.stop
         self._shard = shard
         self._catalog = catalog
         self._uploader = uploader
@@ -159,7 +164,8 @@ class TailCommits:
             self._plan()
 
     def stop(self) -> None:
-        """Fail the appends that wait, and those that come; for a server whose uploads have ended."""
+        """End the upload, and fail the appends that wait and those that come; for a server that stops."""
+        self._stop.set()
         with self._lock:
             self._is_stopped = True
             self._timer.cancel()

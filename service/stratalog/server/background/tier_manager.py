@@ -26,7 +26,7 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
-from stratalog.remote.tier.uploader import RefusedUpload
+from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier

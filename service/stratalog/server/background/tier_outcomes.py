@@ -21,7 +21,7 @@ from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED, TO
 from stratalog.remote.retention.remote_retention import RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.orphan_sweep import OrphanKind
-from stratalog.remote.tier.uploader import RefusedUpload
+from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.operations.operation_results import Uploaded
 from stratalog.server.partitions.hosted_partition import HostedPartition

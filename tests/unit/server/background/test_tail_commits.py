@@ -15,10 +15,11 @@ from stratalog.base.errors import (
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.remote.metadata.shard.shard_judge import NOT_AT_TIERED_END, TOPIC_DELETED
-from stratalog.remote.tier.uploader import RefusedUpload, UploadReport
+from stratalog.remote.tier.upload_report import RefusedUpload, UploadReport
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.background import tail_commits
@@ -94,7 +95,7 @@ class Bench:
         monkeypatch.setattr(tail_commits, "may_upload", bool)
         self.commits = TailCommits(
             self.clock,
-            CommitThreads(self.scheduler, in_turns),
+            CommitThreads(self.scheduler, in_turns, StopSignal()),
             cast(Any, self),
             cast(Any, None),
             cast(Any, self),

@@ -13,6 +13,7 @@ segment. A segment that differs ends the upload, with no batch of it uploaded.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -38,6 +39,8 @@ from stratalog.remote.objects.slice_clock import SliceClock
 from stratalog.remote.objects.slice_span import SliceSpan
 from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
 from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
+
+logger = logging.getLogger(__name__)
 
 
 class UploadCandidate(NamedTuple):
@@ -255,6 +258,21 @@ class PartitionUpload:
                 "a segment is shorter than the log says; restore it from a copy", position=self._position
             )
         return data
+
+
+def upload_error(candidate: UploadCandidate, failure: Exception) -> LogStoreError:
+    """The error of a partition's upload that has failed. A failure that no code foresees is a defect, and its
+    traceback is logged."""
+    if isinstance(failure, LogStoreError):
+        return failure
+    topic_partition = candidate.log.topic_partition
+    logger.error("the upload of %s failed unexpectedly", topic_partition, exc_info=failure)
+    return LogStoreError(
+        "the upload of the partition failed unexpectedly, and is tried again; report the traceback in the"
+        " server's log",
+        **topic_partition.error_fields,
+        reason=repr(failure),
+    )
 
 
 def _end_position(source: SegmentSource) -> int:
