@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from stratalog.base.errors import (
+    DataDirectoryError,
     LogStoreError,
     NotOwnerError,
     StoppingError,
@@ -46,19 +47,20 @@ class FakePartition:
         self.commit_waiters = CommitWaiters(bench.clock, bench.loop)
         self.log_end_offset = self.tiered_end_offset = 0
         self.flush_count = 0
+        self.defect: Exception | None = None
+        self.is_offline = False
+        self.has_waiting_tail = False
 
     def ensure_served(self) -> None:
         """It is."""
 
     def flush(self) -> None:
         self.flush_count += 1
+        if self.defect is not None:
+            raise self.defect
 
-    def offline(self) -> None:
-        """Its disk works."""
-
-    @property
-    def has_waiting_tail(self) -> bool:
-        return False
+    def offline(self) -> object:
+        return self if self.is_offline else None
 
     def ask_for_commit(self) -> None:
         """No consumer waits."""
@@ -84,8 +86,10 @@ class Bench:
         self.clock = ManualClock()
         self.scheduler = ManualScheduler(self.clock)
         self.memory = RequestMemory(1 << 20)
+        self.passes = PassRegistry(self.clock)
         self.begins_ms: list[int] = []
         self.counts: list[int] = []
+        self.joined_counts: list[int] = []
         self.failure: Exception | None = None
         self.left_out: set[TopicPartition] = set()
         self.refusal = ""
@@ -99,7 +103,7 @@ class Bench:
             cast(Any, self),
             cast(Any, None),
             cast(Any, self),
-            PassRegistry(self.clock),
+            self.passes,
             lambda: SETTINGS,
         )
         self.partitions = [FakePartition(self, number) for number in range(60)]
@@ -115,11 +119,20 @@ class Bench:
     def refresh(self) -> None:
         """Nothing is new."""
 
-    def upload(self, candidates: Sequence[FakePartition], **_: object) -> UploadReport:
+    def upload(
+        self,
+        candidates: Sequence[FakePartition],
+        *,
+        more: Callable[[], Sequence[FakePartition]],
+        **_: object,
+    ) -> UploadReport:
         self.begins_ms.append(self.clock.elapsed_ms)
         self.counts.append(len(candidates))
         ends = [partition.log_end_offset for partition in candidates]
         self.during()
+        joined = more()
+        self.joined_counts.append(len(joined))
+        candidates, ends = [*candidates, *joined], [*ends, *(one.log_end_offset for one in joined)]
         if self.failure is not None:
             raise self.failure
         if self.refusal:
@@ -296,6 +309,77 @@ async def test_another_owner_ends_the_waiting(monkeypatch: pytest.MonkeyPatch, *
     with pytest.raises(NotOwnerError):
         await answered(append)
     assert bench.commits.stats.waiting_count == 0
+
+
+async def test_the_next_turn_fsyncs_beside_the_upload_which_takes_its_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    late: list[PendingAppend] = []
+
+    def append_much() -> None:
+        if not late:
+            late.append(bench.append(1, 1_000))
+            bench.advance(10)
+            assert bench.partitions[1].flush_count == 1
+
+    bench.during = append_much
+    first = bench.append()
+    bench.scheduler.run_due()
+    assert (bench.counts, bench.joined_counts) == ([1], [1])
+    assert [await answered(first), await answered(late[0])] == [0, 0]
+
+
+async def test_a_partition_that_fails_fails_alone_and_is_tried_again_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(monkeypatch)
+    broken = bench.partitions[0]
+    broken.defect, broken.has_waiting_tail = ZeroDivisionError(), True
+    failing, other = bench.append(0), bench.append(1)
+    bench.advance(10)
+    assert await answered(other) == 0
+    with pytest.raises(LogStoreError) as failure:
+        await answered(failing)
+    assert failure.value.fields == {**broken.topic_partition.error_fields, "reason": "ZeroDivisionError()"}
+    assert "Traceback" in caplog.text
+    assert bench.passes.status("object-commit").consecutive_failure_count == 1
+    assert broken.flush_count == 1
+    bench.advance(1_000)
+    assert broken.flush_count == 2
+    bench.advance(1_980)
+    assert broken.flush_count == 2
+    bench.advance(20)
+    assert broken.flush_count == 3
+    broken.defect = None
+    bench.advance(4_300)
+    assert broken.tiered_end_offset == 1, "consumers see it without another append"
+    assert bench.passes.status("object-commit").consecutive_failure_count == 0
+
+
+async def test_a_partition_on_a_failed_disk_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    broken = bench.partitions[0]
+    broken.defect, broken.is_offline = DataDirectoryError("the disk has failed"), True
+    failing = bench.append(0)
+    bench.advance(120_000)
+    with pytest.raises(DataDirectoryError):
+        await answered(failing)
+    assert broken.flush_count == 1
+
+
+async def test_a_server_that_stops_waits_for_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.append()
+    bench.scheduler.run_due()
+    waiting = bench.append()
+    bench.commits.hurry()
+    bench.scheduler.run_due()
+    assert await answered(waiting) == 1
+    late = bench.append()
+    bench.scheduler.run_due()
+    assert await answered(late) == 2
+    assert bench.begins_ms == [1_000, 1_000, 1_000]
 
 
 async def test_a_stop_fails_what_waits_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:

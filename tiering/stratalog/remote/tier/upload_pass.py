@@ -69,9 +69,8 @@ class UploadPass:
 
     def may_extend(self, upload: PartitionUpload) -> bool:
         """Whether more of a tail can go behind the slices that the pass has made. It cannot where one of them
-        was lost or refused, or where a deletion of records has overtaken them: the next pass uploads it."""
-        tip = upload.candidate.topic_id_partition
-        is_in_order = upload.error is None and tip not in self.lost and tip not in self.refused
+        was refused, or where a deletion of records has overtaken them: the next pass uploads it."""
+        is_in_order = upload.error is None and upload.candidate.topic_id_partition not in self.refused
         return is_in_order and upload.candidate.log.offsets.log_start_offset <= upload.next_offset
 
     def begin_of(self, share: Share) -> int:
