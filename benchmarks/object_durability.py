@@ -1,11 +1,10 @@
 """Appends at `object`, with the object store in a directory of the same disk.
 
 * The time from `send` to the acknowledgement at 1 MiB/s of records of 1 KiB in one partition. Promised is a
-median
-  of the commit interval and 15 ms.
-* The rate of a producer that sends as fast as it can, beside the same producer at `disk` in turns. s2-lite,
-the
-  reference of the promised rate, is a program of its own that is not at hand here.
+  median of the commit interval and 15 ms.
+* The rate of a producer that sends as fast as it can, beside the same producer at `disk` in turns.
+* The rate of a producer to a few partitions, with a consumer that reads along, beside s2-lite and its own
+  benchmark, which does the same with as many streams. Only where `s2` is at hand, see `s2_lite`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,10 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 
 import report
+import s2_lite
 from server_process import running, stratalog_command
 from stratalog.base.types import Durability
 from stratalog.client.client import Client
@@ -31,6 +32,9 @@ RECORD = b"v" * 1024
 RECORDS_PER_S = 1024
 CHUNK_COUNT = 500
 MB = 1_000_000
+STREAM_COUNT = 4
+"""Partitions, or streams, beside s2-lite: its benchmark has a process for each."""
+S2_TARGET = 3.0
 RATE_TARGET = 0.5
 """The least part of the rate at `disk`: each byte is written twice, and fsynced twice."""
 
@@ -73,6 +77,60 @@ async def rate(client: Client, durability: Durability, count: int) -> float:
     return count * len(RECORD) / spent_s
 
 
+async def rate_beside_a_reader(client: Client, duration_s: float) -> float:
+    """Bytes of values in a second that are acknowledged at `object` and read back meanwhile."""
+    await client.topics.create("beside", partitions=STREAM_COUNT, config={"min.durability": "object"})
+    count = read_count = 0
+
+    async def read() -> None:
+        nonlocal read_count
+        async for records in client.consume("beside", follow=True).batches():
+            read_count += len(records)
+            if records[-1].key is not None:
+                return
+
+    reading = asyncio.create_task(read())
+    async with client.producer() as producer:
+        await producer.learn("beside")
+        begin_s = time.perf_counter()
+        while time.perf_counter() - begin_s < duration_s:
+            for partition in range(STREAM_COUNT):
+                for _ in range(CHUNK_COUNT):
+                    _ = producer.send("beside", None, RECORD, partition=partition)
+                count += CHUNK_COUNT
+                await producer.ready()
+        await producer.flush()
+        spent_s = time.perf_counter() - begin_s
+        await producer.send("beside", b"end", None, partition=0)
+    await reading
+    assert read_count > 0
+    return count * len(RECORD) / spent_s
+
+
+def s2_lite_row(ours: float, *, quick: bool) -> list[report.Row]:
+    """The row of our rate beside that of s2-lite, which runs after our server has ended; none without it."""
+    s2 = s2_lite.program()
+    if s2 is None:
+        print("s2-lite is left out: there is no `s2` on PATH, and $S2 names none", file=sys.stderr)
+        return []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        with s2_lite.running(s2, folder) as environment:
+            rate = s2_lite.write_rate(s2, environment, STREAM_COUNT, len(RECORD), _duration_s(quick=quick))
+    return [
+        report.Row(
+            work="produce 1 KiB at object beside s2-lite",
+            unit="MB/s",
+            ours=ours / MB,
+            reference=rate / MB,
+            target=S2_TARGET,
+        )
+    ]
+
+
+def _duration_s(*, quick: bool) -> int:
+    return 4 if quick else 10
+
+
 async def measure_at(address: str, *, quick: bool) -> list[report.Row]:
     async with Client(address) as client:
         for topic, partition_count in (("wait", 1), ("rate", PARTITION_COUNT)):
@@ -101,9 +159,19 @@ async def measure_at(address: str, *, quick: bool) -> list[report.Row]:
     ]
 
 
-def measure(quick: bool) -> list[report.Row]:
+async def measure_beside_a_reader(address: str, duration_s: float) -> float:
+    async with Client(address) as client:
+        return await rate_beside_a_reader(client, duration_s)
+
+
+def measure(quick: bool) -> Iterator[report.Row]:
     with tempfile.TemporaryDirectory() as folder, running(*stratalog_command(folder)) as server:
-        return asyncio.run(measure_at(server.address, quick=quick))
+        yield from asyncio.run(measure_at(server.address, quick=quick))
+        if s2_lite.program() is not None:
+            ours = asyncio.run(measure_beside_a_reader(server.address, _duration_s(quick=quick)))
+        else:
+            ours = 0.0
+    yield from s2_lite_row(ours, quick=quick)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Records of a partition are stored in the order in which they were sent. A batch is sent when it is full or
 when its first record has waited for `linger_ms`, and in parts if its topic accepts no batch of that size.
+While as many batches of the partition are on their way as may be, it goes on filling.
 Records with keys go to the partition of Kafka's murmur2, so Kafka's clients and ours place a key alike.
 
 `send` is a method of the record accumulator, whose native form writes a record into its batch and makes no
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, RecordTooLargeError
 from stratalog.base.randomness import system_random
+from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import BufferFullError, ClientClosedError
 from stratalog.client.producer_settings import ProducerSettings
@@ -49,6 +51,10 @@ INLINE_BYTES = 16 << 10
 
 MAX_FAILURE_COUNT = 100
 """The number of failures that are remembered for `flush`."""
+
+
+def _place(batch: OpenBatch) -> TopicPartition:
+    return TopicPartition(batch.topic, batch.partition)
 
 
 class _Failure(NamedTuple):
@@ -108,6 +114,9 @@ class Producer(RecordAccumulator):
         self._known_topics = KnownTopics(self, describe, system_random(), settings, retry, self)
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
         """The ends of the lingering of open batches."""
+        self._overdue: dict[TopicPartition, OpenBatch] = {}
+        """Open batches that have lingered, and go on filling because enough of their partition are on their
+        way."""
         self._unsettled: set[SealedBatch] = set()
         self._flushing: list[set[SealedBatch]] = []
         """For each `flush` the batches that it still waits for."""
@@ -323,6 +332,7 @@ class Producer(RecordAccumulator):
             timer = self._timers.pop(batch, None)
             if timer is not None:
                 timer.cancel()
+                self._overdue.pop(_place(batch), None)
         lingering = set(opened).difference(complete)
         for batch in lingering:
             self._timers[batch] = self._loop.call_later(self._linger_s, self._linger_over, batch)
@@ -331,6 +341,12 @@ class Producer(RecordAccumulator):
         return bool(complete)
 
     def _linger_over(self, batch: OpenBatch) -> None:
+        if batch not in self._timers:
+            # It was full, and is on its way.
+            return
+        if self._sender.is_busy_with(_place(batch)):
+            self._overdue[_place(batch)] = batch
+            return
         self.close_batch(batch)
         self._collect()
 
@@ -368,6 +384,10 @@ class Producer(RecordAccumulator):
         for waited in self._flushing:
             waited.discard(batch)
         self.release(batch.size_bytes)
+        overdue = self._overdue.pop(batch.topic_partition, None)
+        if overdue is not None:
+            # Once the sender has settled all that it is about to.
+            self._loop.call_soon(self._linger_over, overdue)
         if error is not None:
             self._note(_Failure(error, batch.receipt, batch.first_index, batch.end_index))
         self._settled.set()

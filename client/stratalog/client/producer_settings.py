@@ -36,7 +36,8 @@ class ProducerSettings:
     """
 
     linger_ms: int = 5
-    """A batch that does not fill up is sent after this time. 0: at the next turn of the event loop."""
+    """A batch that does not fill up is sent after this time. 0: at the next turn of the event loop. While
+    five batches of its partition wait for their acknowledgement, it goes on filling."""
 
     max_buffered_bytes: int = 64 << 20
     """The buffer is full while more bytes than this are unacknowledged."""

@@ -2,8 +2,8 @@
 
 Start: take the port (so that a mistyped address fails before a claim), open the engine, register the
 services, start tasks, serve, report healthy. Stop: report unhealthy, end waiting calls and long work
-(uploads, compactions), let other calls finish within the grace, end the tasks, wait for the writers, close
-the engine, which marks the shutdown as clean as its last step.
+(uploads, compactions), let other calls finish within the grace, appends with their commits, end the tasks,
+wait for the writers, close the engine, which marks the shutdown as clean as its last step.
 
 Threads: the event loop runs handlers and never blocks; `WorkerPools` and `ThreadScheduler` own all others.
 """
@@ -62,6 +62,9 @@ logger = logging.getLogger(__name__)
 
 MAX_LONG_WORK_COUNT = 4096
 """Limit of operations and cleans of local logs that run at once, far above what is useful."""
+
+COMMIT_SHARE_OF_GRACE = 0.9
+"""Appends that wait for their commit for this part of the grace fail then, so that they get an answer."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -194,8 +197,13 @@ class Server:
         engine, self._engine = self._engine, None
         await self._report(is_serving=False)
         self._closing.set()
+        engine.hurry_commits()
+        grace_s = self.settings.shutdown_grace_s
+        ending = asyncio.ensure_future(self._grpc.stop(grace_s))
+        # The calls of appends at `object` end with the commits that they wait for.
+        await asyncio.wait({ending}, timeout=grace_s * COMMIT_SHARE_OF_GRACE)
         await asyncio.to_thread(engine.end_commits)
-        await self._grpc.stop(self.settings.shutdown_grace_s)
+        await ending
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)
         await asyncio.to_thread(_close_engine, engine)

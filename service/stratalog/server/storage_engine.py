@@ -69,8 +69,10 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
+from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_turns import UploadTurns
-from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings
+from stratalog.remote.tier.uploader import UploadedShard, Uploader
+from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.disk_pressure import DiskPressure
@@ -82,7 +84,7 @@ from stratalog.server.background.shard_rounds import ShardRounds
 from stratalog.server.background.shard_tier import ShardTier, ShardUploads
 from stratalog.server.background.tail_commits import (
     PASS_NAME,
-    CommitSettings,
+    CommitThreads,
     TailCommits,
     commit_backlog,
 )
@@ -91,6 +93,7 @@ from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.verification_log import VerificationLog
+from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
@@ -112,6 +115,9 @@ from stratalog.server.topics.topic_manager import TopicManager
 from stratalog.server.worker_pools import run_together
 
 logger = logging.getLogger(__name__)
+
+FLUSH_THREAD_COUNT = 16
+"""Logs that are fsynced at a time for appends at `object`: a disk serves them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +183,13 @@ class StorageEngine:
     operations: OperationRegistry
     passes: PassRegistry
 
+    def hurry_commits(self) -> None:
+        """Commit the appends that wait, and those of calls that go on, without waiting for others."""
+        for one in self.tier.manager.commits:
+            one.hurry()
+
     def end_commits(self) -> None:
-        """Fail the appends that wait for a commit: uploads have ended."""
+        """End the commits, and fail the appends that still wait for one."""
         for one in self.tier.manager.commits:
             one.stop()
 
@@ -243,7 +254,7 @@ class StorageEngineBuilder:
         refuses the configuration in the catalog.
 
         `opening` returns the executor for a log directory and a number of threads, which open its logs; and
-        one each for the requests of the metadata, and for verifications.
+        one each for the requests of the metadata, for verifications, and for the fsyncs of waiting tails.
         `on_all_failed` is called, under any lock, when the last log directory goes offline; `on_logs` with
         the log manager, before it opens a log.
         """
@@ -276,6 +287,7 @@ class StorageEngineBuilder:
     ) -> StorageEngine:
         """Open the store, claim the shards, and put the parts together. Raises as `open` does."""
         identity = self._open_identity(logs)
+        self._flushing = opening("flush", FLUSH_THREAD_COUNT)
         if not self._settings.read_only:
             require_conditional_writes(self._store, self._ids)
         threads = opening("metadata", self._settings.metadata_thread_count)
@@ -568,15 +580,19 @@ class StorageEngineBuilder:
     ) -> ShardUploads:
         number = f"{shard.metadata.layout.shard:04d}"
         scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
-        turns = UploadTurns(self._clock)
+        # A server that stops still commits what callers wait for.
+        stop_of_tails = StopSignal()
+        turns, budget = UploadTurns(self._clock), UploadBudget(self._clock)
 
-        def uploader(name: str, settings: Callable[[BrokerConfig], UploaderSettings]) -> Uploader:
+        def uploader(
+            name: str, settings: Callable[[BrokerConfig], UploaderSettings], stop: StopSignal
+        ) -> Uploader:
             return Uploader(
-                store=StoppableObjectStore(self._store, self._seams.stop),
+                store=StoppableObjectStore(self._store, stop),
                 clock=self._clock,
                 run_beside=partial(self._seams.long_scheduler.once, "send an object"),
-                stop=self._seams.stop,
-                shard=UploadedShard(shard.metadata, turns, has_precedence=name == "tail"),
+                stop=stop,
+                shard=UploadedShard(shard.metadata, turns, budget, has_precedence=name == "tail"),
                 builder=ObjectBuilder(
                     logs.filesystem,
                     shard.metadata,
@@ -588,14 +604,14 @@ class StorageEngineBuilder:
 
         tails = TailCommits(
             self._clock,
-            self._seams.long_scheduler,
+            CommitThreads(self._seams.long_scheduler, partial(run_together, self._flushing), stop_of_tails),
             shard,
             catalog,
-            uploader("tail", _tail_settings),
+            uploader("tail", _tail_settings, stop_of_tails),
             self._passes,
             lambda: _commit_settings(runtime.current),
         )
-        return ShardUploads(uploader("upload", _uploader_settings), tails)
+        return ShardUploads(uploader("upload", _uploader_settings, self._seams.stop), tails)
 
     def _tier(
         self,
@@ -660,13 +676,14 @@ def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
 
 
 def _tail_settings(config: BrokerConfig) -> UploaderSettings:
-    """The limits of bytes and requests are for segments, for which no caller waits. A turn waits for an
-    object that hangs, so the object is given up when the appends in it are."""
+    """A turn waits for an object that hangs, so the object is given up when the appends in it are."""
     return UploaderSettings(
         max_object_bytes=config.commit_buffer_bytes,
         put_backoff_ms=50,
         put_count=config.copy_thread_count,
         stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
+        max_bytes_per_s=config.max_copied_bytes_per_s,
+        max_requests_per_s=config.max_copy_requests_per_s,
     )
 
 

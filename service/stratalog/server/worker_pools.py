@@ -48,8 +48,9 @@ class WorkerPools:
         self._cold_count = 0
 
     def opening(self, directory: str, thread_count: int) -> Executor:
-        """The threads that open the logs of this log directory, so that no disk waits for another, or those
-        for the requests of the `metadata`; the first call sets their number. Any thread may call."""
+        """The threads that open the logs of this log directory, so that no disk waits for another, those for
+        the requests of the `metadata`, or those that `flush` tails; the first call sets their number. Any
+        thread may call."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:

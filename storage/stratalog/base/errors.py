@@ -31,6 +31,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- PrecedingAppendFailedError        decide about the failed append, then send this one with `resume`
     +-- OverloadedError                   send it again after a pause (retriable): it had no effect
     |   +-- LowDiskSpaceError             the same, but an operator has to free space on the server's disk
+    +-- RecordsLostError                  send the records again as new ones, if they are still wanted
     +-- StoppingError                     the server is stopping: connect again (retriable)
     +-- DataDirectoryError                an operator has to look at the local disk or its settings
     |   +-- DataDirectoryInUseError       stop the other process, or use another directory
@@ -265,6 +266,13 @@ class LowDiskSpaceError(OverloadedError):
     partition, free_bytes, min_free_bytes."""
 
     code = "LOW_DISK_SPACE"
+
+
+class RecordsLostError(LogStoreError):
+    """Records of an append are not in the log any more: the local disk has lost them before their commit in
+    the object store, or they were deleted. Fields: topic, partition, base_offset, end_offset."""
+
+    code = "RECORDS_LOST"
 
 
 class StoppingError(LogStoreError):

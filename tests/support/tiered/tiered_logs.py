@@ -40,8 +40,11 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.partition_upload import UploadCandidate
+from stratalog.remote.tier.upload_budget import UploadBudget
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.remote.tier.upload_turns import UploadTurns
-from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings, UploadReport
+from stratalog.remote.tier.uploader import UploadedShard, Uploader
+from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from tests.support.decoded_records import decode_all
@@ -96,7 +99,7 @@ class TieredLogs:
         settings = UploaderSettings(
             max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
         )
-        turns = UploadTurns(sends or clock)
+        turns, budget = UploadTurns(sends or clock), UploadBudget(sends or clock)
 
         def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
             spool = ObjectWriterSettings(
@@ -107,7 +110,7 @@ class TieredLogs:
                 sends or clock,
                 sends.run_beside if sends else lambda task: task(),
                 stop,
-                UploadedShard(self.metadata, turns, has_precedence=is_of_tails),
+                UploadedShard(self.metadata, turns, budget, has_precedence=is_of_tails),
                 ObjectBuilder(filesystem, self.metadata, spool),
                 lambda: settings,
             )

@@ -39,7 +39,11 @@ from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.messages import DurabilityLike, wire_durability
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.client.sending.partition_lane import PartitionLane, ProducerIdentity
+from stratalog.client.sending.partition_lane import (
+    MAX_IN_FLIGHT_COUNT,
+    PartitionLane,
+    ProducerIdentity,
+)
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
@@ -141,6 +145,11 @@ class AppendSender:
         self._lane_changed(lane)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+
+    def is_busy_with(self, topic_partition: TopicPartition) -> bool:
+        """Whether another batch of the partition could not be sent now."""
+        lane = self._lanes.get(topic_partition)
+        return lane is not None and lane.batch_count >= MAX_IN_FLIGHT_COUNT
 
     def compressed(self, batch: SealedBatch) -> None:
         """Note that a queued batch has its records now."""

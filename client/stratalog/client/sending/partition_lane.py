@@ -136,6 +136,11 @@ class PartitionLane:
         return len(self._in_flight)
 
     @property
+    def batch_count(self) -> int:
+        """Its batches that are queued or in flight."""
+        return len(self._queued) + len(self._in_flight)
+
+    @property
     def is_busy(self) -> bool:
         """Whether it has batches."""
         return bool(self._queued or self._in_flight)

@@ -5,7 +5,8 @@ or with an error, which leaves it open whether the records are committed later: 
 repeated append of the same producer is answered with the first offsets, and waits here for the same commit.
 
 The tiered end also moves over records that the local disk has lost before their commit: a gap. Their appends
-fail, the repeated ones too.
+fail, the repeated ones too. Once the log start has passed such a gap nothing tells it from records that were
+committed and deleted, so appends below the log start fail as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, PreconditionFailedError
+from stratalog.base.errors import LogStoreError, RecordsLostError
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.pending_append import Outcome, PendingAppend, resolve
 
@@ -29,7 +30,8 @@ class _Waiter(NamedTuple):
 
 
 IsLost = Callable[[int, int], bool]
-"""Whether a record from the first to the last of these offsets, which are below the tiered end, is lost."""
+"""Whether a record from the first to the last of these offsets, which are below the tiered end, is lost, or
+may have been lost before it was deleted."""
 
 
 def _unwatched(_size_bytes: int) -> None:
@@ -122,10 +124,11 @@ class CommitWaiters:
             self._loop.call_soon_threadsafe(resolve, outcomes)
 
 
-def _lost(append: PendingAppend, info: AppendInfo) -> PreconditionFailedError:
-    return PreconditionFailedError(
-        "the local disk has lost the records of the append before their commit in the object store, and the"
-        " loss is on record there; send them again as new ones, with another sequence",
+def _lost(append: PendingAppend, info: AppendInfo) -> RecordsLostError:
+    return RecordsLostError(
+        "records of the append are not in the log any more: the local disk has lost them before their commit"
+        " in the object store, or they were deleted; send them again as new ones, with other numbers, if"
+        " they are still wanted",
         topic=append.identity.topic,
         partition=append.identity.partition,
         base_offset=info.base_offset,

@@ -1,22 +1,27 @@
 """Commits the tails of a shard's logs that appends at `object` wait for, or consumers of topics with that
 level.
 
-All partitions that wait share an object. A turn makes one: it fsyncs their logs, uploads what is fsynced, and
-answers the appends that the commit has made durable. A turn begins
+All partitions that wait share an object. `WaitingTails` says when a turn is due. A turn fsyncs the logs that
+wait, several at a time, and hands them to the upload, which sends what is fsynced and answers the appends
+that each commit has made durable.
 
-* `interval_ms` after the begin of the one before, so that an append which comes alone does not wait,
-* or as soon as `buffer_bytes` wait,
-* but never sooner than the partitions that wait make more than `max_slices_per_s` slices in a second: slices
-  stay in the metadata until compaction has merged them.
+The next turn fsyncs while the upload is under way, and the upload takes its logs between two objects. So
+the disk, the requests to the store and the commits of a busy shard run beside each other, and commits stay
+in order. One turn at a time fsyncs, and waits until the upload has taken its logs: what comes meanwhile is
+in the one after it, in larger objects then. An upload ends about `MAX_UPLOAD_S` after its begin, so that the
+shard's other uploader gets its partitions.
 
-One turn of a shard is under way at a time. What comes meanwhile is in the next one, in larger objects then.
+Where the store does not answer, uploads are tried again with growing pauses. Appends wait for `timeout_ms`
+and fail then (`LateAppends`). Their records stay in the log, and the turns go on until they are committed. A
+partition that fails by itself holds up no other one.
 
-Where the store does not answer, turns are tried again with growing pauses. Appends wait for `timeout_ms` and
-fail then. Their records stay in the log, and the turns go on until they are committed.
+A server that stops commits what waits (`hurry`), as long as its grace lasts, and fails the rest (`stop`).
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -26,47 +31,52 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     LogStoreError,
     NotOwnerError,
-    PreconditionFailedError,
     StoppingError,
-    StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.scheduler import ScheduledTask, Scheduler
-from stratalog.base.types import TopicIdPartition
+from stratalog.base.scheduler import Scheduler
+from stratalog.base.stop_signal import StopSignal
+from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.shard.shard_judge import NOT_AT_TIERED_END
-from stratalog.remote.tier.uploader import Uploader, UploadReport
+from stratalog.remote.tier.partition_upload import UploadCandidate
+from stratalog.remote.tier.upload_report import UploadReport
+from stratalog.remote.tier.uploader import Uploader
+from stratalog.server.append.late_appends import LateAppends
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.scratch_space import scratch_error
-from stratalog.server.background.tier_outcomes import upload_outcome
+from stratalog.server.background.tier_outcomes import refused_append, upload_outcome
+from stratalog.server.background.turn_timer import TurnTimer
 from stratalog.server.background.upload_candidate import candidate_of, may_upload
+from stratalog.server.background.waiting_tails import CommitSettings, WaitingTails
 from stratalog.server.operations.operation_results import Uploaded
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 
+logger = logging.getLogger(__name__)
+
 PASS_NAME = "object-commit"
 MAX_PAUSE_S = 5.0
 """The longest pause between two tries while the store does not answer."""
-MAX_LOOK_MS = 1_000
-"""The longest time between two looks for appends that have waited too long."""
-
+MAX_UPLOAD_S = 2.0
+"""An upload takes no more logs after this time, and ends with the objects that are on their way."""
 
 _TOLERANCE_S = 0.001
 """A turn may begin so much too early."""
 
+RunTogether = Callable[[Sequence[Callable[[], object]]], Sequence[object]]
+"""Runs functions beside each other, and waits for all of them."""
 
-class CommitSettings(NamedTuple):
-    """When tails are committed."""
 
-    interval_ms: int
-    """Time between the begins of two turns."""
-    buffer_bytes: int
-    """A turn begins as soon as appends of so many bytes wait."""
-    max_slices_per_s: int
-    """The interval is longer where so many partitions wait that they would make more slices in a second."""
-    timeout_ms: int
-    """An append fails that is not committed after this long."""
+class CommitThreads(NamedTuple):
+    """The threads of commits."""
+
+    scheduler: Scheduler
+    """Has a thread for each turn."""
+    run_together: RunTogether
+    """Runs fsyncs."""
+    stop: StopSignal
+    """Ends the uploads."""
 
 
 class CommitStats(NamedTuple):
@@ -88,55 +98,55 @@ class CommitStats(NamedTuple):
 
 
 class TailCommits:
-    """The commits of one shard's waiting tails. Thread-safe: `_lock` guards what waits; one turn at a
-    time."""
+    """The commits of one shard's waiting tails. Thread-safe: `_lock` guards what waits; one turn fsyncs at a
+    time, and one upload is under way."""
 
     def __init__(
         self,
         clock: Clock,
-        scheduler: Scheduler,
+        threads: CommitThreads,
         shard: HostedShard,
         catalog: Catalog,
         uploader: Uploader,
         passes: PassRegistry,
         settings: Callable[[], CommitSettings],
     ) -> None:
-        """`scheduler` has a thread for each turn; `settings` is asked for each."""
+        """`settings` is asked for each turn."""
         self._clock = clock
-        self._scheduler = scheduler
+        self._run_together = threads.run_together
+        self._stop = threads.stop
         self._shard = shard
         self._catalog = catalog
         self._uploader = uploader
         self._passes = passes
         self._settings = settings
         self._lock = threading.Lock()
-        self._waiting: dict[TopicIdPartition, HostedPartition] = {}
-        self._waiting_bytes = 0
-        self._waiting_since_ms = -1
-        self._with_appends: dict[TopicIdPartition, HostedPartition] = {}
-        """Partitions with appends that wait, in the turn that is under way or for the next one."""
+        self._waiting = WaitingTails(clock)
+        self._timer = TurnTimer(clock, threads.scheduler, "commit tails", self._begin_turn)
+        self._late = LateAppends(threads.scheduler, lambda: settings().timeout_ms, self._reason)
+        self._flushed: dict[TopicIdPartition, HostedPartition] = {}
+        """Partitions whose logs are fsynced, for the upload."""
+        self._failures: list[LogStoreError] = []
+        """Failures of single partitions, for the outcome of the upload."""
         self._stats = CommitStats()
-        self._turn_task: ScheduledTask | None = None
-        self._due_s = 0.0
-        self._earliest_s = clock.monotonic_s()
-        """After a failure the next turn begins then."""
-        self._begin_s = self._earliest_s
-        """The begin of the last turn."""
-        self._is_running = self._has_look = False
-        self._failure_count = 0
-        self._last_error: Exception | None = None
-        self._stopping: StoppingError | None = None
+        self._is_flushing = self._is_uploading = self._is_hurried = self._is_stopped = False
+        self._store_failure: _StoreFailure | None = None
 
     @property
     def stats(self) -> CommitStats:
         with self._lock:
-            return self._stats._replace(waiting_count=len(self._waiting), waiting_bytes=self._waiting_bytes)
+            backlog = self._waiting.backlog
+            return self._stats._replace(
+                timeout_count=self._late.count,
+                waiting_count=backlog.count,
+                waiting_bytes=backlog.size_bytes,
+            )
 
     @property
     def backlog(self) -> Backlog:
         """The partitions that wait for the next turn."""
         with self._lock:
-            return Backlog(len(self._waiting), self._waiting_bytes, oldest_ms=self._waiting_since_ms)
+            return self._waiting.backlog
 
     def last_success_ms(self, tip: TopicIdPartition) -> int:
         """Wall time of the last commit of the partition's tail since the start; -1 if there was none."""
@@ -147,32 +157,29 @@ class TailCommits:
         partition.writer.commit_waiters.watch(partial(self._note, partition), self._note_answers)
         partition.ask_for_commit()
 
-    def stop(self) -> None:
-        """Fail the appends that wait, and those that come; for a server that stops."""
-        stopping = _stopping()
+    def hurry(self) -> None:
+        """Begin each turn as soon as it may; for a server that stops."""
         with self._lock:
-            self._stopping = stopping
-            partitions = [*self._with_appends.values()]
-            if self._turn_task is not None:
-                self._turn_task.cancel()
-        _fail(partitions, stopping)
+            self._is_hurried = True
+            self._plan()
+
+    def stop(self) -> None:
+        """End the upload, and fail the appends that wait and those that come; for a server that stops."""
+        self._stop.set()
+        with self._lock:
+            self._is_stopped = True
+            self._timer.cancel()
+        for waiters in self._late.stop():
+            waiters.fail(_stopping())
 
     def _note(self, partition: HostedPartition, size_bytes: int) -> None:
         """Note that appends of so many bytes begin to wait, or that consumers wait for the tail."""
+        if size_bytes and not self._late.watch(partition.writer.commit_waiters):
+            partition.writer.commit_waiters.fail(_stopping())
+            return
         with self._lock:
-            stopping = self._stopping
-            if stopping is None:
-                tip = partition.topic_id_partition
-                if not self._waiting:
-                    self._waiting_since_ms = self._clock.now_ms()
-                self._waiting[tip] = partition
-                self._waiting_bytes += size_bytes
-                if size_bytes:
-                    self._with_appends[tip] = partition
-                    self._plan_look()
-                self._plan_turn()
-        if stopping is not None:
-            partition.writer.commit_waiters.fail(stopping)
+            self._waiting.add(partition, size_bytes)
+            self._plan()
 
     def _note_answers(self, count: int, wait_s: float) -> None:
         with self._lock:
@@ -181,140 +188,174 @@ class TailCommits:
                 append_count=stats.append_count + count, wait_s=stats.wait_s + wait_s
             )
 
-    def _plan_turn(self) -> None:
-        """Schedule the next turn, or move it forward. Called with the lock held."""
-        if self._is_running or not self._waiting:
-            return
-        now_s, due_s = self._clock.monotonic_s(), self._next_s()
-        if self._turn_task is not None:
-            if self._due_s <= due_s:
-                return
-            self._turn_task.cancel()
-        self._due_s = due_s
-        delay_ms = max(0, round((due_s - now_s) * 1000))
-        self._turn_task = self._scheduler.once("commit tails", self._take_turn, delay_ms)
+    def _reason(self) -> str:
+        """Why the last upload failed; empty if it did not."""
+        failure = self._store_failure
+        return "" if failure is None else str(failure.error)
 
-    def _next_s(self) -> float:
+    # --- turns ----------------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Plan the next turn, unless one is under way. Called with the lock held."""
+        if not self._is_flushing and not self._flushed and not self._is_stopped:
+            self._timer.plan(self._due_s())
+
+    def _due_s(self) -> float:
         """The time at which the next turn may begin, for what waits now. Called with the lock held."""
-        if self._failure_count:
-            return self._earliest_s
-        settings = self._settings()
-        spacing_s = len(self._waiting) / settings.max_slices_per_s
-        is_full = self._waiting_bytes >= settings.buffer_bytes
-        return self._begin_s + (spacing_s if is_full else max(spacing_s, settings.interval_ms / 1000))
+        due_s = self._waiting.due_s(self._settings(), is_hurried=self._is_hurried)
+        failure = self._store_failure
+        return due_s if failure is None or due_s == math.inf else failure.retry_at_s
 
-    def _plan_look(self) -> None:
-        """Called with the lock held."""
-        if not self._has_look:
-            self._has_look = True
-            delay_ms = max(1, min(MAX_LOOK_MS, self._settings().timeout_ms // 2))
-            self._scheduler.once("look for late commits", self._look, delay_ms)
-
-    def _look(self) -> None:
-        """Fail the appends that have waited too long, as long as any wait."""
-        timeout_ms = self._settings().timeout_ms
+    def _begin_turn(self) -> None:
+        """Fsync what waits, and let it be uploaded."""
         with self._lock:
-            partitions, last_error = [*self._with_appends.values()], self._last_error
-        count = 0
-        for partition in partitions:
-            error = StoreUnavailableError(
-                "the append is in the local log, but was not committed in the object store in time; it may be"
-                " committed later: send it again with the same producer and sequence, and look at the store",
-                waited_ms=timeout_ms,
-                reason="" if last_error is None else str(last_error),
-            )
-            count += partition.writer.commit_waiters.fail(error, older_than_s=timeout_ms / 1000)
-        with self._lock:
-            self._stats = self._stats._replace(timeout_count=self._stats.timeout_count + count)
-            for tip, partition in [*self._with_appends.items()]:
-                if partition.writer.commit_waiters.count == 0:
-                    del self._with_appends[tip]
-            self._has_look = False
-            if self._with_appends and self._stopping is None:
-                self._plan_look()
-
-    def _take_turn(self) -> None:
-        """Commit what waits."""
-        with self._lock:
-            self._turn_task = None
-            if self._is_running or self._stopping is not None:
+            self._timer.fired()
+            if self._is_flushing or self._flushed or self._is_stopped:
                 return
-            if self._next_s() > self._clock.monotonic_s() + _TOLERANCE_S:
+            if self._due_s() > self._clock.monotonic_s() + _TOLERANCE_S:
                 # More partitions wait by now.
-                self._plan_turn()
+                self._plan()
                 return
-            partitions = [*self._waiting.values()]
-            self._waiting.clear()
-            self._waiting_bytes = 0
-            self._is_running = True
-            self._begin_s = self._clock.monotonic_s()
-        left: Collection[HostedPartition] = partitions
-        failure: Exception | None = None
+            partitions = self._waiting.take()
+            self._is_flushing = True
         try:
-            with self._passes.turn(PASS_NAME) as turn:
-                left, turn.outcome = self._commit(partitions)
-        except Exception as error:  # noqa: BLE001 - `turn` has logged it, and the appends wait for the next try
-            failure = error
-            left = self._left_after(error, partitions)
-        self._end_turn(left, failure)
-
-    def _end_turn(self, left: Collection[HostedPartition], failure: Exception | None) -> None:
+            self._run_together([partial(self._flush, partition) for partition in partitions])
+        except Exception as error:  # noqa: BLE001 - no thread could be had for some of them
+            for partition in partitions:
+                if partition.topic_id_partition not in self._flushed:
+                    self._fail(partition, error)
         with self._lock:
-            self._is_running = False
-            self._last_error = failure
-            self._failure_count = 0 if failure is None else self._failure_count + 1
-            pause_s = self._settings().interval_ms / 1000 * 2.0 ** min(self._failure_count, 20)
-            self._earliest_s = self._clock.monotonic_s() + min(MAX_PAUSE_S, pause_s)
-            if left and not self._waiting:
-                self._waiting_since_ms = self._clock.now_ms()
-            for partition in left:
-                self._waiting.setdefault(partition.topic_id_partition, partition)
-            if self._stopping is None:
-                self._plan_turn()
+            self._is_flushing = False
+            is_first = not self._is_uploading
+            self._is_uploading = True
+            self._plan()
+        if is_first:
+            self._upload_all()
 
-    def _left_after(
-        self, error: Exception, partitions: Sequence[HostedPartition]
-    ) -> Collection[HostedPartition]:
-        """The partitions to try again after a turn that failed as a whole."""
-        if isinstance(error, NotOwnerError | StoppingError):
-            _fail(partitions, _stopping() if isinstance(error, StoppingError) else error)
-            return ()
-        return partitions
-
-    def _commit(self, partitions: Sequence[HostedPartition]) -> tuple[list[HostedPartition], PassOutcome]:
-        """Fsync and upload the tails, and answer the appends; returns the partitions with more to commit.
-        Raises NotOwnerError, StoreError, DataDirectoryError, StoppingError."""
-        epoch = self._shard.leader_epoch()
-        failures: list[LogStoreError] = []
-        ready = [one for one in partitions if _flush(one, failures)]
-        uploadable = [one for one in ready if may_upload(one)]
-        candidates = [candidate_of(self._catalog, one, is_tail=True) for one in uploadable]
+    def _flush(self, partition: HostedPartition) -> None:
+        """Fsync a log for the upload. If that fails, so do the appends of the partition, and nothing else."""
         try:
-            report = self._uploader.upload(candidates, epoch=epoch, on_object=self._counter())
+            partition.ensure_served()
+            partition.log.flusher.flush()
+        except Exception as error:  # noqa: BLE001 - the appends of the partition have it
+            self._fail(partition, error)
+            return
+        with self._lock:
+            self._flushed[partition.topic_id_partition] = partition
+
+    def _fail(self, partition: HostedPartition, error: Exception) -> None:
+        """Fail the appends of one partition, which is tried again later unless it or its disk is gone."""
+        cause = error if isinstance(error, LogStoreError) else _defect(partition, error)
+        partition.writer.commit_waiters.fail(cause)
+        if isinstance(cause, NotOwnerError | UnknownTopicOrPartitionError):
+            return
+        is_offline = partition.offline() is not None
+        with self._lock:
+            self._failures.append(cause)
+            if not is_offline:
+                self._waiting.put_off(partition)
+
+    def _take_flushed(self) -> list[HostedPartition]:
+        """The partitions for the upload; the next turn may begin then."""
+        with self._lock:
+            flushed, self._flushed = [*self._flushed.values()], {}
+            self._plan()
+            return flushed
+
+    def _upload_all(self) -> None:
+        """Upload what is fsynced until nothing is left of it, or the store fails."""
+        while True:
+            upload = _Upload(self._clock.monotonic_s() + MAX_UPLOAD_S)
+            failure: Exception | None = None
+            try:
+                with self._passes.turn(PASS_NAME) as turn:
+                    turn.outcome = self._upload(upload)
+            except Exception as error:  # noqa: BLE001 - `turn` has logged it, and the appends wait for the next try
+                failure = error
+            self._end_upload(upload, failure)
+            with self._lock:
+                if failure is not None or not self._flushed:
+                    self._is_uploading = False
+                    self._plan()
+                    return
+
+    def _upload(self, upload: _Upload) -> PassOutcome:
+        """Upload the tails, and answer the appends. Raises NotOwnerError, StoreError, DataDirectoryError,
+        StoppingError."""
+        first = self._candidates(upload)
+        try:
+            report = self._uploader.upload(
+                first,
+                epoch=self._shard.leader_epoch(),
+                on_object=self._counter(),
+                more=lambda: self._candidates(upload) if self._clock.monotonic_s() < upload.end_s else (),
+            )
         except NotOwnerError:
             self._shard.refresh()
             raise
         except OSError as failure:
             raise scratch_error(failure) from failure
-        self._fail_damaged(report, uploadable)
-        for partition in ready:
+        by_name = {one.topic_partition: one for one in upload.partitions.values()}
+        for failed in report.failed:
+            self._fail(by_name[failed.topic_partition], failed.error)
+        for refused in report.refused:
+            error = refused_append(refused)
+            if error is not None:
+                by_name[refused.topic_partition].writer.commit_waiters.fail(error)
+        for partition in upload.partitions.values():
             # Another upload may have committed it.
             partition.note_commit()
-        failures += [failed.error for failed in report.failed]
+        upload.left_out = report.left_out
+        upload.failed = {one.topic_partition for one in report.failed}
+        with self._lock:
+            failures, self._failures = self._failures, []
         uploaded = Uploaded(report.object_count, report.slice_count, report.data_bytes)
-        outcome = upload_outcome(uploaded, failures, (one.reason for one in report.refused))
-        failed = {one.topic_partition for one in report.failed}
-        # What the upload did not get is kept for it, so it goes on asking, also if nothing waits any more.
-        left = [
-            one
-            for one in ready
-            if one.topic_partition not in failed
-            and (one.topic_partition in report.left_out or _has_more(one))
-        ]
-        return left, outcome
+        return upload_outcome(uploaded, failures, (one.reason for one in report.refused))
+
+    def _candidates(self, upload: _Upload) -> list[UploadCandidate]:
+        """What is fsynced by now, and may be uploaded."""
+        found: list[UploadCandidate] = []
+        for partition in self._take_flushed():
+            upload.partitions[partition.topic_id_partition] = partition
+            try:
+                if may_upload(partition):
+                    found.append(candidate_of(self._catalog, partition, is_tail=True))
+            except Exception as error:  # noqa: BLE001 - the appends of the partition have it
+                del upload.partitions[partition.topic_id_partition]
+                self._fail(partition, error)
+        return found
+
+    def _end_upload(self, upload: _Upload, failure: Exception | None) -> None:
+        """Let the partitions wait again of which something is left, after a failure all of them."""
+        partitions = [*upload.partitions.values()]
+        with self._lock:
+            if failure is not None:
+                # A try of these alone would not wait for the store.
+                partitions += self._flushed.values()
+                self._flushed = {}
+        if isinstance(failure, NotOwnerError | StoppingError):
+            error = _stopping() if isinstance(failure, StoppingError) else failure
+            for partition in partitions:
+                partition.writer.commit_waiters.fail(error)
+            partitions = []
+        done = [one for one in partitions if one.topic_partition not in upload.failed]
+        left = done if failure is not None else [one for one in done if upload.is_left(one)]
+        with self._lock:
+            self._store_failure = self._next_failure(failure)
+            if failure is None:
+                self._waiting.note_success(done)
+            for partition in left:
+                self._waiting.add(partition)
+
+    def _next_failure(self, error: Exception | None) -> _StoreFailure | None:
+        if error is None:
+            return None
+        count = 1 + (0 if self._store_failure is None else self._store_failure.failure_count)
+        pause_s = min(MAX_PAUSE_S, self._settings().interval_ms / 1000 * 2.0 ** min(count, 20))
+        return _StoreFailure(error, count, self._clock.monotonic_s() + pause_s)
 
     def _counter(self) -> Callable[[UploadReport], None]:
-        """Counts what a turn has committed, after each of its objects."""
+        """Counts what an upload has committed, after each of its objects."""
         before = self._stats
 
         def count(report: UploadReport) -> None:
@@ -327,29 +368,34 @@ class TailCommits:
 
         return count
 
-    def _fail_damaged(self, report: UploadReport, partitions: Sequence[HostedPartition]) -> None:
-        """Answer the appends to partitions that cannot be committed now."""
-        by_name = {partition.topic_partition: partition for partition in partitions}
-        for failed in report.failed:
-            by_name[failed.topic_partition].writer.commit_waiters.fail(failed.error)
-        for refused in report.refused:
-            if refused.reason == NOT_AT_TIERED_END:
-                # A deletion of records has overtaken the object; the next turn begins at the new log start.
-                continue
-            partition = by_name[refused.topic_partition]
-            error = PreconditionFailedError(
-                "the metadata of the object store refused the records of the append: " + refused.reason,
-                **refused.topic_partition.error_fields,
-                object=refused.object_name,
-            )
-            partition.writer.commit_waiters.fail(error)
+
+class _StoreFailure(NamedTuple):
+    """The last of failed uploads in a row."""
+
+    error: Exception
+    failure_count: int
+    retry_at_s: float
+    """Monotonic time before which no turn begins."""
 
 
-def _stopping() -> StoppingError:
-    return StoppingError(
-        "the server is stopping, and it is not known whether the append gets into the object store; send it"
-        " again with the same producer and sequence"
-    )
+class _Upload:
+    """An upload under way. Belongs to its thread."""
+
+    def __init__(self, end_s: float) -> None:
+        self.end_s = end_s
+        """Monotonic time after which it takes no more logs."""
+        self.partitions: dict[TopicIdPartition, HostedPartition] = {}
+        self.left_out: Collection[TopicPartition] = ()
+        """Those that the other uploader has. What the upload did not get is kept for it, so it goes on
+        asking, also if nothing waits any more."""
+        self.failed: Collection[TopicPartition] = ()
+
+    def is_left(self, partition: HostedPartition) -> bool:
+        """Whether the partition is in the next turn, too. What consumers wait for while uploads are paused is
+        asked for once the pause ends."""
+        if partition.topic_partition in self.left_out or partition.writer.commit_waiters.count:
+            return True
+        return partition.has_waiting_tail and may_upload(partition)
 
 
 def commit_backlog(commits: Iterable[TailCommits]) -> Backlog:
@@ -362,32 +408,19 @@ def commit_backlog(commits: Iterable[TailCommits]) -> Backlog:
     )
 
 
-def _flush(partition: HostedPartition, failures: list[LogStoreError]) -> bool:
-    """Fsync the log; returns False if nothing of the partition can be committed, and its appends have
-    failed."""
-    try:
-        partition.ensure_served()
-        partition.log.flusher.flush()
-    except NotOwnerError:
-        raise
-    except UnknownTopicOrPartitionError as error:
-        partition.writer.commit_waiters.fail(error)
-        return False
-    except LogStoreError as error:
-        failures.append(error)
-        partition.writer.commit_waiters.fail(error)
-        return False
-    return True
+def _stopping() -> StoppingError:
+    return StoppingError(
+        "the server is stopping, and it is not known whether the append gets into the object store; send it"
+        " again with the same producer and sequence"
+    )
 
 
-def _has_more(partition: HostedPartition) -> bool:
-    """Whether the partition is in the next turn, too. What consumers wait for while uploads are paused is
-    asked for once the pause ends."""
-    if partition.writer.commit_waiters.count:
-        return True
-    return partition.has_waiting_tail and may_upload(partition)
-
-
-def _fail(partitions: Sequence[HostedPartition], error: Exception) -> None:
-    for partition in partitions:
-        partition.writer.commit_waiters.fail(error)
+def _defect(partition: HostedPartition, error: Exception) -> LogStoreError:
+    """The error of appends that a defect of the server has failed; the log has its traceback."""
+    logger.error("the commit of %s failed unexpectedly", partition.topic_partition, exc_info=error)
+    return LogStoreError(
+        "the server failed to commit the append, which is in the local log; report the traceback in the"
+        " server's log, and send it again with the same producer and sequence",
+        **partition.topic_partition.error_fields,
+        reason=repr(error),
+    )

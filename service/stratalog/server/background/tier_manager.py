@@ -25,11 +25,10 @@ from stratalog.base.errors import (
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
 from stratalog.remote.retention.remote_retention import ExplainedPartition, RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
-from stratalog.remote.tier.uploader import RefusedUpload
+from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
@@ -37,6 +36,7 @@ from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.background.tier_outcomes import (
     collection_outcome,
+    refused_error,
     retention_outcome,
     upload_outcome,
 )
@@ -149,7 +149,7 @@ class TierManager:
             refused_count += bool(last.refused)
             last = self._upload(uploading, tracker)
             uploaded = uploaded.plus(last.uploaded)
-        failures += [*last.failures, *map(_refused_error, last.refused)]
+        failures += [*last.failures, *map(refused_error, last.refused)]
         deleted_count = 0
         if delete_local:
             for partition in partitions:
@@ -444,26 +444,6 @@ def _retained_in(
         for partition in topic.partitions
         if partition.shard is tier.shard and partition.offline() is None
     ]
-
-
-def _refused_error(refused: RefusedUpload) -> PreconditionFailedError:
-    if refused.reason == CLOCK:
-        return PreconditionFailedError(
-            "records are lost that never reached the object store, and a loss is recorded only while the"
-            " clocks of this server and of the store agree; set the clock",
-            **refused.topic_partition.error_fields,
-        )
-    if refused.reason == NOT_FINALIZED:
-        return PreconditionFailedError(
-            "records are lost that never reached the object store, and the finalized metadata version cannot"
-            " say so: nothing of the partition is uploaded before `stratalog tier finalize`",
-            **refused.topic_partition.error_fields,
-        )
-    return PreconditionFailedError(
-        "the metadata refused an uploaded slice, the next pass tries again: " + refused.reason,
-        **refused.topic_partition.error_fields,
-        object=refused.object_name,
-    )
 
 
 def _with_what_was_uploaded(failure: LogStoreError, uploaded: Uploaded) -> LogStoreError:

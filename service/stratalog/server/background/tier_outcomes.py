@@ -8,14 +8,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import (
+    DataDirectoryError,
+    LogStoreError,
+    PreconditionFailedError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
 from stratalog.remote.metadata.head.document_ref import DroppedObject
-from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED
+from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED, TOPIC_DELETED
 from stratalog.remote.retention.remote_retention import RetentionReport
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.orphan_sweep import OrphanKind
+from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.operations.operation_results import Uploaded
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -45,6 +51,40 @@ def upload_outcome(
         "local-segments": uploaded.local_segments_deleted,
     }
     return PassOutcome(done, Counter(map(_word, refused)), tuple(map(str, failures)))
+
+
+def refused_error(refused: RefusedUpload) -> LogStoreError:
+    """The error of an upload that the metadata refused."""
+    fields = refused.topic_partition.error_fields
+    if refused.reason == TOPIC_DELETED:
+        return UnknownTopicOrPartitionError(
+            "the topic was deleted before its records were committed in the object store; create it again or"
+            " correct the name",
+            **fields,
+        )
+    if refused.reason == CLOCK:
+        return PreconditionFailedError(
+            "records are lost that never reached the object store, and a loss is recorded only while the"
+            " clocks of this server and of the store agree; set the clock",
+            **fields,
+        )
+    if refused.reason == NOT_FINALIZED:
+        return PreconditionFailedError(
+            "records are lost that never reached the object store, and the finalized metadata version cannot"
+            " say so: nothing of the partition is uploaded before `stratalog tier finalize`",
+            **fields,
+        )
+    return PreconditionFailedError(
+        "the metadata refused an uploaded slice, the next pass tries again: " + refused.reason,
+        **fields,
+        object=refused.object_name,
+    )
+
+
+def refused_append(refused: RefusedUpload) -> LogStoreError | None:
+    """The error of appends that wait for a refused upload; None if the next turn tries again: the metadata
+    had moved, as by a deletion of records that has overtaken the object."""
+    return refused_error(refused) if refused.reason in (TOPIC_DELETED, CLOCK, NOT_FINALIZED) else None
 
 
 def _word(reason: str) -> str:

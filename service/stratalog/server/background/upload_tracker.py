@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.remote.tier.uploader import UploadReport
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import FailedPartition, Uploaded, UploadResult
 from stratalog.server.partitions.hosted_partition import HostedPartition

@@ -85,7 +85,9 @@ class PartitionHost:
         tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
 
         def is_lost(first_offset: int, last_offset: int) -> bool:
-            return shard.metadata.state().partition(tip).has_gap_in(first_offset, last_offset + 1)
+            state = shard.metadata.state().partition(tip)
+            is_passed = first_offset < state.log_start_offset
+            return is_passed or state.has_gap_in(first_offset, last_offset + 1)
 
         writer = PartitionWriter(
             loop=self._loop,

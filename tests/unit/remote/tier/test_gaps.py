@@ -18,7 +18,7 @@ from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.remote.metadata.head.committed_log import MAX_CLOCK_SKEW_MS
 from stratalog.remote.metadata.shard.shard_judge import CLOCK
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.uploader import UploadReport
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.logs.plain_batches import batch

@@ -18,9 +18,10 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.remote.tier import uploader
+from stratalog.remote.tier import upload_pass
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
 from stratalog.remote.tier.upload_budget import UploadBudget
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, Survival
@@ -230,7 +231,7 @@ def test_a_large_backlog_does_not_hold_up_the_others() -> None:
     site = SendingSite(put_count=1)
     seen: list[set[TopicPartition]] = []
 
-    def note(_: uploader.UploadReport) -> None:
+    def note(_: UploadReport) -> None:
         seen.append({name for name, log in site.logs.logs.items() if log.offsets.tiered_end_offset})
 
     site.logs.upload(on_object=note)
@@ -242,7 +243,7 @@ def test_a_large_backlog_does_not_hold_up_the_others() -> None:
 def test_a_pass_that_is_not_urgent_ends_so_that_others_get_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uploader, "PASS_OBJECT_COUNT", 2)
+    monkeypatch.setattr(upload_pass, "PASS_OBJECT_COUNT", 2)
     site = SendingSite()
     first = site.logs.upload(is_urgent=False)
     assert (first.object_count, first.has_more) == (2, True)

@@ -12,8 +12,8 @@ from stratalog.base.errors import StoppingError, StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.record.record import Record
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.remote.tier.upload_turns import UploadTurns
-from stratalog.remote.tier.uploader import UploadReport
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds

@@ -22,7 +22,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import LEADER_EPOCH_POSITION, LOG_OVERHEAD
 from stratalog.record.record import Record
-from stratalog.remote.tier.uploader import UploadReport
+from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.segment.batch_headers import UNKNOWN_HEADERS
 from stratalog.segment.segment_seal import SegmentSeal
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore

@@ -9,21 +9,24 @@ from typing import Any, cast
 import pytest
 
 from stratalog.base.errors import (
+    DataDirectoryError,
     LogStoreError,
     NotOwnerError,
-    PreconditionFailedError,
     StoppingError,
     StoreUnavailableError,
+    UnknownTopicOrPartitionError,
 )
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.remote.metadata.shard.shard_judge import NOT_AT_TIERED_END, TOPIC_DELETED
-from stratalog.remote.tier.uploader import RefusedUpload, UploadReport
+from stratalog.remote.tier.upload_report import RefusedUpload, UploadReport
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.background import tail_commits
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.tail_commits import CommitSettings, TailCommits
+from stratalog.server.background.tail_commits import CommitThreads, TailCommits
+from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
@@ -44,16 +47,20 @@ class FakePartition:
         self.commit_waiters = CommitWaiters(bench.clock, bench.loop)
         self.log_end_offset = self.tiered_end_offset = 0
         self.flush_count = 0
+        self.defect: Exception | None = None
+        self.is_offline = False
+        self.has_waiting_tail = False
 
     def ensure_served(self) -> None:
         """It is."""
 
     def flush(self) -> None:
         self.flush_count += 1
+        if self.defect is not None:
+            raise self.defect
 
-    @property
-    def has_waiting_tail(self) -> bool:
-        return False
+    def offline(self) -> object:
+        return self if self.is_offline else None
 
     def ask_for_commit(self) -> None:
         """No consumer waits."""
@@ -67,6 +74,10 @@ def as_candidate(_: object, partition: FakePartition, *, is_tail: bool) -> FakeP
     return partition
 
 
+def in_turns(functions: Sequence[Callable[[], object]]) -> Sequence[object]:
+    return [function() for function in functions]
+
+
 class Bench:
     """Commits over a store that does as the test says. Belongs to the event loop."""
 
@@ -75,8 +86,10 @@ class Bench:
         self.clock = ManualClock()
         self.scheduler = ManualScheduler(self.clock)
         self.memory = RequestMemory(1 << 20)
+        self.passes = PassRegistry(self.clock)
         self.begins_ms: list[int] = []
         self.counts: list[int] = []
+        self.joined_counts: list[int] = []
         self.failure: Exception | None = None
         self.left_out: set[TopicPartition] = set()
         self.refusal = ""
@@ -86,11 +99,11 @@ class Bench:
         monkeypatch.setattr(tail_commits, "may_upload", bool)
         self.commits = TailCommits(
             self.clock,
-            self.scheduler,
+            CommitThreads(self.scheduler, in_turns, StopSignal()),
             cast(Any, self),
             cast(Any, None),
             cast(Any, self),
-            PassRegistry(self.clock),
+            self.passes,
             lambda: SETTINGS,
         )
         self.partitions = [FakePartition(self, number) for number in range(60)]
@@ -106,11 +119,20 @@ class Bench:
     def refresh(self) -> None:
         """Nothing is new."""
 
-    def upload(self, candidates: Sequence[FakePartition], **_: object) -> UploadReport:
+    def upload(
+        self,
+        candidates: Sequence[FakePartition],
+        *,
+        more: Callable[[], Sequence[FakePartition]],
+        **_: object,
+    ) -> UploadReport:
         self.begins_ms.append(self.clock.elapsed_ms)
         self.counts.append(len(candidates))
         ends = [partition.log_end_offset for partition in candidates]
         self.during()
+        joined = more()
+        self.joined_counts.append(len(joined))
+        candidates, ends = [*candidates, *joined], [*ends, *(one.log_end_offset for one in joined)]
         if self.failure is not None:
             raise self.failure
         if self.refusal:
@@ -251,8 +273,9 @@ async def test_an_append_that_a_deletion_of_records_has_overtaken_is_committed_b
     bench.refusal = TOPIC_DELETED
     append = bench.append()
     bench.advance(500)
-    with pytest.raises(PreconditionFailedError):
+    with pytest.raises(UnknownTopicOrPartitionError) as failure:
         await answered(append)
+    assert failure.value.fields == bench.partitions[0].topic_partition.error_fields
 
 
 async def test_turns_go_on_until_they_get_a_partition_that_the_other_uploader_had(
@@ -286,6 +309,77 @@ async def test_another_owner_ends_the_waiting(monkeypatch: pytest.MonkeyPatch, *
     with pytest.raises(NotOwnerError):
         await answered(append)
     assert bench.commits.stats.waiting_count == 0
+
+
+async def test_the_next_turn_fsyncs_beside_the_upload_which_takes_its_logs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    late: list[PendingAppend] = []
+
+    def append_much() -> None:
+        if not late:
+            late.append(bench.append(1, 1_000))
+            bench.advance(10)
+            assert bench.partitions[1].flush_count == 1
+
+    bench.during = append_much
+    first = bench.append()
+    bench.scheduler.run_due()
+    assert (bench.counts, bench.joined_counts) == ([1], [1])
+    assert [await answered(first), await answered(late[0])] == [0, 0]
+
+
+async def test_a_partition_that_fails_fails_alone_and_is_tried_again_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(monkeypatch)
+    broken = bench.partitions[0]
+    broken.defect, broken.has_waiting_tail = ZeroDivisionError(), True
+    failing, other = bench.append(0), bench.append(1)
+    bench.advance(10)
+    assert await answered(other) == 0
+    with pytest.raises(LogStoreError) as failure:
+        await answered(failing)
+    assert failure.value.fields == {**broken.topic_partition.error_fields, "reason": "ZeroDivisionError()"}
+    assert "Traceback" in caplog.text
+    assert bench.passes.status("object-commit").consecutive_failure_count == 1
+    assert broken.flush_count == 1
+    bench.advance(1_000)
+    assert broken.flush_count == 2
+    bench.advance(1_980)
+    assert broken.flush_count == 2
+    bench.advance(20)
+    assert broken.flush_count == 3
+    broken.defect = None
+    bench.advance(4_300)
+    assert broken.tiered_end_offset == 1, "consumers see it without another append"
+    assert bench.passes.status("object-commit").consecutive_failure_count == 0
+
+
+async def test_a_partition_on_a_failed_disk_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    broken = bench.partitions[0]
+    broken.defect, broken.is_offline = DataDirectoryError("the disk has failed"), True
+    failing = bench.append(0)
+    bench.advance(120_000)
+    with pytest.raises(DataDirectoryError):
+        await answered(failing)
+    assert broken.flush_count == 1
+
+
+async def test_a_server_that_stops_waits_for_no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.append()
+    bench.scheduler.run_due()
+    waiting = bench.append()
+    bench.commits.hurry()
+    bench.scheduler.run_due()
+    assert await answered(waiting) == 1
+    late = bench.append()
+    bench.scheduler.run_due()
+    assert await answered(late) == 2
+    assert bench.begins_ms == [1_000, 1_000, 1_000]
 
 
 async def test_a_stop_fails_what_waits_and_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:

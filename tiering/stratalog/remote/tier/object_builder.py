@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -13,6 +14,16 @@ from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSet
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.tier.partition_upload import PartitionUpload
 from stratalog.remote.tier.upload_plan import Share
+
+
+class BrokenCopyError(Exception):
+    """A defect has ended the copy of one partition, in the middle of its slice. Fields: the partition, and
+    the cause."""
+
+    def __init__(self, topic_id_partition: TopicIdPartition, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.topic_id_partition = topic_id_partition
+        self.cause = cause
 
 
 class ObjectBuilder:
@@ -76,7 +87,9 @@ class ObjectBuilder:
     ) -> ObjectWriter | None:
         """Copy the shares into a new object, whose slices have all ended; None if nothing could be copied.
 
-        The caller closes the writer. Raises StoppingError, OSError if the spool's disk fails.
+        The caller closes the writer. Raises StoppingError, OSError if the spool's disk fails, BrokenCopyError
+        if one partition fails in a way that no code foresees; those before it in the object have been copied
+        for nothing then.
         """
         header = ObjectHeader(
             store_id=self._metadata.store_id,
@@ -93,7 +106,12 @@ class ObjectBuilder:
             for share in sorted(shares, key=lambda share: share.topic_id_partition):
                 upload = uploads[share.topic_id_partition]
                 share_bytes, before_bytes = share.size_bytes + left_bytes, writer.data_bytes
-                upload.copy_into(writer, share_bytes, max_object_bytes, read_bytes)
+                try:
+                    upload.copy_into(writer, share_bytes, max_object_bytes, read_bytes)
+                except (LogStoreError, OSError):
+                    raise
+                except Exception as error:
+                    raise BrokenCopyError(share.topic_id_partition, error) from error
                 copied_bytes = writer.data_bytes - before_bytes
                 left_bytes = max(0, share_bytes - copied_bytes)
                 upload.note_share(share, copied_bytes, max_object_bytes)

@@ -13,6 +13,7 @@ segment. A segment that differs ends the upload, with no batch of it uploaded.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -38,6 +39,8 @@ from stratalog.remote.objects.slice_clock import SliceClock
 from stratalog.remote.objects.slice_span import SliceSpan
 from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
 from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
+
+logger = logging.getLogger(__name__)
 
 
 class UploadCandidate(NamedTuple):
@@ -72,33 +75,15 @@ class PartitionUpload:
         until `UnifiedLog.end_upload`, which is the caller's to call, also after an error. Raises
         OffsetOutOfRangeError if the local log begins behind the tiered end, which leaves a gap.
         """
-        log = candidate.log
         self.candidate = candidate
         self._stop = stop
         self.error: LogStoreError | None = None
         """Why the upload stopped before its end."""
         self.next_offset = tiered_end_offset
-        # A log start in the hole at the end of a segment leaves a source without bytes. The next slice
-        # begins there and covers the hole.
-        find = log.reader.tail_candidates if candidate.is_tail else log.reader.upload_candidates
-        self._sources: deque[SegmentSource] = deque(
-            source for source in find(tiered_end_offset) if source.size_bytes > 0
-        )
-        if self._sources:
-            # Before the log start is looked at: from here on no drop for space takes any of them.
-            log.begin_upload(self._sources[-1].end_offset)
-        if self._sources and log.offsets.local_log_start_offset > tiered_end_offset:
-            raise OffsetOutOfRangeError(
-                "the local log begins behind the tiered end by now; the next pass records the gap",
-                offset=tiered_end_offset,
-                log_start_offset=log.offsets.local_log_start_offset,
-                log_end_offset=log.offsets.log_end_offset,
-            )
-        # The bucket must never hold records that this disk could still lose.
-        assert all(source.end_offset <= log.offsets.recovery_point for source in self._sources)
-        self.waiting_bytes = sum(source.size_bytes for source in self._sources)
+        self._sources: deque[SegmentSource] = deque()
+        self.waiting_bytes = 0
         """Data that is in no object yet."""
-        self.since_ms = self._sources[0].since_ms if self._sources else 0
+        self.since_ms = 0
         """Wall time since which the oldest of it waits."""
         self.share_count = 0
         """Shares of objects that the upload has had; see `upload_plan`."""
@@ -106,13 +91,40 @@ class PartitionUpload:
         """The next batch did not fit into an object beside the slices of others."""
         self.producers = producers
         """At the end of the last slice; None if they are not known."""
-        self._position = self._sources[0].first_position if self._sources else 0
+        self._position = 0
         """Position in the file of the first source."""
         self._is_proven = False
         """The segment of the first source agrees with its seal."""
-        span = SliceSpan.of(log.local_log.config)
+        span = SliceSpan.of(candidate.log.local_log.config)
         self._max_slice_bytes = span.max_bytes
         self._clock = SliceClock(span.max_ms)
+        self.extend()
+
+    def extend(self) -> None:
+        """Go on with what the log has by now behind the end of the upload. Raises as the constructor does."""
+        log = self.candidate.log
+        find = log.reader.tail_candidates if self.candidate.is_tail else log.reader.upload_candidates
+        end_offset = self._sources[-1].end_offset if self._sources else self.next_offset
+        # A log start in the hole at the end of a segment leaves a source without bytes. The next slice
+        # begins there and covers the hole.
+        sources = [source for source in find(end_offset) if source.size_bytes > 0]
+        if not sources:
+            return
+        # Before the log start is looked at: from here on no drop for space takes any of them.
+        log.begin_upload(sources[-1].end_offset)
+        if log.offsets.local_log_start_offset > self.next_offset:
+            raise OffsetOutOfRangeError(
+                "the local log begins behind the tiered end by now; the next pass records the gap",
+                offset=self.next_offset,
+                log_start_offset=log.offsets.local_log_start_offset,
+                log_end_offset=log.offsets.log_end_offset,
+            )
+        # The bucket must never hold records that this disk could still lose.
+        assert all(source.end_offset <= log.offsets.recovery_point for source in sources)
+        if not self._sources:
+            self.since_ms, self._position = sources[0].since_ms, sources[0].first_position
+        self._sources.extend(sources)
+        self.waiting_bytes += sum(source.size_bytes for source in sources)
 
     @property
     def is_finished(self) -> bool:
@@ -246,6 +258,21 @@ class PartitionUpload:
                 "a segment is shorter than the log says; restore it from a copy", position=self._position
             )
         return data
+
+
+def upload_error(candidate: UploadCandidate, failure: Exception) -> LogStoreError:
+    """The error of a partition's upload that has failed. A failure that no code foresees is a defect, and its
+    traceback is logged."""
+    if isinstance(failure, LogStoreError):
+        return failure
+    topic_partition = candidate.log.topic_partition
+    logger.error("the upload of %s failed unexpectedly", topic_partition, exc_info=failure)
+    return LogStoreError(
+        "the upload of the partition failed unexpectedly, and is tried again; report the traceback in the"
+        " server's log",
+        **topic_partition.error_fields,
+        reason=repr(failure),
+    )
 
 
 def _end_position(source: SegmentSource) -> int:

@@ -1,4 +1,4 @@
-"""The bytes and the requests that the uploads of a shard may send in a second."""
+"""The bytes and the requests that the uploads of a shard, of segments and of tails, may send in a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from stratalog.cleaner.throttler import Throttler
 
 
 class UploadBudget:
-    """Limits of bytes and requests, shared by all objects on their way. Thread-safe: the throttlers are."""
+    """Limits of bytes and requests, shared by all objects on their way from both uploaders of a shard.
+    Thread-safe: the throttlers are."""
 
     def __init__(self, clock: Clock) -> None:
         """Without limits, until `limit` is called."""

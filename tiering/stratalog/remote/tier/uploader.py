@@ -27,25 +27,24 @@ A crash before 5 leaves orphans. After 5 everything is committed, and the next p
 A shard has two uploaders: one for rolled segments, the other for the tails of logs that callers wait for.
 They share `UploadTurns`, so a partition is with one of them at a time. Of tails only the producers at the
 tiered end are remembered, as a short cut.
+
+A pass over tails goes on with what is fsynced while its objects are on their way (`more`). A partition may
+come again then: its next slice begins where the last one ends, whether that is committed yet or not.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import posixpath
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, StoreError, StoreUnavailableError
 from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
-from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.log.config_key import LONG_MAX
+from stratalog.base.types import TopicIdPartition
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -53,91 +52,23 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
 from stratalog.remote.tier.followed_producers import FollowedProducers
 from stratalog.remote.tier.local_beginnings import commit_local_beginnings
-from stratalog.remote.tier.object_builder import ObjectBuilder
+from stratalog.remote.tier.object_builder import BrokenCopyError, ObjectBuilder
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
-from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate
+from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate, upload_error
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_history import UploadHistory
+from stratalog.remote.tier.upload_pass import UploadPass, log_directory
 from stratalog.remote.tier.upload_plan import (
-    WaitingPartition,
     is_object_due,
     plan_object,
     pressed_directories,
 )
+from stratalog.remote.tier.upload_report import FailedUpload, RefusedUpload, UploadReport
 from stratalog.remote.tier.upload_turns import UploadTurns
+from stratalog.remote.tier.uploader_settings import UploaderSettings
 
-PASS_OBJECT_COUNT = 16
-"""Objects of a pass that is not urgent, or one share of each partition if that is more: then it ends, so that
-the next one sees what has come meanwhile."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UploaderSettings:
-    """Settings of the uploader. Immutable."""
-
-    max_object_bytes: int = 60 << 20
-    """Data in one object; less while the spool's disk is full. Larger means fewer objects and a longer time
-    until the first commit."""
-    read_bytes: int = 8 << 20
-    """Size of one read from a segment."""
-    put_attempts: int = 3
-    """How often an object is sent before its name is given up."""
-    put_backoff_ms: int = 500
-    """Pause before the second attempt; doubled for each one after it."""
-    put_count: int = 4
-    """Objects that are on their way at the same time. Each needs memory or a spool file of its size."""
-    stall_ms: int = 600_000
-    """An object without progress for this long is given up."""
-    max_bytes_per_s: int = LONG_MAX
-    """Bytes of objects in a second."""
-    max_requests_per_s: int = LONG_MAX
-    """Attempts to send an object, and commits, in a second."""
-
-
-class RefusedUpload(NamedTuple):
-    """A slice that was stored but not made live, so that no reader sees its bytes; or a gap that was not
-    recorded, so that nothing behind it is uploaded."""
-
-    topic_partition: TopicPartition
-    object_name: str
-    """Empty for a gap."""
-    reason: str
-
-
-class FailedUpload(NamedTuple):
-    """A partition that stopped at a damaged or unreadable batch, or before a segment that contradicts its
-    seal. What lies before was uploaded, and a later pass tries again.
-    """
-
-    topic_partition: TopicPartition
-    error: LogStoreError
-    last_success_ms: int
-    """Wall time of the partition's last upload; -1 if there was none since the start."""
-
-
-@dataclasses.dataclass(slots=True)
-class UploadReport:
-    """The result of one pass. Counts are of committed slices and objects. Not thread-safe while a pass runs:
-    guarded by the uploader's lock.
-    """
-
-    object_names: list[str] = dataclasses.field(default_factory=list[str])
-    slice_count: int = 0
-    data_bytes: int = 0
-    """Record batches in live slices."""
-    object_bytes: int = 0
-    """Whole objects, refused slices included."""
-    refused: list[RefusedUpload] = dataclasses.field(default_factory=list[RefusedUpload])
-    failed: list[FailedUpload] = dataclasses.field(default_factory=list[FailedUpload])
-    has_more: bool = False
-    """The pass has ended before it uploaded all that is due."""
-    left_out: set[TopicPartition] = dataclasses.field(default_factory=set[TopicPartition])
-    """The partitions that an uploader with precedence did not get. No other uploader gets them either before
-    its next pass, so that has to come."""
-
-    @property
-    def object_count(self) -> int:
-        return len(self.object_names)
+SETTLE_TRY_COUNT = 4
+"""Looks at the head after a commit of unknown outcome, before its partitions wait for the next pass."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,6 +78,8 @@ class UploadedShard:
     metadata: MetadataLog
     turns: UploadTurns
     """Shared with the other uploader of the shard."""
+    budget: UploadBudget
+    """Shared with it, too."""
     has_precedence: bool = False
     """The other one gives way."""
 
@@ -183,7 +116,7 @@ class Uploader:
         self._taken: set[TopicIdPartition] = set()
         """The partitions that no other uploader may have."""
         self._followed = FollowedProducers()
-        self._budget = UploadBudget(clock)
+        self._budget = shard.budget
         self._history = UploadHistory(clock)
         self._places: dict[int, ObjectPut] = {}
         """The objects that exist, by the place of their spool."""
@@ -196,11 +129,13 @@ class Uploader:
         idle_logs: Sequence[UnifiedLog] = (),
         stop: StopSignal | None = None,
         on_object: Callable[[UploadReport], None] = lambda _: None,
+        more: Callable[[], Sequence[UploadCandidate]] = tuple,
         is_urgent: bool = True,
     ) -> UploadReport:
         """Upload what is ready, under the epoch that this process has claimed. Calls `on_object` after each
         commit, with the report up to then. Of `idle_logs` nothing is uploaded, but what their disks have lost
-        is put on record, too.
+        is put on record, too. `more` is called between two objects, and returns candidates that have become
+        ready meanwhile, or have more by now.
 
         If it `is_urgent`, everything that is ready is uploaded, and partitions that the shard's other
         uploader has are waited for. Otherwise data waits for others to fill an object, partitions that failed
@@ -215,20 +150,20 @@ class Uploader:
         constructor. Committed objects stay.
         """
         with self._lock:
-            one = _Pass(epoch, stop or self._stop, self._settings(), on_object, is_urgent=is_urgent)
+            one = UploadPass(
+                epoch, stop or self._stop, self._settings(), on_object, more, is_urgent=is_urgent
+            )
             self._budget.limit(one.settings.max_bytes_per_s, one.settings.max_requests_per_s)
             with ExitStack() as undo:
                 undo.callback(self._end_in_logs)
+                undo.callback(self._settle_soon, one)
                 undo.callback(one.give_up)
                 undo.callback(self._keep_producers, one)
                 self._settle()
-                mine = self._take_turns(candidates, one)
                 idle = self._turns.take(map(_tip_of, idle_logs), self)
                 self._taken |= idle
-                logs = [*(one.log for one in mine), *(log for log in idle_logs if _tip_of(log) in idle)]
-                refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+                self._begin(candidates, one, [log for log in idle_logs if _tip_of(log) in idle])
                 self._release(idle)
-                self._begin(mine, one, {refusal.partition: refusal.reason for refusal in refusals})
                 self._run(one)
             return one.report
 
@@ -237,7 +172,7 @@ class Uploader:
         Never waits."""
         return self._history.last_success_ms(tip)
 
-    def _take_turns(self, candidates: Sequence[UploadCandidate], one: _Pass) -> list[UploadCandidate]:
+    def _take_turns(self, candidates: Sequence[UploadCandidate], one: UploadPass) -> list[UploadCandidate]:
         """The candidates that no other uploader has. Raises StoppingError."""
         tips = [candidate.topic_id_partition for candidate in candidates]
         if self._has_precedence:
@@ -251,19 +186,20 @@ class Uploader:
             taken = self._turns.take(tips, self)
         self._taken |= taken
         if self._has_precedence:
-            one.report.left_out = {
-                candidate.log.topic_partition
+            one.left_out = {
+                candidate.topic_id_partition: candidate
                 for candidate in candidates
                 if candidate.topic_id_partition not in taken
             }
-            one.report.has_more = bool(one.report.left_out)
+            one.report.left_out = {candidate.log.topic_partition for candidate in one.left_out.values()}
+            one.report.has_more = bool(one.left_out)
         return [candidate for candidate in candidates if candidate.topic_id_partition in taken]
 
     def _release(self, tips: Collection[TopicIdPartition]) -> None:
         self._turns.release(tips, self)
         self._taken.difference_update(tips)
 
-    def _keep_producers(self, one: _Pass) -> None:
+    def _keep_producers(self, one: UploadPass) -> None:
         for tip, upload in one.tails.items():
             producers = upload.producers
             # A pass that ended inside of a slice has followed batches that the next one follows again.
@@ -277,6 +213,17 @@ class Uploader:
             self._is_settled = True
             self._end_in_logs()
 
+    def _settle_soon(self, one: UploadPass) -> None:
+        """Find out now what became of the last commit, by a few tries, so that its partitions do not wait for
+        the next pass."""
+        for attempt in range(SETTLE_TRY_COUNT):
+            if self._is_settled or one.stop.is_set:
+                return
+            try:
+                self._settle()
+            except LogStoreError:
+                self._clock.sleep(one.settings.put_backoff_ms * 2**attempt / 1000)
+
     def _end_in_logs(self) -> None:
         """Tell the logs that nothing of them is on its way."""
         for log in self._uploading:
@@ -287,16 +234,19 @@ class Uploader:
             self._taken.clear()
 
     def _begin(
-        self,
-        candidates: Sequence[UploadCandidate],
-        one: _Pass,
-        refused_gaps: Mapping[TopicIdPartition, str],
+        self, candidates: Sequence[UploadCandidate], one: UploadPass, idle_logs: Sequence[UnifiedLog] = ()
     ) -> None:
-        """`refused_gaps`: why a loss before the data of a partition could not be put on record."""
+        """Begin the uploads of candidates of which nothing is on its way. Raises NotOwnerError, StoreError,
+        StoppingError."""
+        mine = self._take_turns(candidates, one)
+        logs = [*(candidate.log for candidate in mine), *idle_logs]
+        refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+        # Why a loss before the data of a partition could not be put on record.
+        refused_gaps = {refusal.partition: refusal.reason for refusal in refusals}
         state = self._metadata.state()
         if not one.is_urgent:
-            self._history.keep_only([candidate.topic_id_partition for candidate in candidates])
-        for candidate in candidates:
+            self._history.keep_only([candidate.topic_id_partition for candidate in mine])
+        for candidate in mine:
             tip = candidate.topic_id_partition
             one.candidates[tip] = candidate
             partition = state.partition(tip)
@@ -313,7 +263,8 @@ class Uploader:
                 candidate.log.update_tiered_end_offset(partition.tiered_end_offset)
                 self._uploading.append(candidate.log)
                 upload = self._upload_of(candidate, partition, one)
-            except LogStoreError as error:
+            except Exception as failure:  # noqa: BLE001 - it is the partition's alone
+                error = upload_error(candidate, failure)
                 self._history.note_end(tip, error)
                 self._report_failure(one, candidate, error)
                 continue
@@ -327,7 +278,7 @@ class Uploader:
         self._note_pressure(one)
 
     def _upload_of(
-        self, candidate: UploadCandidate, partition: TieredPartition, one: _Pass
+        self, candidate: UploadCandidate, partition: TieredPartition, one: UploadPass
     ) -> PartitionUpload:
         """The upload of a candidate. Raises LogStoreError."""
         tip, offset = candidate.topic_id_partition, partition.tiered_end_offset
@@ -339,18 +290,37 @@ class Uploader:
         one.tails[tip] = upload = PartitionUpload(candidate, offset, one.stop, producers)
         return upload
 
-    def _note_pressure(self, one: _Pass) -> None:
+    def _join(self, one: UploadPass) -> None:
+        """Take up what has become ready since the pass began. Raises as `_begin` does."""
+        if one.failure is not None:
+            return
+        found = {candidate.topic_id_partition: candidate for candidate in one.more()}
+        fresh = {tip: candidate for tip, candidate in found.items() if tip not in one.candidates}
+        if fresh:
+            self._begin([*(one.left_out | fresh).values()], one)
+        for tip in found.keys() - fresh.keys():
+            upload = one.tails.get(tip)
+            if upload is not None and one.may_extend(upload):
+                try:
+                    upload.extend()
+                except Exception as failure:  # noqa: BLE001 - it is the partition's alone
+                    upload.error = upload_error(upload.candidate, failure)
+                one.uploads[tip] = upload
+        self._end_uploads(one)
+
+    def _note_pressure(self, one: UploadPass) -> None:
         """Note which log directories are short of free space."""
         waiting_bytes: dict[str, int] = {}
         for upload in one.uploads.values():
-            path = _log_directory(upload)
+            path = log_directory(upload)
             waiting_bytes[path] = waiting_bytes.get(path, 0) + upload.waiting_bytes
         free_bytes = {path: self._builder.free_bytes(path) for path in waiting_bytes}
         one.pressed = pressed_directories(waiting_bytes, free_bytes, one.settings.max_object_bytes)
 
-    def _run(self, one: _Pass) -> None:
+    def _run(self, one: UploadPass) -> None:
         """Build, send and commit objects until nothing is left to do. Raises as `upload` does."""
         while True:
+            self._join(one)
             if len(one.puts) >= one.settings.put_count:
                 self._commit_oldest(one)
             put = self._build_next(one)
@@ -364,7 +334,7 @@ class Uploader:
         if one.failure is not None:
             raise one.failure
 
-    def _build_next(self, one: _Pass) -> ObjectPut | None:
+    def _build_next(self, one: UploadPass) -> ObjectPut | None:
         """The next object that is worth it; None if there is none now."""
         settings = one.settings
         while one.uploads and one.failure is None:
@@ -381,21 +351,27 @@ class Uploader:
                     return None
             spool = self._builder.spool(self._free_place(one))
             object_bytes = self._builder.max_object_bytes(spool, settings.max_object_bytes)
-            writer = self._builder.build(
-                plan_object(waiting, object_bytes),
-                one.uploads,
-                spool,
-                epoch=one.epoch,
-                max_object_bytes=object_bytes,
-                read_bytes=settings.read_bytes,
-            )
+            shares = plan_object(waiting, object_bytes)
+            begins = {share.topic_id_partition: one.begin_of(share) for share in shares}
+            try:
+                writer = self._builder.build(
+                    shares,
+                    one.uploads,
+                    spool,
+                    epoch=one.epoch,
+                    max_object_bytes=object_bytes,
+                    read_bytes=settings.read_bytes,
+                )
+            except BrokenCopyError as broken:
+                writer = None
+                one.begin_again(begins, broken)
             self._end_uploads(one)
             if writer is not None:
                 one.built_count += 1
                 return self._put_of(writer, one)
         return None
 
-    def _put_of(self, writer: ObjectWriter, one: _Pass) -> ObjectPut:
+    def _put_of(self, writer: ObjectWriter, one: UploadPass) -> ObjectPut:
         settings = one.settings
         put = ObjectPut(
             self._clock,
@@ -409,7 +385,7 @@ class Uploader:
         self._places[self._free_place(one)] = put
         return put
 
-    def _free_place(self, one: _Pass) -> int:
+    def _free_place(self, one: UploadPass) -> int:
         """The first place without an object. Raises StoreUnavailableError if as many objects as may be on
         their way were given up and hang still: each has a thread and memory."""
         for place, put in list(self._places.items()):
@@ -425,7 +401,7 @@ class Uploader:
             )
         return next(place for place in itertools.count() if place not in self._places)
 
-    def _end_uploads(self, one: _Pass) -> None:
+    def _end_uploads(self, one: UploadPass) -> None:
         """Let go of the partitions of which everything was copied, or which failed."""
         for tip, upload in list(one.uploads.items()):
             if upload.is_finished:
@@ -434,11 +410,11 @@ class Uploader:
                 if upload.error is not None:
                     self._report_failure(one, upload.candidate, upload.error)
 
-    def _report_failure(self, one: _Pass, candidate: UploadCandidate, error: LogStoreError) -> None:
+    def _report_failure(self, one: UploadPass, candidate: UploadCandidate, error: LogStoreError) -> None:
         last_success_ms = self._history.last_success_ms(candidate.topic_id_partition)
         one.report.failed.append(FailedUpload(candidate.log.topic_partition, error, last_success_ms))
 
-    def _commit_oldest(self, one: _Pass) -> None:
+    def _commit_oldest(self, one: UploadPass) -> None:
         """Wait for the oldest object; commit it, and those behind it that are stored by then."""
         stored: list[ObjectPut] = []
         with ExitStack() as ended:
@@ -457,7 +433,7 @@ class Uploader:
             if stored:
                 self._commit([put.finished for put in stored], one)
 
-    def _commit(self, objects: Sequence[FinishedObject], one: _Pass) -> None:
+    def _commit(self, objects: Sequence[FinishedObject], one: UploadPass) -> None:
         self._budget.take_request(one.stop.check)
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
@@ -487,71 +463,5 @@ class Uploader:
         one.on_object(report)
 
 
-class _Pass:
-    """One pass of the uploader. Guarded by the lock of the uploader."""
-
-    def __init__(
-        self,
-        epoch: int,
-        stop: StopSignal,
-        settings: UploaderSettings,
-        on_object: Callable[[UploadReport], None],
-        *,
-        is_urgent: bool,
-    ) -> None:
-        self.epoch = epoch
-        self.stop = stop
-        self.settings = settings
-        self.on_object = on_object
-        self.is_urgent = is_urgent
-        self.report = UploadReport()
-        self.candidates: dict[TopicIdPartition, UploadCandidate] = {}
-        self.uploads: dict[TopicIdPartition, PartitionUpload] = {}
-        """The partitions with something left to copy."""
-        self.tails: dict[TopicIdPartition, PartitionUpload] = {}
-        """All partitions with tails."""
-        self.pressed: Collection[str] = ()
-        """Log directories that are short of free space."""
-        self.puts: deque[ObjectPut] = deque()
-        """Objects on their way, in the order of their commits."""
-        self.built_count = 0
-        self.lost: set[TopicIdPartition] = set()
-        """Partitions of objects that failed: the slices behind do not begin at the tiered end."""
-        self.refused: set[TopicIdPartition] = set()
-        """Partitions of which the metadata refused a slice."""
-        self.failure: StoreError | None = None
-        """The first failure of an object."""
-
-    @property
-    def is_bounded(self) -> bool:
-        """The pass has done its part: a number of objects, and a share of each partition."""
-        return self.built_count >= PASS_OBJECT_COUNT and all(
-            upload.share_count for upload in self.uploads.values()
-        )
-
-    def waiting(self) -> list[WaitingPartition]:
-        return [
-            WaitingPartition(
-                topic_id_partition=tip,
-                size_bytes=upload.waiting_bytes,
-                since_ms=upload.since_ms,
-                max_age_ms=upload.candidate.log.local_log.config.remote_copy_max_age_ms,
-                share_count=upload.share_count,
-                is_pressed=_log_directory(upload) in self.pressed,
-                needs_object=upload.needs_object,
-            )
-            for tip, upload in self.uploads.items()
-        ]
-
-    def give_up(self) -> None:
-        """Give up the objects that are on their way."""
-        while self.puts:
-            self.puts.popleft().close()
-
-
 def _tip_of(log: UnifiedLog) -> TopicIdPartition:
     return TopicIdPartition(log.topic_id, log.topic_partition.partition)
-
-
-def _log_directory(upload: PartitionUpload) -> str:
-    return posixpath.dirname(upload.candidate.log.local_log.directory)

@@ -1,0 +1,107 @@
+"""The partitions that wait for a commit of their tails, and the time at which the next turn is due.
+
+A turn begins
+
+* `interval_ms` after the begin of the one before, so that an append which comes alone does not wait,
+* or as soon as `buffer_bytes` wait,
+* but never sooner than the partitions that wait make more than `max_slices_per_s` slices in a second: slices
+  stay in the metadata until compaction has merged them.
+
+A partition that fails by itself is put off: it is tried again after a pause that doubles with each failure in
+a row, or with its next append.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.types import TopicIdPartition
+from stratalog.server.background.pass_outcome import Backlog
+from stratalog.server.partitions.hosted_partition import HostedPartition
+
+FIRST_PAUSE_S = 1.0
+MAX_PAUSE_S = 60.0
+
+
+class CommitSettings(NamedTuple):
+    """When tails are committed."""
+
+    interval_ms: int
+    """Time between the begins of two turns."""
+    buffer_bytes: int
+    """A turn begins as soon as appends of so many bytes wait."""
+    max_slices_per_s: int
+    """The interval is longer where so many partitions wait that they would make more slices in a second."""
+    timeout_ms: int
+    """An append fails that is not committed after this long."""
+
+
+class _PutOff(NamedTuple):
+    partition: HostedPartition
+    until_s: float
+
+
+class WaitingTails:
+    """The partitions that wait for a turn. Guarded by the lock of its `TailCommits`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: dict[TopicIdPartition, HostedPartition] = {}
+        self._size_bytes = 0
+        self._since_ms = -1
+        self._begin_s = clock.monotonic_s()
+        """The begin of the last turn."""
+        self._put_off: dict[TopicIdPartition, _PutOff] = {}
+        self._failure_counts: dict[TopicIdPartition, int] = {}
+        """Failures in a row."""
+
+    @property
+    def backlog(self) -> Backlog:
+        """Those that wait for the next turn."""
+        return Backlog(len(self._waiting), self._size_bytes, oldest_ms=self._since_ms)
+
+    def add(self, partition: HostedPartition, size_bytes: int = 0) -> None:
+        """Let a partition wait, with appends of so many bytes."""
+        if not self._waiting:
+            self._since_ms = self._clock.now_ms()
+        tip = partition.topic_id_partition
+        self._put_off.pop(tip, None)
+        self._waiting[tip] = partition
+        self._size_bytes += size_bytes
+
+    def put_off(self, partition: HostedPartition) -> None:
+        """Let a partition that has failed wait for a later turn."""
+        tip = partition.topic_id_partition
+        count = self._failure_counts.get(tip, 0)
+        self._failure_counts[tip] = count + 1
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(count, 20))
+        self._put_off[tip] = _PutOff(partition, self._clock.monotonic_s() + pause_s)
+
+    def note_success(self, partitions: Iterable[HostedPartition]) -> None:
+        """Forget earlier failures of partitions."""
+        for partition in partitions:
+            self._failure_counts.pop(partition.topic_id_partition, None)
+
+    def take(self) -> list[HostedPartition]:
+        """Begin a turn with all that wait, and those that were put off until now."""
+        self._begin_s = self._clock.monotonic_s()
+        due = [tip for tip, one in self._put_off.items() if one.until_s <= self._begin_s]
+        taken = self._waiting | {tip: self._put_off.pop(tip).partition for tip in due}
+        self._waiting, self._size_bytes = {}, 0
+        return [*taken.values()]
+
+    def due_s(self, settings: CommitSettings, *, is_hurried: bool) -> float:
+        """The monotonic time at which the next turn may begin; infinite if none waits. If it `is_hurried`,
+        waiting for others to fill an object is left out."""
+        later_s = min((one.until_s for one in self._put_off.values()), default=math.inf)
+        if not self._waiting:
+            return later_s
+        if is_hurried:
+            return self._begin_s
+        spacing_s = len(self._waiting) / settings.max_slices_per_s
+        is_full = self._size_bytes >= settings.buffer_bytes
+        pause_s = spacing_s if is_full else max(spacing_s, settings.interval_ms / 1000)
+        return min(later_s, self._begin_s + pause_s)
