@@ -8,7 +8,8 @@ an operator finalizes the version of the newer one. There is no way back. A new 
 version. Kafka has the same rule and the same words: `metadata.version`, finalized, upgrade.
 
 Version 1 has all actions but these, which version 2 has added: `add_gap`, `raise_horizon`, `trim_history`,
-`pin`, `renew_pin`, `unpin`. `finalize` belongs to the version that it finalizes.
+`pin`, `renew_pin`, `unpin`; version 3 has added `lower_tiered_end`. `finalize` belongs to the version that it
+finalizes.
 
 A new field needs no version, because older software keeps the fields that it does not know.
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 from stratalog.base.errors import StoreNotUsableError
 
-METADATA_VERSION = 2
+METADATA_VERSION = 3
 """The newest version, whose actions this software knows."""
 FIRST_VERSION = 1
 
