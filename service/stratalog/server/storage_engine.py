@@ -68,6 +68,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
+from stratalog.remote.tier.tier_drop import TierDrop
 from stratalog.remote.tier.upload_turns import UploadTurns
 from stratalog.remote.tier.uploader import UploadedShard, Uploader, UploaderSettings
 from stratalog.segment.open_files import max_open_below
@@ -584,7 +585,7 @@ class StorageEngineBuilder:
             self._passes,
             lambda: _commit_settings(runtime.current),
         )
-        return ShardUploads(uploader("upload", _uploader_settings), tails)
+        return ShardUploads(uploader("upload", _uploader_settings), tails, TierDrop(shard.metadata, turns))
 
     def _tier(
         self,

@@ -134,7 +134,7 @@ def with_append(state: State, ghosts: Ghosts, new: Head) -> Ghosts:
 
 
 def with_lowered(ghosts: Ghosts, end: int) -> Ghosts:
-    """What lies behind the new tiered end is as if it was never committed: the owner's disk has it."""
+    """Records behind the new tiered end count as never committed: the owner's disk has them."""
     return ghosts._replace(
         committed=frozenset(one for one in ghosts.committed if one.offset < end),
         acknowledged=frozenset(one for one in ghosts.acknowledged if one.offset < end),

@@ -194,7 +194,7 @@ class MetadataAudit:
                 records[record.offset] = record
 
     def _forget_behind(self, lower: LowerTieredEnd) -> None:
-        """What was behind the new ends is not committed any more: the owner's disk has it."""
+        """Records behind the new ends are not committed any more: the owner's disk has them."""
         for tip, end in lower.ends:
             records = self.committed.get(tip, {})
             for offset in [offset for offset in records if offset >= end]:

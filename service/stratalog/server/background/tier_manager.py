@@ -32,6 +32,7 @@ from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import TailCommits
+from stratalog.server.background.tier_drops import TierDrops
 from stratalog.server.background.tier_outcomes import (
     collection_outcome,
     retention_outcome,
@@ -87,6 +88,7 @@ class TierManager:
         self._registry = registry
         self._topics = topics
         self._foreign = tuple(foreign)
+        self.drops = TierDrops(registry, topics, self._tiers)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
         """For each shard the newest commit that has woken the readers of a followed one. The pass does not go
         by its own look alone: a reader that misses an object reads the head, too."""
