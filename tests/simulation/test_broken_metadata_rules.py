@@ -36,6 +36,7 @@ _SEEDS = 400
 _STEPS = 400
 
 OWNERS: Cast = {"owner0": actors.owner, "owner1": actors.owner, "owner2": actors.owner}
+DROPPERS: Cast = {f"owner{number}": partial(actors.owner, uploads=8, drops=0.7) for number in range(3)}
 LOSERS: Cast = {f"owner{number}": partial(actors.owner, losses=0.7) for number in range(3)}
 COMPACTORS: Cast = {
     "owner": actors.owner,
@@ -235,6 +236,7 @@ BROKEN: dict[str, Broken] = {
     "add begins anywhere": Broken(without_tiling, OWNERS, AT_TIERED_END),
     "a gap begins anywhere": Broken(gaps_anywhere, LOSERS, "a gap does not begin at the tiered end"),
     "no epoch check on a gap": Broken(without_epochs, LOSERS, "a former owner"),
+    "no epoch check on a lowered end": Broken(without_epochs, DROPPERS, "lowered an end under"),
     "replace without live inputs": Broken(without_live_inputs, COMPACTORS, "contradicts the state before it"),
     "fold on another base": Broken(without_fold_base, FOLDERS, "checkpoint"),
     "acknowledge before the commit": Broken(

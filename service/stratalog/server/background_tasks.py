@@ -56,6 +56,7 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
             "upload", tiers.upload_pass, settings.upload_ms, partial(upload_backlog, engine.topics.registry)
         ),
         _Task("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
+        _Task("tier-drop", tiers.drops.run, settings.head_refresh_ms, tiers.drops.backlog),
         _Task("deleted-topics", partial(_drop_deleted_topics, engine), settings.remote_retention_ms),
         _Task(
             "collector",

@@ -69,6 +69,7 @@ from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.remote.tier.object_builder import ObjectBuilder
+from stratalog.remote.tier.tier_drop import TierDrop
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_turns import UploadTurns
 from stratalog.remote.tier.uploader import UploadedShard, Uploader
@@ -611,7 +612,8 @@ class StorageEngineBuilder:
             self._passes,
             lambda: _commit_settings(runtime.current),
         )
-        return ShardUploads(uploader("upload", _uploader_settings, self._seams.stop), tails)
+        segments = uploader("upload", _uploader_settings, self._seams.stop)
+        return ShardUploads(segments, tails, TierDrop(shard.metadata, turns))
 
     def _tier(
         self,

@@ -137,6 +137,8 @@ class LogConfig:
     remote_log_copy_disable: bool = False
     """Nothing is uploaded any more. The object store keeps its part, and local retention is that of the whole
     log."""
+    remote_log_delete_on_disable: bool = False
+    """The topic's data in the object store is deleted once `remote.storage.enable` is false."""
     remote_storage_enable: bool = True
     """Rolled segments are copied to the object store, and local ones may then be dropped."""
     retention_bytes: int = UNLIMITED
@@ -191,6 +193,11 @@ class LogConfig:
     def is_copied(self) -> bool:
         """New records go to the object store."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def drops_tier(self) -> bool:
+        """The topic's data in the object store is to be deleted."""
+        return self.remote_log_delete_on_disable and not self.remote_storage_enable
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -313,6 +320,7 @@ _KEYS: dict[str, ConfigKey[Any]] = {
         number_key("remote.copy.max.age.ms", 1),
         flag_key("remote.copy.pause"),
         flag_key("remote.log.copy.disable"),
+        flag_key("remote.log.delete.on.disable"),
         flag_key("remote.storage.enable"),
         number_key("retention.bytes", UNLIMITED),
         number_key("retention.ms", UNLIMITED),
@@ -334,7 +342,6 @@ _KAFKA_KEYS = frozenset(
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "min.insync.replicas",
-        "remote.log.delete.on.disable",
         "unclean.leader.election.enable",
     }
 )

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import Durability
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.isolation import Isolation
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_state import LogState
@@ -45,6 +46,8 @@ class LogOffsets:
         """First readable offset in any tier."""
         self.tiered_end_offset = 0
         """Exclusive end of the data in the object store, as of the last `update_tiered_end_offset`."""
+        self.tiered_limit_offset = LONG_MAX
+        """The tiered end counts up to here only, while the tier is being dropped."""
         self.uploading_end_offset = 0
         """Exclusive end of the records that an upload may commit, as far as is known; 0 if none may."""
         self.is_uploading = False

@@ -26,6 +26,7 @@ from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.log_appender import LogAppender
 from stratalog.log.append.log_flusher import LogFlusher
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.directory_health import DirectoryHealth
 from stratalog.log.disk_error import disk_error
 from stratalog.log.exchange.log_copy import LogCopy
@@ -149,8 +150,34 @@ class UnifiedLog:
                     tiered_end_offset=offset,
                     log_end_offset=self.offsets.log_end_offset,
                 )
-            self.offsets.tiered_end_offset = max(self.offsets.tiered_end_offset, offset)
+            counted_offset = min(offset, self.offsets.tiered_limit_offset)
+            self.offsets.tiered_end_offset = max(self.offsets.tiered_end_offset, counted_offset)
             self.state.publish(self.offsets.high_watermark)
+
+    def follow_tiered_end(self, tiered_end: Callable[[], int]) -> None:
+        """`update_tiered_end_offset` by an answer that cannot be out of date: `tiered_end` is asked while no
+        other thread moves the offset. Raises DataDirectoryError."""
+        with self.lock:
+            self.update_tiered_end_offset(tiered_end())
+
+    def leave_tier(self) -> int:
+        """Count no record of this log as one that the object store has, until `rejoin_tier` or a
+        configuration without tiers: so nothing deletes one for that reason. Returns the log's first offset.
+
+        Not for a log with `min.durability=object`, whose readers see what the object store has.
+        """
+        with self.lock:
+            start_offset = self.offsets.local_log_start_offset
+            self.offsets.tiered_limit_offset = start_offset
+            self.offsets.tiered_end_offset = min(self.offsets.tiered_end_offset, start_offset)
+            return start_offset
+
+    def rejoin_tier(self, tiered_end_offset: int) -> None:
+        """End what `leave_tier` began: the object store has everything below this offset. Raises
+        DataDirectoryError."""
+        with self.lock:
+            self.offsets.tiered_limit_offset = LONG_MAX
+            self.update_tiered_end_offset(tiered_end_offset)
 
     def begin_upload(self, end_offset: int) -> None:
         """Note that an upload of the records below `end_offset` begins: no segment of them is dropped for
@@ -203,8 +230,22 @@ class UnifiedLog:
             if config.min_durability > self.offsets.min_durability and not self.availability.is_offline:
                 self.flusher.flush()
                 self.offsets.shown_end_offset = self.offsets.high_watermark
+            if self.local_log.config.remote_storage_enable and not config.remote_storage_enable:
+                self._begin_locally()
             self.local_log.config = config
             self.state.publish(self.offsets.high_watermark)
+
+    def _begin_locally(self) -> None:
+        """Begin where the local log does: nothing else has what lies below. Called with both locks held.
+        Raises DataDirectoryError with nothing changed."""
+        start_offset = self.offsets.local_log_start_offset
+        if not self.availability.is_offline:
+            with self.availability.unchanged_on_refusal():
+                self._checkpoint(self, start_offset)
+        self.offsets.log_start_offset = start_offset
+        self.offsets.tiered_end_offset = 0
+        self.offsets.tiered_limit_offset = LONG_MAX
+        self.retention.follow_log_start()
 
     def close(self, *, flush: bool = True) -> None:
         """Flush, write the active segment's indexes and close the files. Later calls are refused.

@@ -63,7 +63,7 @@ class Machine:
 
     def step(self) -> None:
         steps = [self.add] * 5 + [self.fold] * 3 + [self.replace] * 3 + [self.advance] * 2
-        steps += [self.gap, self.follow, self.reopen, self.fold_under_way, self.fold_under_way]
+        steps += [self.gap, self.untier, self.follow, self.reopen, self.fold_under_way, self.fold_under_way]
         if not self.is_dropped and self.random.random() < 0.02:
             steps = [self.drop]
         self.random.choice(steps)()
@@ -123,6 +123,13 @@ class Machine:
         self.log_starts[tip] = max(offset, self.log_starts[tip])
         self.slices[tip] = [one for one in self.slices[tip] if one[2] > offset]
 
+    def untier(self) -> None:
+        tip = self.random.choice(self.known())
+        start = self.random.randrange(self.log_starts[tip], self.end(tip) + 2)
+        self.log.drop_tier({tip: start}, epoch=self.epoch, catalog_seq=0)
+        self.log_starts[tip] = start
+        self.slices[tip] = []
+
     def drop(self) -> None:
         self.log.drop_partitions(TOPIC_B, 0)
         self.is_dropped = True
@@ -134,7 +141,9 @@ class Machine:
 
     def fold_under_way(self) -> None:
         """Commits of another writer land after the checkpoint is written and before its fold is committed."""
-        meanwhile = [self.random.choice((self.add, self.replace, self.advance)) for _ in range(2)]
+        meanwhile = [
+            self.random.choice((self.add, self.replace, self.advance, self.untier)) for _ in range(2)
+        ]
 
         def landed(key: str, _: bytes) -> None:
             if key.startswith(self.harness.layout.checkpoint_key("")):

@@ -92,6 +92,8 @@ def land_head(model: Model, state: State, put: HeadPut) -> State | None:
     )
     if is_appended(old, new):
         ghosts = with_append(state, ghosts, new)
+    if is_lowered(old, new):
+        ghosts = with_lowered(ghosts, new.tiered_end)
     return state._replace(head=new, ghosts=ghosts)
 
 
@@ -100,13 +102,22 @@ def is_appended(old: Head, new: Head) -> bool:
     return new.tiered_end > old.tiered_end and new.slices[:-1] == old.slices
 
 
+def is_lowered(old: Head, new: Head) -> bool:
+    """Whether the commit moved the tiered end back."""
+    return new.tiered_end < old.tiered_end
+
+
 def broken_by(old: Head, new: Head) -> str:
     """The invariant of two successive heads that the new one breaks, or nothing."""
     if new.parent != old.uid:
         return f"commit {old.seq} was overwritten"
-    growing = [(one.epoch, one.horizon, one.log_start, one.compacted_upto) for one in (old, new)]
-    if any(after < before for before, after in zip(*growing, strict=True)):
+    upto = min(old.compacted_upto, new.tiered_end) if is_lowered(old, new) else old.compacted_upto
+    before = old.epoch, old.horizon, old.log_start, upto
+    after = new.epoch, new.horizon, new.log_start, new.compacted_upto
+    if any(later < earlier for earlier, later in zip(before, after, strict=True)):
         return "something that only grows went back"
+    if is_lowered(old, new) and new.by != old.epoch:
+        return f"a former owner (epoch {new.by}) moved the tiered end back under epoch {old.epoch}"
     if is_appended(old, new) and new.by != old.epoch:
         return f"a former owner (epoch {new.by}) added under epoch {old.epoch}"
     return ""
@@ -119,6 +130,15 @@ def with_append(state: State, ghosts: Ghosts, new: Head) -> Ghosts:
         return ghosts._replace(gaps=ghosts.gaps | {(last.base, last.end)})
     return ghosts._replace(
         committed=ghosts.committed | frozenset(state.object_records().get(last.object, ()))
+    )
+
+
+def with_lowered(ghosts: Ghosts, end: int) -> Ghosts:
+    """Records behind the new tiered end count as never committed: the owner's disk has them."""
+    return ghosts._replace(
+        committed=frozenset(one for one in ghosts.committed if one.offset < end),
+        acknowledged=frozenset(one for one in ghosts.acknowledged if one.offset < end),
+        gaps=frozenset(one for one in ghosts.gaps if one[0] < end),
     )
 
 

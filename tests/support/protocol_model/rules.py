@@ -34,6 +34,10 @@ class Rule(StrEnum):
     GAP_UNDER_OWN_EPOCH = "a gap is valid only under the epoch that its owner claimed"
     GAP_AT_TIERED_END = "a gap begins at the tiered end"
     GAP_STAYS = "no replace swallows a gap"
+    LOWER_UNDER_OWN_EPOCH = (
+        "a tiered end moves back only under the epoch of the owner whose disk has the records behind it"
+    )
+    LOWER_COMPACTED_UPTO = "compacted_upto moves back with the tiered end"
     TOMBSTONE_COVER = "a tombstone goes only with a job that covers the partition from its first live slice"
     COMPACTED_UPTO_COVER = "compacted_upto moves only with a job that covers it from the first live slice"
     FRESH_NAMES = "a name of an object is never used twice"

@@ -36,6 +36,8 @@ class Scenario(NamedTuple):
     """How many PUTs may have an unknown outcome."""
     losses: int = 0
     """How many buffers a disk may lose."""
+    lowers: int = 0
+    """How often the tiered end may move back."""
 
     def model(self, *without: Rule) -> Model:
         return Model(frozenset(without), self.appends)
@@ -65,6 +67,7 @@ class Scenario(NamedTuple):
             ghosts=Ghosts(committed=frozenset(records), acknowledged=frozenset(records)),
             delays=self.delays,
             losses=self.losses,
+            lowers=self.lowers,
         )
 
 
@@ -98,6 +101,11 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "compactor, pin, fold, collector": Scenario(cast(compactor=2, pinner=1, folder=1, collector=2), 2, 2),
         "a gap and two owners": Scenario(cast(owner=(1, 1)), 0, 2, delays=1, losses=1),
         "a gap, compactor, retention": Scenario(cast(owner=1, compactor=1, retention=1), 2, 4, losses=1),
+        "a lowered end and two owners": Scenario(cast(owner=(1, 1)), 0, 2, delays=1, lowers=1),
+        "a lowered end and a compactor": Scenario(cast(owner=1, compactor=1), 0, 3, lowers=1),
+        "a lowered end, retention, collector": Scenario(
+            cast(owner=1, compactor=1, retention=1, collector=1), 1, 3, lowers=1
+        ),
         "owner, compactor, retention, collector": Scenario(
             cast(owner=1, compactor=1, retention=1, collector=2), 2, 3, delays=1
         ),
@@ -110,5 +118,6 @@ CROWD = Scenario(
     appends=5,
     delays=3,
     losses=1,
+    lowers=1,
 )
 """All actors, too many to be explored: random walks visit a part."""

@@ -160,6 +160,8 @@ class Actor(NamedTuple):
     epoch: int = NO_OWNER
     next_offset: int = 0
     buffer: tuple[Record, ...] = ()
+    kept: tuple[Record, ...] = ()
+    """Committed records up to the tiered end that are on its disk, too."""
     output: Output | None = None
     inputs: tuple[Slice, ...] = ()
     is_covering: bool = False
@@ -183,6 +185,8 @@ class State(NamedTuple):
     """PUTs whose outcome may still become unknown."""
     losses: int = 0
     """Buffers that a disk may still lose."""
+    lowers: int = 0
+    """How often an owner may still move the tiered end back."""
 
     def object_records(self) -> dict[int, tuple[Record, ...]]:
         """The records of each object in the bucket."""

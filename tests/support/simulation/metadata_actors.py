@@ -58,26 +58,80 @@ class Manners:
 GOOD = Manners()
 
 
-def owner(seat: Seat, manners: Manners = GOOD, *, uploads: int = 4, losses: float = 0.0) -> None:
+def owner(
+    seat: Seat, manners: Manners = GOOD, *, uploads: int = 4, losses: float = 0.0, drops: float = 0.0
+) -> None:
     """Claims the shard, appends a few records, uploads them, and acknowledges what was committed. `losses`:
-    how often it loses records before it uploads, and says so."""
+    how often it loses records before it uploads, and says so; `drops`: how often it drops the tier of a
+    partition, and uploads again what its disk has."""
     # An impatient one asks the store once, so that it has to live with outcomes that stay unknown.
     settings = replace(SETTINGS, max_store_failures=seat.random.choice((1, 4)))
     log = insist(lambda: seat.open_log("owner", settings))
     epoch = insist(lambda: log.claim(seat.name, seat.ids.uuid()))
+    disk = Disk()
     for _ in range(uploads):
+        slices: list[MockSlice] = []
+        if drops and seat.random.random() < drops:
+            try:
+                slices = _drop(seat, log, epoch, disk)
+            except NotOwnerError:
+                return
         if losses and seat.random.random() < losses:
             try:
                 _lose(seat, log, epoch)
             except NotOwnerError:
                 return
-        slices = [_append(seat, log, tip) for tip in PARTITIONS if seat.random.random() < 0.7]
+        again = {one.partition for one in slices}
+        slices += [
+            _append(seat, log, tip) for tip in PARTITIONS if seat.random.random() < 0.7 and tip not in again
+        ]
         if not slices:
             continue
         try:
             _upload(seat, log, epoch, slices, manners)
         except NotOwnerError:
             return
+        disk.write(slices)
+
+
+class Disk:
+    """The records that an owner has appended. Not thread-safe: one actor has it."""
+
+    def __init__(self) -> None:
+        self._slices: dict[TopicIdPartition, list[MockSlice]] = {}
+
+    def write(self, slices: list[MockSlice]) -> None:
+        for one in slices:
+            kept = self._slices.setdefault(one.partition, [])
+            if kept and kept[-1].end_offset != one.base_offset:
+                kept.clear()
+            kept.append(one)
+
+    def start(self, tip: TopicIdPartition, tiered_end_offset: int) -> int | None:
+        """The offset from which on it has all that is tiered; None if it has not its end."""
+        kept = self._slices.get(tip)
+        return kept[0].base_offset if kept and kept[-1].end_offset == tiered_end_offset else None
+
+    def take(self, tip: TopicIdPartition, offset: int) -> MockSlice | None:
+        """All from an offset on, as one slice that is on the disk no more; None if that is nothing."""
+        kept = self._slices.pop(tip)
+        records = tuple(record for one in kept for record in one.records if record.offset >= offset)
+        return MockSlice(tip, offset, kept[-1].end_offset, records) if records else None
+
+
+def _drop(seat: Seat, log: MetadataLog, epoch: int, disk: Disk) -> list[MockSlice]:
+    """Drop the tier of a partition whose end is on the disk; returns what is uploaded again."""
+    state = insist(log.refresh)
+    tip = seat.random.choice(PARTITIONS)
+    start = disk.start(tip, state.partition(tip).tiered_end_offset)
+    if state.epoch != epoch or start is None:
+        return []
+    insist_with_catalog(seat, partial(log.drop_tier, {tip: start}, epoch=epoch))
+    partition = log.state().partition(tip)
+    if partition.slices or partition.log_start_offset < start or tip.topic_id in log.state().dropped_topics:
+        return []
+    again = disk.take(tip, partition.log_start_offset)
+    return [] if again is None else [again]
 
 
 def _lose(seat: Seat, log: MetadataLog, epoch: int) -> None:

@@ -21,7 +21,7 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Fold
-from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, AddGap, Replace
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, AddGap, LowerTieredEnd, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
@@ -152,6 +152,12 @@ class MetadataAudit:
                 )
                 lost = action.base_offset, action.end_offset
                 self.gaps.setdefault(action.partition, set()).add(lost)
+            if isinstance(action, LowerTieredEnd):
+                _require(
+                    commit.epoch == before.epoch,
+                    f"a former owner (epoch {commit.epoch}) lowered an end under epoch {before.epoch}",
+                )
+                self._forget_behind(action)
         try:
             # Not rebased on the checkpoint: this state has all slices in memory, whatever is folded.
             after = apply_commit(before, commit, self.directory, self._folded_root(commit))
@@ -161,11 +167,15 @@ class MetadataAudit:
         _require(after.orphan_horizon_seq >= before.orphan_horizon_seq, "the horizon went back")
         _require(after.folded_seq >= before.folded_seq, "the checkpoint went back")
         _require(after.history_start_seq >= before.history_start_seq, "the start of history went back")
+        lowered = dict(
+            one for action in commit.actions if isinstance(action, LowerTieredEnd) for one in action.ends
+        )
         for tip, partition in before.partitions.items():
             later = after.partitions.get(tip)
             if later is not None:
                 _require(later.log_start_offset >= partition.log_start_offset, "log start went back")
-                _require(later.compacted_upto >= partition.compacted_upto, "compacted_upto went back")
+                upto = min(partition.compacted_upto, lowered.get(tip, partition.compacted_upto))
+                _require(later.compacted_upto >= upto, "compacted_upto went back")
         self.commits.append(commit)
         self.state = after
 
@@ -182,6 +192,14 @@ class MetadataAudit:
                     f"record {record.number} was committed twice",
                 )
                 records[record.offset] = record
+
+    def _forget_behind(self, lower: LowerTieredEnd) -> None:
+        """Records behind the new ends are not committed any more: the owner's disk has them."""
+        for tip, end in lower.ends:
+            records = self.committed.get(tip, {})
+            for offset in [offset for offset in records if offset >= end]:
+                self.acknowledged.discard(records.pop(offset).number)
+            self.gaps[tip] = {lost for lost in self.gaps.get(tip, ()) if lost[1] <= end}
 
     def _check_checkpoint(self, head: Head) -> None:
         """A fold changes nothing: a fresh reader sees the same state."""

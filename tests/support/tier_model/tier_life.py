@@ -254,7 +254,7 @@ class TierLife:
             self._pass("fold the catalog", engine.topics.catalog.fold)
 
     def _compact(self) -> None:
-        self._pass("compact", self._world.process.engine.tier.compaction.compact)
+        self._pass("compact", self._world.process.engine.tier.compaction.compact_pass)
 
     def _clean_locally(self) -> None:
         self._pass("clean a local log", self._world.process.engine.local.cleaning.workers.clean_filthiest)

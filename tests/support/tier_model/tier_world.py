@@ -253,7 +253,7 @@ class TierWorld:
         for _ in range(3):
             self.clock.advance(1_000)
         self.take_answers()
-        engine.tier.compaction.compact()
+        engine.tier.compaction.compact_pass()
         tiers.remote_retention_pass()
         engine.local.retention.run()
         engine.topics.manager.drop_leftovers()

@@ -24,8 +24,8 @@ _HOUR_MS = 3_600_000
 
 
 def example_store() -> MetadataHarness:
-    """A store after a topic was created, three uploads, a compaction, retention, a fold and one more
-    upload.
+    """A store after a topic was created, three uploads, a compaction, retention, a fold, one more
+    upload, and the end of a partition's tier.
     """
     harness = MetadataHarness(2026)
     catalog = harness.catalog()
@@ -62,6 +62,7 @@ def example_store() -> MetadataHarness:
     log.renew_pin(pin, log.store_date_ms + 2 * _HOUR_MS)
     log.raise_horizon(7)
     log.unpin(pin)
+    log.drop_tier({f1: 95}, epoch=epoch, catalog_seq=catalog.seq)
     return harness
 
 

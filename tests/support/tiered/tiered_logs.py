@@ -40,6 +40,7 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.partition_upload import UploadCandidate
+from stratalog.remote.tier.tier_drop import DropReport, TierDrop
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.remote.tier.upload_turns import UploadTurns
@@ -80,26 +81,25 @@ class TieredLogs:
         self.store = store
         self.clock = clock
         identity = StoreIdentity.open_or_create(store, ids)
-        writer = Writer("owner", owner)
         actor = StoreActor(
             store=store,
             clock=clock,
             random_source=random.Random(0),
             ids=ids,
             identity=identity,
-            writer=writer,
+            writer=Writer("owner", owner),
         )
         self.catalog = Catalog.open(actor)
-        load_directory = partial(read_directory, store, StoreLayout(0))
-        self.metadata = MetadataLog.open(actor, 0, load_directory, settings=commit_settings)
-        manager_settings = LogManagerSettings(data_dirs=("/data",))
-        self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, manager_settings)
+        load = partial(read_directory, store, StoreLayout(0))
+        self.metadata = MetadataLog.open(actor, 0, load, settings=commit_settings)
+        in_data = LogManagerSettings(data_dirs=("/data",))
+        self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, in_data)
         self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
         stop = stop or StopSignal()
         settings = UploaderSettings(
             max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
         )
-        turns, budget = UploadTurns(sends or clock), UploadBudget(sends or clock)
+        self.turns, budget = UploadTurns(sends or clock), UploadBudget(sends or clock)
 
         def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
             spool = ObjectWriterSettings(
@@ -110,13 +110,14 @@ class TieredLogs:
                 sends or clock,
                 sends.run_beside if sends else lambda task: task(),
                 stop,
-                UploadedShard(self.metadata, turns, budget, has_precedence=is_of_tails),
+                UploadedShard(self.metadata, self.turns, budget, has_precedence=is_of_tails),
                 ObjectBuilder(filesystem, self.metadata, spool),
                 lambda: settings,
             )
 
         self.uploader = uploader("/spool", is_of_tails=False)
         self.tails = uploader("/spool-of-tails", is_of_tails=True)
+        self.tier_drop = TierDrop(self.metadata, self.turns)
         self.reader = RemoteReader(inline_reads(store), self.metadata)
         self.logs: dict[TopicPartition, UnifiedLog] = {}
 
@@ -164,6 +165,14 @@ class TieredLogs:
         """One pass over all that is fsynced."""
         candidates = [self.candidate(log)._replace(is_tail=True) for log in self.logs.values()]
         return self.tails.upload(candidates, epoch=self.claimed.epoch)
+
+    def drop_tiers(self) -> DropReport:
+        """Drop the tiers of all logs, as the newest catalog says."""
+        return self.tier_drop.run(
+            list(self.logs.values()),
+            leader_epoch=lambda: self.claimed.epoch,
+            catalog_seq=self.catalog.refresh().seq,
+        )
 
     def candidate(self, log: UnifiedLog) -> UploadCandidate:
         topic = self.catalog.by_id(log.topic_id)

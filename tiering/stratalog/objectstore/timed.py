@@ -20,6 +20,7 @@ from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
+    ObjectPlace,
     ObjectStore,
     ReadStream,
     StoredObject,
@@ -64,6 +65,12 @@ class TimedObjectStore:
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
         return self._inner.put_parts(key, parts, part_bytes=part_bytes)
+
+    def place_of(self, key: str) -> ObjectPlace | None:
+        return self._inner.place_of(key)
+
+    def copy(self, source: ObjectPlace, key: str, size_bytes: int) -> bool:
+        return self._inner.copy(source, key, size_bytes)
 
     def get(self, key: str) -> StoredObject:
         return self._timed(key, lambda: self._inner.get(key))

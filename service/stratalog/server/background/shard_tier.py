@@ -10,6 +10,7 @@ from stratalog.compaction.tier_verification import TierVerification
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.retention.remote_retention import RemoteRetention
 from stratalog.remote.tier.collector import Collector
+from stratalog.remote.tier.tier_drop import TierDrop
 from stratalog.remote.tier.uploader import Uploader
 from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -17,10 +18,11 @@ from stratalog.server.partitions.hosted_shard import HostedShard
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardUploads:
-    """The uploads of one shard."""
+    """The uploads of one shard, and the drop of what they have brought."""
 
     segments: Uploader
     tails: TailCommits
+    drop: TierDrop
 
     def last_success_ms(self, tip: TopicIdPartition) -> int:
         """Wall time of the last commit with records of the partition since the start; -1 without one."""

@@ -34,6 +34,7 @@ from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import TailCommits
+from stratalog.server.background.tier_drops import TierDrops
 from stratalog.server.background.tier_outcomes import (
     collection_outcome,
     refused_error,
@@ -101,6 +102,7 @@ class TierManager:
         self._topics = topics
         self._rounds = rounds
         self._foreign = tuple(foreign)
+        self.drops = TierDrops(registry, topics, self._tiers)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
         """For each shard the newest commit that has woken the readers of a followed one. The pass does not go
         by its own look alone: a reader that misses an object reads the head, too."""

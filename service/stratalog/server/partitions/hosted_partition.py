@@ -186,6 +186,8 @@ class HostedPartition:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply a changed configuration. Raises DataDirectoryError and keeps the former one then."""
         self.log.reconfigure(config)
+        if not config.is_copied:
+            self.writer.commit_waiters.fail(self._not_copied())
         # A weaker `min.durability` lets readers see more.
         self.signal.notify()
         self.ask_for_commit()
@@ -295,12 +297,7 @@ class HostedPartition:
         if level is not Durability.OBJECT:
             return level
         if not config.is_copied:
-            raise InvalidRequestError(
-                "nothing of the topic is uploaded, so no append to it can be committed in the object store;"
-                " ask for disk, or set remote.storage.enable to true and remote.log.copy.disable to false",
-                durability=level.config_value,
-                topic=self.topic_partition.topic,
-            )
+            raise self._not_copied()
         if config.remote_copy_pause:
             raise StoreUnavailableError(
                 "uploads of the topic are paused, so no append to it is committed in the object store;"
@@ -309,3 +306,12 @@ class HostedPartition:
                 topic=self.topic_partition.topic,
             )
         return level
+
+    def _not_copied(self) -> InvalidRequestError:
+        """The answer to an append at `object` to a topic of which nothing is uploaded."""
+        return InvalidRequestError(
+            "nothing of the topic is uploaded, so no append to it can be committed in the object store;"
+            " ask for disk, or set remote.storage.enable to true and remote.log.copy.disable to false",
+            durability=Durability.OBJECT.config_value,
+            topic=self.topic_partition.topic,
+        )

@@ -36,6 +36,15 @@ class HostedTopic:
     all_partitions: tuple[HostedPartition | OfflinePartition, ...]
     """Sorted by number."""
 
+    @property
+    def drops_tier(self) -> bool:
+        """Whether the topic's data in the object store is to be deleted, and was not all deleted when its
+        logs got their configuration."""
+        is_tiered = self.config is not None and self.config.remote_storage_enable
+        if not is_tiered or "remote.log.delete.on.disable" not in self.config_overrides:
+            return False
+        return LogConfig.in_force(self.config_overrides, LogConfig()).drops_tier
+
     def find_partition(self, number: int) -> HostedPartition | OfflinePartition:
         """Return the partition with this number. Raises UnknownTopicOrPartitionError, and InvalidRequestError
         for a negative number."""

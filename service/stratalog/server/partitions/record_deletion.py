@@ -91,8 +91,8 @@ def _follow(deletion: RecordDeletion, *, is_committed: bool) -> int:
     if not is_committed:
         partition.shard.leader_epoch()
     else:
+        partition.log.follow_tiered_end(lambda: partition.tiered_end_offset)
         state = partition.shard.metadata.state().partition(partition.topic_id_partition)
-        partition.log.update_tiered_end_offset(state.tiered_end_offset)
         offset = min(state.log_start_offset, partition.log.offsets.high_watermark)
     partition.log.increment_log_start_offset(offset)
     partition.signal.notify()

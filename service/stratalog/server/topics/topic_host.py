@@ -1,7 +1,8 @@
 """Hosts topics: opens, reconfigures, publishes and deletes the local logs of an entry of the catalog.
 
 Data in the object store stays a part of its topic: a topic with slices stays tiered, whatever its
-configuration says of `remote.storage.enable`.
+configuration says of `remote.storage.enable`. Where it says that these are to be dropped, too, nothing is
+uploaded meanwhile, and the topic is tiered until the last one is gone.
 """
 
 from __future__ import annotations
@@ -213,11 +214,14 @@ class TopicHost:
         config = LogConfig.in_force(entry.config, self._runtime.topic_defaults)
         if config.remote_storage_enable or not self.is_in_store(entry):
             return config
-        return dataclasses.replace(config, remote_storage_enable=True)
+        stops_copies = config.remote_log_copy_disable or config.drops_tier
+        return dataclasses.replace(config, remote_storage_enable=True, remote_log_copy_disable=stops_copies)
 
     def is_in_force(self, config: LogConfig, entry: TopicEntry) -> bool:
         """Whether `config` is the entry's. A topic that was found to be tiered stays tiered."""
         wanted = self._config_of(entry)
+        if wanted.drops_tier:
+            return config == wanted
         return config in (wanted, dataclasses.replace(wanted, remote_storage_enable=True))
 
     def _publish_offline(self, entry: TopicEntry, refusal: InvalidConfigError) -> None:

@@ -350,15 +350,31 @@ class TopicManager:
     ) -> Mapping[str, str]:
         """The topic's own keys after the changes. Raises InvalidConfigError."""
         result = changed(overrides, changes)
-        if not self._acceptable(result).remote_storage_enable and self._host.is_in_store(entry):
-            raise InvalidConfigError(
-                "a topic with data in the object store stays tiered, because that data is a part of it; to"
-                " upload nothing more, set remote.log.copy.disable to true",
-                name="remote.storage.enable",
-                value="false",
-                allowed="true, for a topic that has data in the object store",
-            )
+        config = self._acceptable(result)
+        if not config.remote_storage_enable and self._host.is_in_store(entry):
+            _require_droppable(config)
         return result
+
+
+def _require_droppable(config: LogConfig) -> None:
+    """Raise InvalidConfigError unless a topic of this configuration may lose its data in the object store."""
+    if not config.drops_tier:
+        raise InvalidConfigError(
+            "a topic with data in the object store stays tiered, because that data is a part of it; to"
+            " upload nothing more, set remote.log.copy.disable to true; to delete that data, set"
+            " remote.log.delete.on.disable to true",
+            name="remote.storage.enable",
+            value="false",
+            allowed="true, for a topic that has data in the object store",
+        )
+    if config.is_compacted:
+        raise InvalidConfigError(
+            "the object store has the only copy of keys whose newest record is no longer on the disks; to"
+            " delete them all the same, set cleanup.policy to delete first",
+            name="remote.storage.enable",
+            value="false",
+            allowed="true, for a compacted topic that has data in the object store",
+        )
 
 
 def _tell_altered(topic: HostedTopic, entry: TopicEntry) -> None:

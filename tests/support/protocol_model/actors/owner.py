@@ -1,4 +1,5 @@
-"""The owner: claims, appends, uploads, adds, acknowledges, puts losses on record, crashes."""
+"""The owner: claims, appends, uploads, adds, acknowledges, puts losses on record, moves the tiered end back,
+crashes."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from tests.support.protocol_model.state import (
     SCRIPT,
     Actor,
     Attempt,
+    Dropped,
     Model,
     Move,
     Output,
@@ -53,9 +55,16 @@ def committed(move: Move, attempt: Attempt) -> Move:
     if actor.phase == "claimed":
         new = attempt.put.head
         actor = actor._replace(phase="serve", epoch=new.epoch, next_offset=new.tiered_end, buffer=())
+    elif actor.phase == "lowered":
+        end = attempt.put.head.tiered_end
+        again = tuple(record for record in actor.kept if record.offset >= end)
+        actor = actor._replace(phase="serve", buffer=again, kept=())
     elif actor.phase == "serve" and actor.output is not None:
-        state = acknowledged(state, actor.output.stored.records)
-        actor = actor._replace(output=None, buffer=())
+        records = actor.output.stored.records
+        state = acknowledged(state, records)
+        # A gap parts what lies before it from the tiered end.
+        kept = (*actor.kept, *records) if records else ()
+        actor = actor._replace(output=None, buffer=(), kept=kept)
     return move._replace(state=state, actor=actor)
 
 
@@ -75,6 +84,7 @@ def serve(model: Model, state: State, actor: Actor) -> Iterator[Move]:
             actor._replace(buffer=(*buffer, record), next_offset=record.offset + 1),
         )
     if not buffer:
+        yield from lower(model, state, actor)
         return
     base, end = buffer[0].offset, buffer[-1].offset + 1
     name, birth = state.next_id, state.head.seq
@@ -88,6 +98,30 @@ def serve(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     if state.losses:
         lost = actor._replace(phase="gap", output=Output(Stored(GAP, birth), base, end), buffer=())
         yield Move(f"loses [{base},{end})", state._replace(losses=state.losses - 1), lost)
+
+
+def lower(model: Model, state: State, actor: Actor) -> Iterator[Move]:
+    """An owner reads the head and moves the tiered end back to where its disk has all behind it."""
+    head = state.head
+    if not state.lowers or not actor.kept:
+        return
+    if model.has(Rule.LOWER_UNDER_OWN_EPOCH) and head.epoch != actor.epoch:
+        return
+    for end in sorted({head.log_start, *(one.end for one in head.slices)}):
+        if not max(head.log_start, actor.kept[0].offset) <= end < head.tiered_end:
+            continue
+        lost = tuple(one for one in head.slices if one.end > end)
+        gone = {Dropped(one.object, head.seq + 1) for one in lost if one.object != GAP}
+        has_rule = model.has(Rule.LOWER_COMPACTED_UPTO)
+        changed = head._replace(
+            slices=head.slices[: len(head.slices) - len(lost)],
+            dropped=head.dropped | gone,
+            compacted_upto=min(head.compacted_upto, end) if has_rule else head.compacted_upto,
+        )
+        what = f"moves the tiered end back to {end}"
+        after = state._replace(lowers=state.lowers - 1)
+        after, owner_then = judged(after, actor, changed, what, then="lowered", again="serve", by=actor.epoch)
+        yield Move(f"reads the head, to move the tiered end back to {end}", after, owner_then)
 
 
 def judge(model: Model, state: State, actor: Actor) -> Move:

@@ -118,6 +118,7 @@ def test_the_same_keys_may_change_as_in_kafka() -> None:
 def test_every_topic_key_but_tiering_has_a_default_of_the_server() -> None:
     assert set(LogConfig.names()) - set(BROKER_KEY_OF_TOPIC_KEY) == {
         "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
         "remote.storage.enable",
     }
 

@@ -26,6 +26,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     AdvanceLogStart,
     Claim,
     DropPartitions,
+    LowerTieredEnd,
     Replace,
 )
 from stratalog.remote.metadata.shard.shard_builder import LoadDirectory, apply_commit
@@ -81,6 +82,8 @@ class ShardReplay:
                     self._replace(action)
                 case AdvanceLogStart():
                     self._advance(action)
+                case LowerTieredEnd():
+                    self._lower(action)
                 case DropPartitions():
                     self._drop(action, commit)
                 case _:
@@ -167,6 +170,19 @@ class ShardReplay:
                 log_start_offset=offset, tiered_end_offset=max(before.tiered_end_offset, offset)
             )
             self._tiles[tip] = [live for live in self._tiles.get(tip, ()) if live.end_offset > offset]
+
+    def _lower(self, lower: LowerTieredEnd) -> None:
+        self._forget(lower.dropped)
+        self._use_catalog(lower.catalog_seq)
+        for tip, offset in lower.ends:
+            before = self._rows.get(tip, EMPTY_ROW)
+            self._rows[tip] = before._replace(
+                tiered_end_offset=offset,
+                stable_end_offset=before.log_start_offset,
+                end_mark=None,
+                compacted_upto=min(before.compacted_upto, offset),
+            )
+            self._tiles[tip] = [live for live in self._tiles.get(tip, ()) if live.end_offset <= offset]
 
     def _drop(self, drop: DropPartitions, commit: Commit) -> None:
         self._forget(drop.dropped)

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError, StoreError
@@ -168,7 +169,7 @@ class RemoteRetention:
         for tip, log in moved.items():
             partition = self._metadata.state().partition(tip)
             try:
-                log.update_tiered_end_offset(partition.tiered_end_offset)
+                log.follow_tiered_end(partial(self._tiered_end_of, tip))
                 log.increment_log_start_offset(partition.log_start_offset)
             except LogStoreError as error:
                 failed.append(FailedRetention(log.topic_partition, error))
@@ -180,6 +181,9 @@ class RemoteRetention:
             clock_refused_count,
             future_count,
         )
+
+    def _tiered_end_of(self, tip: TopicIdPartition) -> int:
+        return self._metadata.state().partition(tip).tiered_end_offset
 
     def run_unreachable(self, logs: Sequence[UnifiedLog]) -> RetentionReport:
         """Move the log start of those partitions that have local segments behind the tiered end which

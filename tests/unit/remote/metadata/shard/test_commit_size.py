@@ -108,6 +108,22 @@ def test_a_topic_with_many_objects_is_dropped_with_several_commits(harness: Meta
     require_small_commits(harness, log)
 
 
+def test_a_tier_of_many_objects_is_dropped_with_several_commits_from_its_end(
+    harness: MetadataHarness,
+) -> None:
+    log, epoch = harness.owned()
+    for number in range(1_200):
+        harness.added(log, epoch, (MANY[number % 2], number // 2, number // 2 + 1))
+    log.fold()
+    seq = log.state().seq
+    assert not log.drop_tier(dict.fromkeys(MANY[:2], 0), epoch=epoch, catalog_seq=0).refused
+    assert log.state().seq > seq + 1
+    assert not log.state().objects
+    assert {log.state().partition(tip).tiered_end_offset for tip in MANY[:2]} == {0}
+    assert len(log.state().dropped_objects) == 1_200
+    require_small_commits(harness, log)
+
+
 def test_many_gaps_are_recorded_with_several_commits(harness: MetadataHarness) -> None:
     log, epoch = harness.owned()
     harness.added(log, epoch, *((tip, 0, 1) for tip in MANY[:2_500]))

@@ -5,6 +5,7 @@
     again X -> ...              the same call once more
     gap a0:5-9 ... -> ...       add gaps, which are the letter `-` among live slices
     start a0:7 ... -> ...       advance log starts, as no owner; `owner`: as the owner that claimed last
+    untier a0:7 ... -> ...      drop the tier of partitions whose disks have all from these offsets on
     drop a -> ...               drop the partitions of a topic
     plan P a0[0:2] ...          take live slices as the inputs of a replacement
     replace P X a0:0-8 ...      commit it; `+a0` claims cover, `keeps`: no records are dropped
@@ -88,6 +89,28 @@ no replacement takes a gap in
     claim -> 1 / add X a0:0-5 / add Y a0:5-6 / gap a0:6-9 / add Z a0:9-12 / plan P a0[:]
     replace P N a0:0-12 @1 -> InvalidRequestError / plan Q a0[0:2] / replace Q M a0:0-6 @1
     a0 -> 0-12 M:0-6 -:6-9 Z:9-12
+a dropped tier ends at the log start, and the next upload begins there
+    claim -> 1 / add X a0:0-5 b0:0-4 / add Y a0:5-8 / untier a0:5 @1 / a0 -> 5-5 / b0 -> 0-4 X:0-4
+    dropped -> Y / live X -> 1 / catalog -> 1 / fold / a0 -> 5-5
+    add Z a0:5-9 / a0 -> 5-9 Z:5-9 / fold / a0 -> 5-9 Z:5-9
+a dropped tier goes whole where its log start lies inside of a slice, or behind all of them
+    claim -> 1 / add X a0:0-5 a1:0-3 / add Y a0:5-8 / fold / untier a0:3 a1:7 @1 / a0 -> 3-3 / a1 -> 7-7
+    dropped -> X Y / add Z a0:3-6 a1:7-8 / a0 -> 3-6 Z:3-6 / a1 -> 7-8 Z:7-8
+a tier is dropped once, and a partition without one only begins later
+    claim -> 1 / add X a0:2-5 -> a0 not_at_tiered_end nothing-committed / untier a0:0 b0:4 @1 / b0 -> 4-4
+    untier a0:0 b0:4 @1 -> nothing-committed / add X a0:0-5 / untier a0:0 @1 / a0 -> 0-0 / dropped -> X
+    untier a0:0 @1 -> nothing-committed
+a dropped tier takes its gaps and what is compacted with it
+    claim -> 1 / add X a0:0-5 / gap a0:5-9 / add Y a0:9-12 / plan P a0[:1] / replace P N a0:0-5 +a0 @1
+    a0 -> 0-12 N:0-5 -:5-9 Y:9-12 <=9 / untier a0:2 @1 / a0 -> 2-2 <=2 / dropped -> N X Y
+only the owner drops a tier, by a fresh configuration, and never that of a deleted topic
+    claim -> 1 / add X a0:0-5 b0:0-5 / start a0:1 @9 / untier a0:2 @8 -> PreconditionFailedError
+    drop b @9 / untier b0:0 @9 -> b0 topic_deleted nothing-committed / a0 -> 1-5 X:0-5
+    other-claim / untier a0:2 @9 -> NotOwnerError / a0 -> 1-5 X:0-5
+a replacement of a dropped tier is refused, also behind the next upload
+    claim -> 1 / add X a0:0-5 / add Y a0:5-8 / plan P a0[:] / untier a0:0 @1
+    replace P N a0:0-8 @1 -> a0 inputs_changed nothing-committed / add Z a0:0-8
+    replace P N a0:0-8 @1 -> a0 inputs_changed nothing-committed / a0 -> 0-8 Z:0-8
 log start drops slices wholly below
     claim -> 1 / add X a0:0-5 b0:0-1 / add Y a0:5-10
     start a0:7 @4 / a0 -> 7-10 Y:5-10 / live X -> 1 / catalog -> 4 / dropped ->
@@ -180,6 +203,7 @@ class Shard:
             "gap",
             "expired",
             "start",
+            "untier",
             "drop",
             "replace",
         ) and not answer.endswith("Error")
@@ -207,8 +231,8 @@ class Shard:
                 ranges = [self.range_of(word) for word in words]
                 reason = GapReason.EXPIRED if verb == "expired" else GapReason.DROPPED_BY_POLICY
                 return self.refused(log.add_gaps([LostRange(*one, reason) for one in ranges], self.epoch))
-            case "drop", [topic]:
-                log.drop_partitions(TOPICS[topic], catalog or 0)
+            case "drop" | "untier", _:
+                return self.drop(verb, words, catalog or 0)
             case "plan", [name, *parts]:
                 self.plans[name] = {}
                 for tip, first, last in (re.findall(r"(\w+)\[(\d*):?(\d*)\]", part)[0] for part in parts):
@@ -221,6 +245,13 @@ class Shard:
             case _:
                 return self.ask(verb, words)
         return ""
+
+    def drop(self, verb: str, words: list[str], catalog: int) -> str:
+        if verb == "drop":
+            self.log.drop_partitions(TOPICS[words[0]], catalog)
+            return ""
+        starts = {tip: base for tip, base, _ in map(self.range_of, words)}
+        return self.refused(self.log.drop_tier(starts, epoch=self.epoch, catalog_seq=catalog))
 
     def ask(self, verb: str, words: list[str]) -> str:
         state = self.log.state()

@@ -8,9 +8,9 @@ an operator finalizes the version of the newer one. There is no way back. A new 
 version. Kafka has the same rule and the same words: `metadata.version`, finalized, upgrade.
 
 Version 1 has all actions but these, which version 2 has added: `add_gap`, `raise_horizon`, `trim_history`,
-`pin`, `renew_pin`, `unpin`. `finalize` belongs to the version that it finalizes. Version 3 has another format
-of checkpoint pages: a fold under an older version writes the older format, and later ones replace it page by
-page.
+`pin`, `renew_pin`, `unpin`. Version 3 has added `lower_tiered_end`, and another format of checkpoint pages: a
+fold under an older version writes the older format, and later ones replace it page by page. `finalize`
+belongs to the version that it finalizes.
 
 A new field needs no version, because older software keeps the fields that it does not know.
 """

@@ -98,12 +98,14 @@ def reconcile_log(
     """Compare a log with the bucket, after it was opened and before any append.
 
     The returned log begins at or below the tiered end, reaches it, and knows it. A log of a topic that is not
-    tiered is returned as it is. Raises DataDirectoryError, without a change, where the log is damaged.
+    tiered is returned as it is, except that it begins where the shard knows that it does: its tier may have
+    been dropped. Raises DataDirectoryError, without a change, where the log is damaged.
     """
-    if not log.local_log.config.remote_storage_enable:
-        return ReconciledLog(log, None, "")
     tip = TopicIdPartition(log.topic_id, log.topic_partition.partition)
     partition = metadata.state().partition(tip)
+    if not log.local_log.config.remote_storage_enable:
+        log.increment_log_start_offset(min(partition.log_start_offset, log.offsets.high_watermark))
+        return ReconciledLog(log, None, "")
     import_epoch = log_manager.import_epoch(log.topic_partition)
     try:
         reason = _reason_to_stop(log, partition, claimed, -1 if import_epoch is None else import_epoch)

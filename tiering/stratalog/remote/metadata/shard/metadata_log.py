@@ -35,6 +35,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     SHARD_VERSIONS,
     Add,
     AddGap,
+    LowerTieredEnd,
     PartitionOffset,
     brought_by,
     objects_of,
@@ -77,7 +78,8 @@ class ReplaceOutcome(NamedTuple):
 
 
 class AdvanceOutcome(NamedTuple):
-    """The result of `MetadataLog.advance_log_start` and `add_gaps`. What needed no change is not refused."""
+    """The result of `MetadataLog.advance_log_start`, `add_gaps` and `drop_tier`. What needed no change is not
+    refused."""
 
     seq: int
     refused: tuple[Refusal, ...]
@@ -257,6 +259,28 @@ class MetadataLog(CommittedLog[ShardState]):
         time_ms = self.store_date_ms if self.is_clock_trusted else None
         landed = self._commit(
             lambda state: shard_judge.judge_add_gaps(state, lost, epoch, time_ms), epoch=epoch
+        )
+        return AdvanceOutcome(landed.seq, landed.outcome)
+
+    def drop_tier(
+        self, starts: Mapping[TopicIdPartition, int], *, epoch: int, catalog_seq: int
+    ) -> AdvanceOutcome:
+        """Drop the tier of partitions whose records from these offsets on are on the owner's disk: their log
+        starts move there, then all of their slices go, and an upload would begin at the log start.
+
+        `catalog_seq` is from `Catalog.confirm`, called just before. Refuses all of them before a metadata
+        version is finalized that has this action. A call after a failure goes on where that one stopped.
+        Raises NotOwnerError if `epoch` has ended, PreconditionFailedError if a newer configuration was used
+        here before.
+        """
+        self.refresh()
+        if not self.is_finalized(LowerTieredEnd):
+            refused = tuple(Refusal("", tip, NOT_FINALIZED) for tip in sorted(starts))
+            return AdvanceOutcome(self.state().seq, refused)
+        # The start first: between the two commits the partition is a tiered one that begins later.
+        self.advance_log_start(starts, epoch=epoch, catalog_seq=catalog_seq)
+        landed = self._commit(
+            lambda state: shard_judge.judge_drop_slices(state, starts, epoch, catalog_seq), epoch=epoch
         )
         return AdvanceOutcome(landed.seq, landed.outcome)
 

@@ -195,6 +195,34 @@ class AdvanceLogStart:
 
 
 @dataclass(frozen=True, slots=True)
+class LowerTieredEnd:
+    """Moves tiered ends back: slices that end above them are dropped, and what comes next begins there.
+
+    Each end is the log start of its partition, or the end of a slice.
+    """
+
+    ends: tuple[PartitionOffset, ...]
+    catalog_seq: int
+    dropped: tuple[str, ...] = ()
+
+    def to_json(self) -> JsonObject:
+        fields = {
+            "action": "lower_tiered_end",
+            "ends": _offsets_json(self.ends),
+            "catalog_seq": self.catalog_seq,
+        }
+        return fields | given_fields(dropped=list(self.dropped))
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> LowerTieredEnd:
+        return LowerTieredEnd(
+            ends=fields.each("ends", _parse_offset),
+            catalog_seq=fields.integer("catalog_seq"),
+            dropped=fields.each("dropped", _parse_name),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DropPartitions:
     """Drops all partitions of a deleted topic. The shard remembers the id until a later `expired` names
     it.
@@ -231,10 +259,11 @@ SHARD_ACTIONS: ActionTable = {
     "add_gap": AddGap.from_json,
     "replace": Replace.from_json,
     "advance_log_start": AdvanceLogStart.from_json,
+    "lower_tiered_end": LowerTieredEnd.from_json,
     "drop_partitions": DropPartitions.from_json,
     **COMMON_ACTIONS,
 }
-SHARD_VERSIONS: ActionVersions = {AddGap: 2, **COMMON_VERSIONS}
+SHARD_VERSIONS: ActionVersions = {AddGap: 2, LowerTieredEnd: 3, **COMMON_VERSIONS}
 """The metadata versions of these actions."""
 
 

@@ -32,6 +32,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     AdvanceLogStart,
     Claim,
     DropPartitions,
+    LowerTieredEnd,
     Replace,
 )
 from stratalog.remote.metadata.shard.shard_state import (
@@ -62,7 +63,7 @@ def apply_commit(
         match action:
             case Claim():
                 state = _apply_claim(state, action, commit)
-            case Add() | AddGap() | Replace() | AdvanceLogStart() | DropPartitions():
+            case Add() | AddGap() | Replace() | AdvanceLogStart() | LowerTieredEnd() | DropPartitions():
                 builder = _Builder(state, commit, load_directory)
                 builder.apply(action)
                 state = builder.finish()
@@ -102,7 +103,9 @@ class _Builder:
         self._unfolded_slices = state.unfolded_slices
         self._catalog_seq = state.catalog_seq
 
-    def apply(self, action: Add | AddGap | Replace | AdvanceLogStart | DropPartitions) -> None:
+    def apply(
+        self, action: Add | AddGap | Replace | AdvanceLogStart | LowerTieredEnd | DropPartitions
+    ) -> None:
         match action:
             case Add():
                 self._add(action)
@@ -112,6 +115,8 @@ class _Builder:
                 self._replace(action)
             case AdvanceLogStart():
                 self._advance(action)
+            case LowerTieredEnd():
+                self._lower(action)
             case DropPartitions():
                 self._drop_topic(action)
 
@@ -226,6 +231,18 @@ class _Builder:
             lost.extend(after.lost)
             self._change(tip, before.row, after.row)
         self._drop_slices(lost, set(advance.dropped))
+
+    def _lower(self, lower: LowerTieredEnd) -> None:
+        self._use_catalog(lower.catalog_seq)
+        lost: list[LiveSlice] = []
+        for tip, offset in lower.ends:
+            before = self._partition(tip)
+            after = before.with_tiered_end(offset)
+            if after is None:
+                raise self._contradiction("a tiered end does not move back to a boundary", **tip.error_fields)
+            lost.extend(after.lost)
+            self._change(tip, before.row, after.row)
+        self._drop_slices(lost, set(lower.dropped))
 
     def _drop_topic(self, drop: DropPartitions) -> None:
         self._use_catalog(drop.catalog_seq)

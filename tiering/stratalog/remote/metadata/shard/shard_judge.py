@@ -9,7 +9,7 @@ race refuses only the slices that it concerns. An object without accepted slices
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from stratalog.remote.metadata.head.commit import ACTIONS_BYTES
 from stratalog.remote.metadata.head.head_actions import Action
 from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.head.head_state import DELETED_TOPIC_KEPT_MS
-from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.live_slice import GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW
 from stratalog.remote.metadata.shard.shard_actions import (
     Add,
@@ -27,6 +27,7 @@ from stratalog.remote.metadata.shard.shard_actions import (
     AdvanceLogStart,
     Claim,
     DropPartitions,
+    LowerTieredEnd,
     PartitionOffset,
     RefusedSlice,
 )
@@ -210,6 +211,34 @@ def judge_advance(
     return Judgement(actions, tuple(refusals), is_whole)
 
 
+def judge_drop_slices(
+    state: ShardState, tips: Collection[TopicIdPartition], epoch: int, catalog_seq: int
+) -> Judgement[tuple[Refusal, ...]]:
+    """Drops all slices of these partitions, as many as a commit takes, the newest ones first: the tiered end
+    moves back to the log start, behind which the owner's disk has the records.
+
+    Raises NotOwnerError if `epoch` is not current, PreconditionFailedError if the catalog seq is older than
+    one that was used before.
+    """
+    require_epoch(state, epoch)
+    require_fresh_catalog(state, catalog_seq)
+    ends: list[PartitionOffset] = []
+    refusals: list[Refusal] = []
+    losses = _Losses(state, _LISTED_BYTES)
+    for tip in sorted(tips):
+        partition = state.partition(tip)
+        if tip.topic_id in state.dropped_topics:
+            refusals.append(Refusal("", tip, TOPIC_DELETED))
+        elif partition.row.pieces:
+            reached_offset = losses.take_from_end(partition)
+            if reached_offset < partition.tiered_end_offset:
+                ends.append(PartitionOffset(tip, reached_offset))
+            if losses.is_full:
+                break
+    actions = (LowerTieredEnd(tuple(ends), catalog_seq, losses.emptied),) if ends else ()
+    return Judgement(actions, tuple(refusals), is_whole=not losses.is_full)
+
+
 class _Losses:
     """The slices that a commit takes from their objects, as many as it has room for. Not thread-safe: one
     judgement uses it."""
@@ -241,13 +270,27 @@ class _Losses:
             if self._size_bytes > ACTIONS_BYTES:
                 self.is_full = True
                 return max(live.base_offset, partition.log_start_offset)
-            if live.gap is None:
-                name = live.object_name
-                self._lost[name] += 1
-                if self._lost[name] == self._state.objects[name].live_slices:
-                    self._emptied.append(name)
-                    self._size_bytes += _NAME_BYTES
+            self._lose(live)
         return offset
+
+    def take_from_end(self, partition: TieredPartition) -> int:
+        """Take all slices, the newest one first; returns the tiered end that this allows, which is above the
+        log start where the commit is full."""
+        self._size_bytes += self._listed_bytes
+        for live in reversed(partition.slices):
+            if self._size_bytes > ACTIONS_BYTES:
+                self.is_full = True
+                return live.end_offset
+            self._lose(live)
+        return partition.log_start_offset
+
+    def _lose(self, live: LiveSlice) -> None:
+        if live.gap is None:
+            name = live.object_name
+            self._lost[name] += 1
+            if self._lost[name] == self._state.objects[name].live_slices:
+                self._emptied.append(name)
+                self._size_bytes += _NAME_BYTES
 
 
 def judge_drop_partitions(

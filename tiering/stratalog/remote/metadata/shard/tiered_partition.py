@@ -145,6 +145,35 @@ class TieredPartition:
             row = row._replace(tiered_end_offset=end_offset, open_transactions=())
         return ChangedPartition(row._replace(stable_end_offset=max(row.stable_end_offset, offset)), lost)
 
+    def with_tiered_end(self, offset: int) -> ChangedPartition | None:
+        """The partition without the slices that end above `offset`; None unless that is its log start or the
+        end of a slice, below its tiered end.
+        """
+        row = self.row
+        lost = list(itertools.takewhile(lambda live: live.end_offset > offset, reversed(self.slices)))
+        is_boundary = offset in (row.log_start_offset, lost[-1].base_offset) if lost else False
+        if not is_boundary or offset < row.log_start_offset:
+            return None
+        kept, _ = self.slices.without(lost[-1].base_offset, lost[0].end_offset)
+        row = row._replace(
+            tiered_end_offset=offset,
+            compacted_upto=min(row.compacted_upto, offset),
+            slice_count=row.slice_count - len(lost),
+            tiered_bytes=row.tiered_bytes - sum(live.entry.data_bytes for live in lost),
+            pieces=kept,
+        )
+        if not kept:
+            row = PartitionRow(offset, offset, offset, compacted_upto=row.compacted_upto)
+            return ChangedPartition(row, lost)
+        last = SliceList(self._tip, row, self._pages)[-1].entry
+        row = row._replace(
+            # What is known is that of the last slice: a transaction that it leaves open is undecided again.
+            stable_end_offset=min(offset, max(row.log_start_offset, last.stable_end_offset)),
+            end_mark=last.last_batch,
+            open_transactions=last.open_transactions,
+        )
+        return ChangedPartition(row, lost)
+
     def with_replaced(self, slices: Sequence[LiveSlice]) -> ChangedPartition | None:
         """The partition with these slices, which tile, in the place of those of the same range; None if there
         is no row of slices with exactly this range.
