@@ -244,9 +244,13 @@ class TierManager:
         return collection_outcome(report)
 
     def fold_pass(self) -> PassOutcome:
-        """Fold the heads that have outgrown their bounds. Raises StoreError."""
+        """Fold the heads that have outgrown their bounds. Raises StoreError after it has tried all of
+        them."""
         logs = [tier.shard.metadata for tier in self._tiers if not tier.shard.is_fenced]
-        folds = [self._catalog.fold_if_needed(), *(log.fold_if_needed() for log in logs)]
+        failures: list[LogStoreError] = []
+        folds = [_collect(failures, log.fold_if_needed) for log in (self._catalog, *logs)]
+        if failures:
+            raise failures[0]
         folded_count = sum(seq is not None for seq in folds)
         states = [log.state() for log in logs]
         return PassOutcome(
