@@ -248,7 +248,8 @@ class TierManager:
         them."""
         logs = [tier.shard.metadata for tier in self._tiers if not tier.shard.is_fenced]
         failures: list[LogStoreError] = []
-        folds = [_collect(failures, log.fold_if_needed) for log in (self._catalog, *logs)]
+        tries = [self._catalog.fold_if_needed, *(log.fold_if_needed for log in logs)]
+        folds = [_collect(failures, fold) for fold in tries]
         if failures:
             raise failures[0]
         folded_count = sum(seq is not None for seq in folds)

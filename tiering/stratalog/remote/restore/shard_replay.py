@@ -133,10 +133,13 @@ class ShardReplay:
         self._forget(name for name in replace.inputs if name not in still_live)
         self._use_catalog(replace.catalog_seq)
         made: dict[TopicIdPartition, list[LiveSlice]] = {}
+        compacted: set[TopicIdPartition] = set()
         clipped, refused = dict(replace.clipped), {tip for tip, _ in replace.refused}
         # Where an output is gone its inputs stay: they have the same records.
-        for ref in replace.outputs:
-            for entry in self._directory(ref):
+        for number, ref in enumerate(replace.outputs):
+            entries = self._directory(ref)
+            compacted.update(replace.compacted_in(number, entries))
+            for entry in entries:
                 base_offset = max(entry.base_offset, clipped.get(entry.topic_id_partition, 0))
                 if entry.topic_id_partition not in refused and base_offset < entry.end_offset:
                     live = LiveSlice(ref.name, base_offset, entry.end_offset, entry)
@@ -155,7 +158,7 @@ class ShardReplay:
             ]
             self._tiles[tip] = [*below, *taken, *above]
             before = self._rows.get(tip, EMPTY_ROW)
-            upto = end_offset if replace.is_compacted(tip) else 0
+            upto = end_offset if tip in compacted else 0
             self._rows[tip] = before._replace(
                 tiered_end_offset=max(before.tiered_end_offset, end_offset),
                 compacted_upto=max(before.compacted_upto, upto),
