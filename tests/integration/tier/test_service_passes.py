@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from stratalog.base.types import Durability
 from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.server.metrics import ServerMetrics
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -280,3 +283,22 @@ async def test_the_command_shows_first_what_is_wrong(caplog: pytest.LogCaptureFi
         assert "6.0min" in wrong[1]
         header = next(number for number, line in enumerate(shown) if line.startswith("PASS"))
         assert [line.split()[0] for line in shown[header + 1 : header + 3]] == ["upload", "remote-retention"]
+
+
+async def test_a_catalog_that_cannot_be_folded_keeps_no_shard_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Catalog) -> int | None:
+        raise StoreUnavailableError("the store does not answer")
+
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 1)
+        await bench.client.append("t", 0, [Record(0, 1, b"k", b"v")])
+        await bench.client.admin.upload()
+        monkeypatch.setattr(Catalog, "fold_if_needed", fails)
+        monkeypatch.setattr(MetadataLog, "fold_if_needed", MetadataLog.fold)
+        state = bench.partition().shard.metadata.state
+        assert state().folded_seq < state().seq
+        await bench.run_task("fold")
+        assert state().folded_seq == state().seq - 1, "the fold itself is not in the checkpoint"
+        assert bench.server.engine.passes.status("fold").failed_turn_count == 1

@@ -11,6 +11,8 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome
 from stratalog.remote.metadata.shard.partition_row import StoredSlices
@@ -18,11 +20,13 @@ from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
 from stratalog.remote.restore.head_rebuild import HeadRebuild
 from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore, StoreTrace
 from stratalog.testing.store_faults import Fault, FaultsAt
 from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.restore_world import RestoreWorld
+from tests.support.tiered.tiered_site import TieredSite
 
 SHARD, CATALOG = "shards/0000/head", "catalog/head"
 HISTORY = ("upload", "upload", "compact", "fold", "upload", "upload", "compact", "fold", "upload")
@@ -307,3 +311,33 @@ def test_the_checkpoint_that_a_rebuilt_head_replaces_is_dropped() -> None:
     world.lose(SHARD)
     world.rebuild()
     assert newest in world.tiered.metadata.state().dropped_objects
+
+
+def test_a_server_that_has_claimed_may_go_on_though_the_head_is_lost_right_behind_its_claim() -> None:
+    """The claim is folded at once, so nothing is set aside that only its disk has."""
+    site = TieredSite()
+    for number in range(2):
+        logs = site.start()
+        if not number:
+            logs.create_topic("t", 1)
+        [log] = logs.logs.values()
+        logs.append(log, [Record(0, 1, b"k", b"v")])
+        logs.seal()
+        logs.upload()
+        logs.close()
+    [claim] = logs.metadata.state().claims[-1:]
+    site.bucket.delete_many([SHARD])
+    actor = StoreActor(
+        store=site.bucket,
+        clock=site.clock,
+        random_source=Random(0),
+        ids=site.ids,
+        identity=StoreIdentity.open(site.bucket),
+        writer=Writer("rebuild", "test"),
+    )
+    rebuild = HeadRebuild(actor)
+    plan = rebuild.plan()
+    assert [one.claim_uuid for one in plan.shards] == [claim.uuid]
+    rebuild.write(plan)
+    again = site.start(opens=False)
+    assert [one.set_aside_path for one in again.open_topic(again.catalog.topics()["t"]).values()] == [None]

@@ -133,33 +133,49 @@ class ShardReplay:
         self._forget(name for name in replace.inputs if name not in still_live)
         self._use_catalog(replace.catalog_seq)
         made: dict[TopicIdPartition, list[LiveSlice]] = {}
+        compacted: set[TopicIdPartition] = set()
         clipped, refused = dict(replace.clipped), {tip for tip, _ in replace.refused}
         # Where an output is gone its inputs stay: they have the same records.
-        for ref in replace.outputs:
-            for entry in self._directory(ref):
+        for number, ref in enumerate(replace.outputs):
+            entries = self._directory(ref)
+            compacted.update(replace.compacted_in(number, entries))
+            for entry in entries:
                 base_offset = max(entry.base_offset, clipped.get(entry.topic_id_partition, 0))
                 if entry.topic_id_partition not in refused and base_offset < entry.end_offset:
                     live = LiveSlice(ref.name, base_offset, entry.end_offset, entry)
                     made.setdefault(entry.topic_id_partition, []).append(live)
+        if not self._gone.isdisjoint(ref.name for ref in replace.outputs):
+            # Some of the inputs are read again.
+            compacted.clear()
         for tip, slices in made.items():
-            slices.sort(key=lambda live: live.base_offset)
-            base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
-            tiles = self._tiles.setdefault(tip, [])
-            below = [live for live in tiles if live.base_offset < base_offset]
-            above = [live for live in tiles if live.base_offset >= end_offset]
-            low_end = below[-1].end_offset if below else base_offset
-            taken = [
-                live._replace(base_offset=max(live.base_offset, low_end))
-                for live in slices
-                if live.end_offset > low_end
-            ]
-            self._tiles[tip] = [*below, *taken, *above]
+            for run in _runs(slices):
+                self._put_in_place(tip, run)
+            end_offset = max(live.end_offset for live in slices)
             before = self._rows.get(tip, EMPTY_ROW)
-            upto = end_offset if replace.is_compacted(tip) else 0
+            upto = end_offset if tip in compacted else 0
             self._rows[tip] = before._replace(
                 tiered_end_offset=max(before.tiered_end_offset, end_offset),
                 compacted_upto=max(before.compacted_upto, upto),
             )
+
+    def _put_in_place(self, tip: TopicIdPartition, slices: Sequence[LiveSlice]) -> None:
+        """Put slices that tile in the place of what lies in their range."""
+        base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
+        tiles = self._tiles.setdefault(tip, [])
+        below = [live for live in tiles if live.base_offset < base_offset]
+        low_end = below[-1].end_offset if below else base_offset
+        taken = [
+            live._replace(base_offset=max(live.base_offset, low_end))
+            for live in slices
+            if live.end_offset > low_end
+        ]
+        # An input may reach beyond, where the next output is gone.
+        above = [
+            live._replace(base_offset=max(live.base_offset, end_offset))
+            for live in tiles
+            if live.base_offset >= base_offset and live.end_offset > end_offset
+        ]
+        self._tiles[tip] = [*below, *taken, *above]
 
     def _advance(self, advance: AdvanceLogStart) -> None:
         self._forget(advance.dropped)
@@ -209,3 +225,14 @@ class ShardReplay:
     def _use_catalog(self, catalog_seq: int | None) -> None:
         seen_seq = max(self._state.catalog_seq, catalog_seq or 0)
         self._state = dataclasses.replace(self._state, catalog_seq=seen_seq)
+
+
+def _runs(slices: Iterable[LiveSlice]) -> list[list[LiveSlice]]:
+    """The slices in rows that tile."""
+    runs: list[list[LiveSlice]] = []
+    for live in sorted(slices, key=lambda one: one.base_offset):
+        if runs and runs[-1][-1].end_offset == live.base_offset:
+            runs[-1].append(live)
+        else:
+            runs.append([live])
+    return runs

@@ -113,6 +113,8 @@ class TierDrop:
             seq = self._metadata.state().seq
             self._left.update((tip, _Left(log, seq)) for tip, log in logs.items())
             raise
+        # Of a lost head, a rebuilt one would not know that what comes next begins there.
+        self._metadata.fold_at_once()
         state = self._metadata.state()
         refused = {refusal.partition: refusal.reason for refusal in outcome.refused}
         dropped: list[TopicPartition] = []

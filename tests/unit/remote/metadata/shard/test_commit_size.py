@@ -175,7 +175,7 @@ def replaced(
     [
         (10, 0, 10, 0),
         (3_990, 0, 3_990, 0),
-        (2_000, 0, MAX_LISTED_IN_REPLACE, 0),
+        (2_000, 0, 2_000, 0),
         (4_000, MAX_LISTED_IN_REPLACE, 4_000 - MAX_LISTED_IN_REPLACE, MAX_LISTED_IN_REPLACE),
         (4_000, MAX_LISTED_IN_REPLACE + 1, 0, 4_000),
     ],

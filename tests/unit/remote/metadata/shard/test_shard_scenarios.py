@@ -3,7 +3,8 @@
     claim [N] -> EPOCH          become the owner, with an epoch of at least N
     add X a0:0-5 ... -> ...     commit object X with these slices; behind the arrow the refused partitions
     again X -> ...              the same call once more
-    gap a0:5-9 ... -> ...       add gaps, which are the letter `-` among live slices
+    gap a0:5-9 ... -> ...       add gaps, which are the letter `-` among live slices; behind
+                                `expired` what has expired, behind `lost` other gaps
     start a0:7 ... -> ...       advance log starts, as no owner; `owner`: as the owner that claimed last
     untier a0:7 ... -> ...      drop the tier of partitions whose disks have all from these offsets on
     drop a -> ...               drop the partitions of a topic
@@ -22,7 +23,7 @@ of a reader that opens the shard anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -73,6 +74,9 @@ gaps of a partition follow each other in one commit
 what has expired takes no slice, and moves the log start of a partition without slices
     claim -> 1 / expired a0:0-5 / a0 -> 5-5 / expired a0:0-5 -> nothing-committed
     add X a0:5-9 / expired a0:9-12 / a0 -> 5-12 X:5-9 -:9-12
+what has expired in front of a gap moves the log start, and behind one it is a gap, too
+    claim -> 1 / gap expired a0:0-5 lost a0:5-9 / a0 -> 5-9 -:5-9
+    gap a1:0-5 expired a1:5-9 / a1 -> 0-9 -:0-5 -:5-9
 only the owner adds a gap, and never to a deleted topic
     claim -> 1 / drop b @1 / gap a0:0-4 b0:0-4 -> b0 topic_deleted / a0 -> 0-4 -:0-4
     other-claim / gap a0:4-5 -> NotOwnerError
@@ -228,9 +232,7 @@ class Shard:
                 epoch = self.epoch if "owner" in words else None
                 return self.refused(log.advance_log_start(starts, epoch=epoch, catalog_seq=catalog))
             case "gap" | "expired", _:
-                ranges = [self.range_of(word) for word in words]
-                reason = GapReason.EXPIRED if verb == "expired" else GapReason.DROPPED_BY_POLICY
-                return self.refused(log.add_gaps([LostRange(*one, reason) for one in ranges], self.epoch))
+                return self.refused(log.add_gaps([*self.lost_of([verb, *words])], self.epoch))
             case "drop" | "untier", _:
                 return self.drop(verb, words, catalog or 0)
             case "plan", [name, *parts]:
@@ -245,6 +247,14 @@ class Shard:
             case _:
                 return self.ask(verb, words)
         return ""
+
+    def lost_of(self, words: Sequence[str]) -> Iterator[LostRange]:
+        reason = GapReason.DROPPED_BY_POLICY
+        for word in words:
+            if ":" in word:
+                yield LostRange(*self.range_of(word), reason)
+            else:
+                reason = GapReason.EXPIRED if word == "expired" else GapReason.DROPPED_BY_POLICY
 
     def drop(self, verb: str, words: list[str], catalog: int) -> str:
         if verb == "drop":

@@ -246,6 +246,15 @@ class CommittedLog(Generic[S]):
         with self._fold_lock:
             return self._folder.fold()
 
+    def fold_at_once(self) -> None:
+        """Fold what must not be lost with the head. A failure is logged, and the next fold makes up for
+        it."""
+        try:
+            self.fold()
+        except StoreError as error:
+            folder = self.layout.prefix.rstrip("/")
+            logger.warning("the head of %s could not be folded; a later pass tries again: %s", folder, error)
+
     def fold_if_needed(self) -> int | None:
         with self._fold_lock:
             return self._folder.fold() if self._folder.is_due() else None

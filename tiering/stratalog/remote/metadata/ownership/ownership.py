@@ -78,7 +78,8 @@ def claim_shard(
     at_least: int = 0,
     endpoint: str = "",
 ) -> ClaimedShard:
-    """Become the owner of the shard; the previous owner finds out at its next commit.
+    """Become the owner of the shard; the previous owner finds out at its next commit. The claim is folded at
+    once, if the store lets it.
 
     `directories`: the working log directories of the server. `at_least` keeps the leader epochs of local logs
     growing if they know higher ones than the store: those of a broker, or of a head that was lost and
@@ -88,6 +89,8 @@ def claim_shard(
     claim = ids.uuid()
     own_claims = Claims(filesystem, directories, shard).add(claim)
     epoch = metadata.claim(owner, claim, at_least, endpoint=endpoint)
+    # If the head is lost, a rebuilt one still knows that the logs of this server are the newest ones.
+    metadata.fold_at_once()
     earlier = [other for other in metadata.state().claims if other.epoch < epoch]
     return ClaimedShard(epoch, _trusted_epoch(epoch, earlier, own_claims))
 

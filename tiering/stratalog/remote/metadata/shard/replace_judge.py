@@ -17,7 +17,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_log import Judgement
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace
+from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace, slice_bits
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
     MANY_REFUSED,
@@ -37,8 +37,7 @@ MAX_INPUTS = 500
 """Objects that one replacement may read."""
 MAX_LISTED_IN_REPLACE = 150
 """Partitions that one replacement may name, because a commit is small. Where more are refused or clipped,
-all are refused. Where more are carried along, and more are compacted, `compacted_upto` moves for the first
-ones only; later jobs compact the others again."""
+all are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +157,17 @@ def _replacement(
             lost[live.object_name] += 1
     dropped = set(emptied(state, lost))
     bases = dict(clipped)
-    outputs = tuple(ref for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases)))
-    covering = tuple(sorted(tip for tip in replaced if plan.covers.get(tip, False)))
-    carried = tuple(sorted(replaced.keys() - set(covering)))
-    names_covering = bool(covering) and (len(covering) < len(carried) or len(carried) > MAX_LISTED_IN_REPLACE)
+    outputs = [(ref, entries) for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases))]
+    covering = {tip for tip in replaced if plan.covers.get(tip, False)}
+    is_part = 0 < len(covering) < len(replaced)
     return Replace(
         inputs=tuple(sorted(lost)),
-        outputs=outputs,
+        outputs=tuple(ref for ref, _ in outputs),
         refused=tuple(RefusedSlice(tip, reason) for tip, reason in sorted(reasons.items())),
         clipped=tuple(clipped),
         still_live=tuple(sorted(lost.keys() - dropped)),
-        is_compacting=bool(covering),
-        compacting_except=carried if covering and not names_covering else (),
-        compacting_only=covering[:MAX_LISTED_IN_REPLACE] if names_covering else (),
+        is_compacting=len(covering) == len(replaced),
+        compacting_slices=tuple(slice_bits(entries, covering) for _, entries in outputs) if is_part else (),
         catalog_seq=plan.catalog_seq,
     )
 

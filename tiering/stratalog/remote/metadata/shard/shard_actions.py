@@ -8,11 +8,12 @@ fields of each action; `head_actions` has those of every log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, JsonObject, to_integer, to_row, to_text, to_uuid
 from stratalog.remote.metadata.head.commit import Commit
@@ -24,6 +25,7 @@ from stratalog.remote.metadata.head.head_actions import (
 )
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.objects.object_ref import ObjectRef, birth_of
+from stratalog.remote.objects.slice_entry import SliceEntry
 
 MAX_PARTITION = (1 << 31) - 1
 
@@ -128,9 +130,10 @@ class Replace:
     """Partitions whose output begins later than planned: log start has passed their first inputs."""
     still_live: tuple[str, ...] = ()
     is_compacting: bool = False
-    compacting_except: tuple[TopicIdPartition, ...] = ()
-    compacting_only: tuple[TopicIdPartition, ...] = ()
-    """If not empty, the only compacted partitions; one of the two lists is empty."""
+    """`compacted_upto` moves in all partitions."""
+    compacting_slices: tuple[str, ...] = ()
+    """If not empty, the partitions in which it moves: for each output a bit for each slice of its directory,
+    from `slice_bits`. So a commit is small whatever the number of partitions."""
     catalog_seq: int | None = None
 
     def to_json(self) -> JsonObject:
@@ -144,19 +147,26 @@ class Replace:
             clipped=_offsets_json(self.clipped),
             still_live=[self.inputs.index(name) for name in self.still_live],
             compacting=self.is_compacting,
-            compacting_except=[[str(tip.topic_id), tip.partition] for tip in self.compacting_except],
-            compacting_only=[[str(tip.topic_id), tip.partition] for tip in self.compacting_only],
+            compacting_slices=list(self.compacting_slices),
             catalog_seq=self.catalog_seq,
         )
 
-    def is_compacted(self, tip: TopicIdPartition) -> bool:
-        """Whether `compacted_upto` of a replaced partition moves."""
-        if self.compacting_only:
-            return tip in self.compacting_only
-        return self.is_compacting and tip not in self.compacting_except
+    def compacted_in(self, number: int, entries: Sequence[SliceEntry]) -> Iterator[TopicIdPartition]:
+        """The partitions of the output with this number and directory whose `compacted_upto` moves, unless
+        they are refused."""
+        mask = int(self.compacting_slices[number], 16) if self.compacting_slices else 0
+        for position, entry in enumerate(entries):
+            if self.is_compacting or mask >> position & 1:
+                yield entry.topic_id_partition
 
     @staticmethod
     def from_json(fields: JsonFields) -> Replace:
+        if not fields.values.keys().isdisjoint(("compacting_except", "compacting_only")):
+            raise StoreNotUsableError(
+                "a development version before the first release made this commit, and this version cannot"
+                " read it; begin a new store",
+                what=fields.what,
+            )
         inputs = fields.each("inputs", _parse_name)
         last = len(inputs) - 1
         positions = fields.each("still_live", lambda item, what: to_integer(item, what, maximum=last))
@@ -167,8 +177,7 @@ class Replace:
             clipped=fields.each("clipped", _parse_offset),
             still_live=tuple(inputs[position] for position in positions),
             is_compacting="compacting" in fields.values and fields.flag("compacting"),
-            compacting_except=fields.each("compacting_except", _parse_partition),
-            compacting_only=fields.each("compacting_only", _parse_partition),
+            compacting_slices=fields.each("compacting_slices", _parse_bits),
             catalog_seq=fields.optional_integer("catalog_seq"),
         )
 
@@ -310,6 +319,20 @@ def parse_ref(fields: JsonFields) -> ObjectRef:
     ):
         raise fields.fault("directory_position", "positions in the order of the file")
     return ref
+
+
+def slice_bits(entries: Iterable[SliceEntry], tips: Container[TopicIdPartition]) -> str:
+    """A bit for each slice, the first one lowest, as a hexadecimal number: whether it is of one of these
+    partitions."""
+    digits = "".join("1" if entry.topic_id_partition in tips else "0" for entry in entries)
+    return f"{int(digits[::-1] or '0', 2):x}"
+
+
+def _parse_bits(item: object, what: str) -> str:
+    bits = to_text(item, what)
+    if not bits or set(bits) - set("0123456789abcdef"):
+        raise StoreCorruptError("a field of metadata is no hexadecimal number", what=what, value=bits)
+    return bits
 
 
 def _refused_json(refused: tuple[RefusedSlice, ...]) -> list[object]:

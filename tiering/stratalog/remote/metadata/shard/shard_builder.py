@@ -166,7 +166,11 @@ class _Builder:
 
     def _replace(self, replace: Replace) -> None:
         self._use_catalog(replace.catalog_seq)
-        outputs = self._output_slices(replace)
+        directories = [self._load_directory(ref) for ref in replace.outputs]
+        outputs = self._output_slices(replace, directories)
+        compacted = {
+            tip for number, entries in enumerate(directories) for tip in replace.compacted_in(number, entries)
+        }
         lost: list[LiveSlice] = []
         for tip, slices in outputs.items():
             before = self._partition(tip)
@@ -179,7 +183,7 @@ class _Builder:
                 raise self._contradiction("it replaces a gap", **tip.error_fields)
             lost.extend(after.lost)
             row = after.row
-            if replace.is_compacted(tip):
+            if tip in compacted:
                 end_offset = slices[-1].end_offset
                 # A gap has no records.
                 behind = before.slices_from(end_offset) if end_offset < row.tiered_end_offset else ()
@@ -191,12 +195,14 @@ class _Builder:
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
         self._add_outputs(replace, outputs)
 
-    def _output_slices(self, replace: Replace) -> dict[TopicIdPartition, list[LiveSlice]]:
+    def _output_slices(
+        self, replace: Replace, directories: Sequence[Sequence[SliceEntry]]
+    ) -> dict[TopicIdPartition, list[LiveSlice]]:
         refused = {tip for tip, _ in replace.refused}
         clipped = dict(replace.clipped)
         outputs: dict[TopicIdPartition, list[LiveSlice]] = {}
-        for ref in replace.outputs:
-            for entry in self._load_directory(ref):
+        for ref, entries in zip(replace.outputs, directories, strict=True):
+            for entry in entries:
                 tip = entry.topic_id_partition
                 base_offset = max(entry.base_offset, clipped.get(tip, 0))
                 if tip not in refused and base_offset < entry.end_offset:

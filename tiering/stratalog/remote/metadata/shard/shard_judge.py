@@ -142,6 +142,7 @@ def judge_add_gaps(
     gaps: list[AddGap] = []
     refusals: list[Refusal] = []
     ends: dict[TopicIdPartition, int] = {}
+    gapped: set[TopicIdPartition] = set()
     is_whole = True
     for tip, base_offset, end_offset, reason in sorted(lost):
         if len(gaps) * _GAP_BYTES + len(starts) * _LISTED_BYTES > ACTIONS_BYTES:
@@ -158,9 +159,12 @@ def judge_add_gaps(
             refusals.append(Refusal("", tip, CLOCK))
         else:
             ends[tip] = end_offset
-            if reason is GapReason.EXPIRED and not partition.row.pieces:
+            # Log starts move first, so behind a gap of this commit there is a slice, too.
+            has_slices = bool(partition.row.pieces) or tip in gapped
+            if reason is GapReason.EXPIRED and not has_slices:
                 starts.append(PartitionOffset(tip, end_offset))
             else:
+                gapped.add(tip)
                 gaps.append(AddGap(tip, base_offset, end_offset, reason.value, store_date_ms))
     moves = (AdvanceLogStart(tuple(starts), (), None),) if starts else ()
     return Judgement((*moves, *gaps), tuple(refusals), is_whole)
