@@ -173,10 +173,9 @@ class Server:
             long_scheduler=self._long_scheduler,
             ids=self._ids,
             stop=self._closing.stop,
-            run_request=run_request,
         )
         endpoint = self.settings.endpoint(self.port)
-        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading)
+        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading, run_request)
         hosts = PartitionHost(self._clock, loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(

@@ -134,8 +134,6 @@ class EngineSeams:
     ids: IdGenerator
     stop: StopSignal
     """Ends long work that a later pass repeats: uploads, compactions, the collector."""
-    run_request: RunBeside = run_here
-    """Runs a request for metadata, which may hang for ever; here it would have no deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +216,13 @@ class StorageEngineBuilder:
         settings: ServerSettings,
         endpoint: str,
         threads: ReadThreads | None = None,
+        run_request: RunBeside = run_here,
     ) -> None:
         """`endpoint`: HOST:PORT where clients reach this server; its claims have it. `threads` are for the
-        readers of tiered data, which do everything by themselves without."""
+        readers of tiered data, which do everything by themselves without. `run_request` runs a request for
+        metadata, which may hang for ever; here it would have no deadline."""
         self._seams = seams
+        self._run_request = run_request
         self._endpoint = endpoint
         self._store = seams.store
         self._clock = seams.clock
@@ -395,7 +396,7 @@ class StorageEngineBuilder:
         writer = Writer("owner", self._owner)
         deadline_s = self._settings.metadata_request_ms / 1000
         actor = StoreActor(
-            store=TimedObjectStore(self._store, self._clock, self._seams.run_request, deadline_s),
+            store=TimedObjectStore(self._store, self._clock, self._run_request, deadline_s),
             clock=self._clock,
             random_source=self._random,
             ids=self._ids,

@@ -48,6 +48,9 @@ async def test_a_source_goes_on_once_its_item_was_used() -> None:
     sources = Sources()
     async with aclosing(merged([sources.source("a", 2), sources.silent("b")])) as items:
         assert await anext(items) == "a0"
+        for _ in range(5):
+            # Other tasks run while the item is in use.
+            await asyncio.sleep(0)
         assert sources.resumed == []
         assert await anext(items) == "a1"
         assert sources.resumed == ["a0"]

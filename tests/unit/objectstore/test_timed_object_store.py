@@ -62,14 +62,14 @@ def test_a_request_without_an_answer_is_given_up_and_may_land_later() -> None:
     assert bench.inner.get("key").data == b"late"
 
 
-@pytest.mark.parametrize(
-    "request_of",
-    [
-        lambda store: store.get("key"),
-        lambda store: store.get_if_changed("key", "etag"),
-        lambda store: store.put("key", b""),
-    ],
-)
+REQUESTS: dict[str, Callable[[ObjectStore], object]] = {
+    "get": lambda store: store.get("key"),
+    "get_if_changed": lambda store: store.get_if_changed("key", "etag"),
+    "put": lambda store: store.put("key", b""),
+}
+
+
+@pytest.mark.parametrize("request_of", REQUESTS.values(), ids=REQUESTS)
 def test_requests_that_hang_are_bounded_for_each_object(request_of: Callable[[ObjectStore], object]) -> None:
     bench = Bench()
     for _ in range(MAX_HANGING_COUNT):

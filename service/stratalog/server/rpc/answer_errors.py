@@ -18,7 +18,7 @@ MAX_ERROR_BYTES = 256 << 10
 
 
 class AnswerErrors:
-    """Makes the statuses of one answer. Belongs to the answer."""
+    """Makes the statuses of one answer. Not thread-safe: belongs to the answer."""
 
     def __init__(self, statuses: ErrorStatuses) -> None:
         self._statuses = statuses
