@@ -38,7 +38,8 @@ async def test_a_store_is_finalized(tmp_path: Path) -> None:
         planned = await bench.command("tier", "finalize", "--dry-run")
         assert planned.exit_code == 0
         rows = [line.split() for line in planned.stdout.splitlines()[2:]]
-        assert rows == [["shard", "0", "1", "2", "-"], ["catalog", "1", "2", "-"]]
+        newest = str(METADATA_VERSION)
+        assert rows == [["shard", "0", "1", newest, "-"], ["catalog", "1", newest, "-"]]
         assert versions(store) == [1, 1]
         done = await bench.client.admin.finalize_metadata()
         assert done.supported_metadata_version == METADATA_VERSION

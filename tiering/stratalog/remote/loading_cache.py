@@ -51,12 +51,12 @@ class LoadingCache(Generic[K, V]):
     def stats(self) -> CacheStats:
         with self._condition:
             return CacheStats(
-                len(self._values),
-                self._size_bytes,
-                self._capacity_bytes,
-                self._hit_count,
-                self._miss_count,
-                self._eviction_count,
+                entry_count=len(self._values),
+                size_bytes=self._size_bytes,
+                capacity_bytes=self._capacity_bytes,
+                hit_count=self._hit_count,
+                miss_count=self._miss_count,
+                eviction_count=self._eviction_count,
             )
 
     def clear(self) -> int:

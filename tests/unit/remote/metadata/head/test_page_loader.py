@@ -5,38 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import StoredObject
 from stratalog.remote.metadata.head.checkpoint import read_root
 from stratalog.remote.metadata.head.checkpoint_page import PageRef
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.page_loader import PageLoader, run_in_order
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.testing.manual_clock import ManualClock
+from tests.support.tiered.counting_object_store import CountingObjectStore, RequestKind
 from tests.support.tiered.metadata_harness import A0, A1, B0, MetadataHarness
 
 PARTITIONS = (A0, A1, B0)
 SETTINGS = CommitSettings(fold_by_itself=False, page_rows=3)
 
 
-class CountingStore(MemoryObjectStore):
-    """A store that notes the pages that are read. Not thread-safe: one test uses it."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.read_pages: list[str] = []
-
-    def get(self, key: str) -> StoredObject:
-        if "/pages/" in key:
-            self.read_pages.append(key)
-        return super().get(key)
-
-
 class World:
     """A folded shard with pages of three slices, whose reads are noted. Not thread-safe."""
 
     def __init__(self, capacity_bytes: int = 1 << 20) -> None:
-        self.harness = MetadataHarness(bucket=CountingStore)
+        self.harness = MetadataHarness()
+        self.store = CountingObjectStore(self.harness.store)
         _, self.epoch = self.harness.owned()
         log = self.harness.log(settings=SETTINGS)
         for number in range(12):
@@ -48,20 +34,22 @@ class World:
         self.log = self.open()
 
     @property
-    def store(self) -> CountingStore:
-        assert isinstance(self.harness.store, CountingStore)
-        return self.harness.store
+    def read_pages(self) -> list[str]:
+        """The pages that were read since the last `forget_reads`, as often as that."""
+        counts = self.store.counts()
+        keys = [kind.key for kind in counts if kind.verb == "GET" and "/pages/" in kind.key]
+        return [key for key in keys for _ in range(counts[RequestKind("GET", key)].requests)]
 
     def open(self) -> MetadataLog:
         """Another log with the same cache."""
-        actor = replace(self.harness.actor("owner"), loader=self.loader)
+        actor = replace(self.harness.actor("owner", store=self.store), loader=self.loader)
         log = MetadataLog.open(actor, 0, self.harness.load_directory, settings=SETTINGS)
         self.forget_reads()
         return log
 
     def forget_reads(self) -> None:
         self.batches.clear()
-        self.store.read_pages.clear()
+        self.store.reset()
 
     def pages(self) -> tuple[PageRef, ...]:
         checkpoint = self.harness.head().checkpoint
@@ -69,17 +57,17 @@ class World:
         return read_root(self.store, self.harness.layout, checkpoint).pages_of("slices")
 
     def _run_all(self, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
-        before = len(self.store.read_pages)
+        before = len(self.read_pages)
         results = run_in_order(functions)
-        self.batches.append(len(self.store.read_pages) - before)
+        self.batches.append(len(self.read_pages) - before)
         return results
 
 
 def test_advancing_many_partitions_reads_their_pages_together() -> None:
     world = World()
     world.log.advance_log_start(dict.fromkeys(PARTITIONS, 5), epoch=None, catalog_seq=0)
-    assert world.batches == [len(world.store.read_pages)], "no page was read alone"
-    assert len(set(world.store.read_pages)) == len(world.store.read_pages) > len(PARTITIONS)
+    assert world.batches == [len(world.read_pages)], "no page was read alone"
+    assert len(set(world.read_pages)) == len(world.read_pages) > len(PARTITIONS)
     for tip in PARTITIONS:
         assert world.log.state().partition(tip).log_start_offset == 5
     world.log.check()
@@ -101,7 +89,7 @@ def test_a_replacement_reads_the_pages_of_its_inputs_together() -> None:
         catalog_seq=0,
         drops_records=False,
     )
-    assert sum(world.batches) == len(world.store.read_pages) > 1, "no page was read alone"
+    assert sum(world.batches) == len(world.read_pages) > 1, "no page was read alone"
     log.check()
 
 
@@ -110,7 +98,7 @@ def test_look_ups_are_counted() -> None:
     before = world.log.page_cache_stats
     first, second = world.pages()[:2]
     world.loader.read_ahead(world.store, world.harness.layout, [first])
-    assert world.store.read_pages == [], "a page alone is read when it is wanted"
+    assert world.read_pages == [], "a page alone is read when it is wanted"
     for ref in (first, first, second):
         world.loader.page(world.store, world.harness.layout, ref)
     after = world.log.page_cache_stats
@@ -126,7 +114,7 @@ def test_a_cache_that_is_full_evicts_and_reads_ahead_no_more_than_it_holds() -> 
     world = World(capacity_bytes)
     world.loader.read_ahead(world.store, world.harness.layout, world.pages())
     stored_bytes = capacity_bytes - capacity_bytes // 4
-    assert sum(len(world.store.get(key).data) for key in world.store.read_pages[:]) <= stored_bytes // 2
+    assert sum(len(world.store.get(key).data) for key in world.read_pages) <= stored_bytes // 2
     for ref in world.pages():
         world.loader.page(world.store, world.harness.layout, ref)
     stats = world.loader.stats

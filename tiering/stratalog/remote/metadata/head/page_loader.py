@@ -44,12 +44,12 @@ class PageLoader:
         if it left the cache of stored pages."""
         stored, columns = self._stored.stats, self._pages.stats
         return CacheStats(
-            stored.entry_count + columns.entry_count,
-            stored.size_bytes + columns.size_bytes,
-            stored.capacity_bytes + columns.capacity_bytes,
-            columns.hit_count + stored.hit_count,
-            stored.miss_count,
-            stored.eviction_count,
+            entry_count=stored.entry_count + columns.entry_count,
+            size_bytes=stored.size_bytes + columns.size_bytes,
+            capacity_bytes=stored.capacity_bytes + columns.capacity_bytes,
+            hit_count=columns.hit_count + stored.hit_count,
+            miss_count=stored.miss_count,
+            eviction_count=stored.eviction_count,
         )
 
     def page(self, store: ObjectStore, layout: StoreLayout, ref: PageRef) -> Page:
