@@ -2,9 +2,9 @@
 
 The store is a local directory with the checkpoint of 5 million slices (200,000 with `--quick`) of 20,000
 partitions, written page by page, as if folds had made it. Everything is measured in a process that has just
-begun, because memory counts. Times are processor times: disks and other work are not what is compared. Of a
-commit the fastest of five counts; a pass of Python's garbage collector doubles some. The reference of a fold
-is to read and decompress all slice pages of the checkpoint, which is the least that a state in memory would
+begun, because memory counts. Times are processor times: disks and other work are not what is compared. Of
+five commits the one in the middle counts, and the slowest one is shown. The reference of a fold is to read
+and decompress all slice pages of the checkpoint, which is the least that a state in memory would
 cost. All else has a target of its own.
 """
 
@@ -62,6 +62,7 @@ from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import LastBatch, LeaderEpoch, PartRef, SliceEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
+from stratalog.server.process_tuning import exempt_loaded_objects
 
 PARTITION_COUNT: Final = 20_000
 SLICES_OF_OBJECT: Final = 500
@@ -84,6 +85,7 @@ class Measured(NamedTuple):
     read_mib: float
     read_ms: float
     commit_cpu_ms: float
+    slowest_commit_cpu_ms: float
     fold_mib: float
     fold_small_s: float
     fold_large_s: float
@@ -108,6 +110,7 @@ def main(quick: bool) -> Iterator[Row]:
     yield promised_cost("the same, after a fold of 5,000 partitions", "MiB", found.fold_mib, 256)
     yield promised_cost("find a random slice", "ms", found.read_ms, 20)
     yield promised_cost(f"commit to {COMMIT_PARTITIONS:,} partitions, CPU", "ms", found.commit_cpu_ms, 50)
+    yield promised_cost("the same, the slowest of five", "ms", found.slowest_commit_cpu_ms, 50)
 
     def beside_all_pages(work: str, ours_s: float, target: float) -> Row:
         return Row(work=work, unit="s", ours=ours_s, reference=found.decode_s, target=target, is_cost=True)
@@ -291,10 +294,11 @@ def measure(directory: str) -> Measured:
     open_s = cpu_seconds(lambda: logs.append(MetadataLog.open(actor, 0, no_directory)))
     [log] = logs
     open_mib = resident_mib() - before
+    exempt_loaded_objects()  # as at the start of a server
     read_ms = read_slices(log, 2_000) * 1_000
     read_mib = resident_mib() - before
     epoch = log.claim("bench", ids.uuid())
-    commit_cpu_ms = min(add(log, epoch, range(COMMIT_PARTITIONS)) for _ in range(5)) * 1_000
+    commits_ms = sorted(add(log, epoch, range(COMMIT_PARTITIONS)) * 1_000 for _ in range(5))
     log.fold()
     fold_mib = resident_mib() - before
     folds: list[float] = []
@@ -309,7 +313,8 @@ def measure(directory: str) -> Measured:
         open_mib=open_mib,
         read_mib=read_mib,
         read_ms=read_ms,
-        commit_cpu_ms=commit_cpu_ms,
+        commit_cpu_ms=commits_ms[2],
+        slowest_commit_cpu_ms=commits_ms[-1],
         fold_mib=fold_mib,
         fold_small_s=folds[0],
         fold_large_s=folds[1],

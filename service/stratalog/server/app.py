@@ -39,7 +39,11 @@ from stratalog.server.configuration.settings import ServerSettings, listen_addre
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
-from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
+from stratalog.server.process_tuning import (
+    exempt_loaded_objects,
+    keep_freed_memory,
+    share_interpreter_lock,
+)
 from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
@@ -339,6 +343,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
         loop.add_signal_handler(number, _on_signal, stopping, number)
     server = Server(settings)
     await server.start()
+    exempt_loaded_objects()
     try:
         if on_ready is not None:
             on_ready(server)

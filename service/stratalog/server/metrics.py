@@ -101,6 +101,7 @@ class ServerMetrics(Collector):
             yield from _of_commits([one.stats for one in self.commits])
         if self.shards is not None:
             yield from _of_shards(self.shards)
+            yield from _of_metadata_cache(self.shards)
         if self.verifications is not None:
             yield from _of_verification(self.verifications.last)
         if self.reads is not None:
@@ -370,6 +371,25 @@ def _of_shards(shards: ShardSet) -> Iterator[Metric]:
         yield _by_label(
             "shard_" + name, text, "shard", {number: measure(shard) for number, shard in by_number.items()}
         )
+
+
+def _of_metadata_cache(shards: ShardSet) -> Iterator[Metric]:
+    """Yield those of the one cache of checkpoint pages, which all shards share."""
+    stats = next((shard.metadata.page_cache_stats for shard in shards), None)
+    if stats is None:
+        return
+    for name, text, value in (
+        ("bytes", "Size of the pages of metadata in memory.", stats.size_bytes),
+        ("capacity_bytes", "The largest size.", stats.capacity_bytes),
+        ("entries", "Pages in memory; one that is there in both forms counts twice.", stats.entry_count),
+    ):
+        yield _gauge("metadata_cache_" + name, text, value)
+    for name, text, value in (
+        ("hits", "Look-ups of a page that sent no request.", stats.hit_count),
+        ("misses", "Look-ups that read the page from the store.", stats.miss_count),
+        ("evictions", "Pages that left the cache because others needed the space.", stats.eviction_count),
+    ):
+        yield _counter("metadata_cache_" + name, text, value)
 
 
 def _of_caches(reads: ObjectReads) -> Iterator[Metric]:

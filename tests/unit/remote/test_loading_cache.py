@@ -17,6 +17,7 @@ def test_it_behaves_like_a_list_in_order_of_use(calls: list[tuple[int, bool]], c
     cache: LoadingCache[int, bytes] = LoadingCache(capacity_bytes, len)
     model: list[int] = []
     loads: list[int] = []
+    evicted_count = 0
 
     def loader(key: int) -> Callable[[], bytes]:
         def load() -> bytes:
@@ -38,8 +39,10 @@ def test_it_behaves_like_a_list_in_order_of_use(calls: list[tuple[int, bool]], c
         if key <= capacity_bytes:
             while sum(model) + key > capacity_bytes:
                 model.pop(0)
+                evicted_count += 1
             model.append(key)
         cache.check()
+        assert cache.stats.eviction_count == evicted_count
         assert cache.size_bytes == sum(model)
 
 

@@ -25,6 +25,8 @@ class CacheStats(NamedTuple):
     """Look-ups that found the value, or waited for another one that loaded it."""
     miss_count: int
     """Look-ups that loaded the value."""
+    eviction_count: int = 0
+    """Values that went because others needed their space, where the cache counts them."""
 
 
 class LoadingCache(Generic[K, V]):
@@ -39,7 +41,7 @@ class LoadingCache(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
         self._size_bytes = 0
         self._loading: set[K] = set()
-        self._hit_count = self._miss_count = 0
+        self._hit_count = self._miss_count = self._eviction_count = 0
 
     @property
     def size_bytes(self) -> int:
@@ -49,7 +51,12 @@ class LoadingCache(Generic[K, V]):
     def stats(self) -> CacheStats:
         with self._condition:
             return CacheStats(
-                len(self._values), self._size_bytes, self._capacity_bytes, self._hit_count, self._miss_count
+                entry_count=len(self._values),
+                size_bytes=self._size_bytes,
+                capacity_bytes=self._capacity_bytes,
+                hit_count=self._hit_count,
+                miss_count=self._miss_count,
+                eviction_count=self._eviction_count,
             )
 
     def clear(self) -> int:
@@ -58,6 +65,11 @@ class LoadingCache(Generic[K, V]):
             size_bytes, self._size_bytes = self._size_bytes, 0
             self._values.clear()
             return size_bytes
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the value is here now; this is no use of it."""
+        with self._condition:
+            return key in self._values
 
     def get(self, key: K, load: Callable[[], V]) -> V:
         """The cached value, or the result of `load`. An error of `load` goes to its own caller only; waiting
@@ -104,6 +116,7 @@ class LoadingCache(Generic[K, V]):
             return
         while self._size_bytes + size_bytes > self._capacity_bytes:
             self._remove(next(iter(self._values)))
+            self._eviction_count += 1
         self._values[key] = value
         self._size_bytes += size_bytes
 

@@ -14,6 +14,7 @@ has the files of the base that this checkpoint does not share; its fold drops th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -115,6 +116,10 @@ class CheckpointFolder:
     def page(self, ref: PageRef) -> Page:
         """A page, through the cache. Raises as `PageLoader.page`."""
         return self.loader.page(self.store, self.layout, ref)
+
+    def read_ahead(self, refs: Iterable[PageRef]) -> None:
+        """Read pages together that `page` will be asked for. Raises as `PageLoader.page`."""
+        self.loader.read_ahead(self.store, self.layout, refs)
 
     def read_page(self, ref: PageRef) -> Page:
         """A page, past the cache. Raises as `page`."""

@@ -21,6 +21,7 @@ from stratalog.base.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
 from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
@@ -120,6 +121,11 @@ class CommittedLog(Generic[S]):
     def dropped(self) -> tuple[DroppedObject, ...]:
         """The dropped files that the collector has yet to delete."""
         return self.state().dropped
+
+    @property
+    def page_cache_stats(self) -> CacheStats:
+        """The cache of checkpoint pages, which the logs of a process share."""
+        return self._log.checkpoints.loader.stats
 
     @property
     def finalized_version(self) -> int:

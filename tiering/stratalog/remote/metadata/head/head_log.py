@@ -82,8 +82,8 @@ class CommitSettings:
     """Fold when there are more of them (default 256): opening the shard reads the directory of each."""
     fold_unfolded_rows: int = 50_000
     """Fold when they have changed more rows of the state (default 50,000): these are in memory."""
-    page_rows: int = 2_000
-    """Rows of a checkpoint page (default 2,000, about 200 KiB of slices): a fold writes whole pages, and a
+    page_rows: int = 1_000
+    """Rows of a checkpoint page (default 1,000, about 35 KiB of slices): a fold writes whole pages, and a
     reader reads whole pages."""
     fold_by_itself: bool = True
     """Whether a commit folds first where the head is far beyond a limit (default). Simulations fold by

@@ -56,7 +56,7 @@ class EncodedColumns(NamedTuple):
     """The columns of a page as text."""
 
     lines: Sequence[tuple[str, ...]]
-    """Of each line the name of its column, the name of its encoding, and the columns that it refers to."""
+    """The name of each line's column, the name of its encoding, and the columns that it refers to."""
     texts: Sequence[str]
 
 
@@ -292,12 +292,12 @@ def _short(numbers: Numbers) -> object:
 
 
 def _numbers(line: object, count: int) -> Numbers:
-    """The numbers of a line. Raises StoreCorruptError, TypeError."""
+    """The numbers of a line. Raises StoreCorruptError."""
     if type(line) is int:
         return [line] * count
     items = to_row(line, "numbers", count)
     if not _is_numbers(items):
-        raise TypeError("a number is expected in each row")
+        raise StoreCorruptError("a number is expected in each row")
     return cast("Numbers", items)
 
 
@@ -314,7 +314,7 @@ def _decode_choice(line: object, _: Sequence[Column], count: int) -> Column:
     texts = [to_text(text, "choice") for text in to_items(stored, "choice")]
     indexes = list(accumulate(_numbers(steps, count)))
     if min(indexes) < 0:
-        raise IndexError("an index is negative")
+        raise StoreCorruptError("an index is negative")
     return [texts[index] for index in indexes]
 
 
@@ -361,7 +361,7 @@ def _decode_same(line: object, _: Sequence[Column], count: int) -> Column:
 
 def _decode_parts(line: object, others: Sequence[Column], count: int, *, is_pair: bool) -> Column:
     if not others:
-        raise ValueError("an array without items is no part")
+        raise StoreCorruptError("an array has no items")
     rows = [to_row(item, "other rows", 2) for item in to_items(line, "other rows")]
     exceptions = {to_integer(at, "other rows", 0, count - 1): value for at, value in rows}
     return PartsColumn(others, exceptions, is_pair=is_pair)

@@ -1,12 +1,13 @@
 """Loads the pages of checkpoints, with a bounded cache for all shards of a process.
 
-The cache keeps most pages as they are stored, which is compressed, and the few that were used last as lines.
-A page that is wanted by several threads is read once.
+The cache keeps most pages as they are stored, which is compressed, and the few that were used last as
+columns. A page that is wanted by several threads is read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 from stratalog.objectstore.protocol import ObjectStore
@@ -32,31 +33,45 @@ class PageLoader:
     """Loads pages of checkpoints and keeps them for later. Thread-safe: the caches are."""
 
     def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES, run_all: RunAll = run_in_order) -> None:
-        lines_bytes = capacity_bytes // 4
+        columns_bytes = capacity_bytes // 4
         self._run_all = run_all
-        self._stored: LoadingCache[str, bytes] = LoadingCache(capacity_bytes - lines_bytes, len)
-        self._pages: LoadingCache[str, Page] = LoadingCache(lines_bytes, lambda page: page.memory_bytes)
+        self._stored: LoadingCache[str, bytes] = LoadingCache(capacity_bytes - columns_bytes, len)
+        self._pages: LoadingCache[str, Page] = LoadingCache(columns_bytes, lambda page: page.memory_bytes)
 
     @property
     def stats(self) -> CacheStats:
-        """The contents of both caches; a look-up counts as a hit if it sent no request."""
-        stored, lines = self._stored.stats, self._pages.stats
+        """The contents of both caches. A look-up counts as a hit if it sent no request, and a page as evicted
+        if it left the cache of stored pages."""
+        stored, columns = self._stored.stats, self._pages.stats
         return CacheStats(
-            stored.entry_count + lines.entry_count,
-            stored.size_bytes + lines.size_bytes,
-            stored.capacity_bytes + lines.capacity_bytes,
-            lines.hit_count + stored.hit_count,
-            stored.miss_count,
+            entry_count=stored.entry_count + columns.entry_count,
+            size_bytes=stored.size_bytes + columns.size_bytes,
+            capacity_bytes=stored.capacity_bytes + columns.capacity_bytes,
+            hit_count=columns.hit_count + stored.hit_count,
+            miss_count=stored.miss_count,
+            eviction_count=stored.eviction_count,
         )
 
     def page(self, store: ObjectStore, layout: StoreLayout, ref: PageRef) -> Page:
         """The page. Raises ObjectNotFoundError, StoreCorruptError, StoreUnavailableError."""
         key = layout.page_key(ref.name)
+        return self._pages.get(key, lambda: decode_page(self._stored_page(store, layout, ref), key, ref))
 
-        def decoded() -> Page:
-            return decode_page(self._stored.get(key, lambda: read_page(store, layout, ref)), key, ref)
-
-        return self._pages.get(key, decoded)
+    def read_ahead(self, store: ObjectStore, layout: StoreLayout, refs: Iterable[PageRef]) -> None:
+        """Read pages together that `page` will be asked for: the first ones, as far as half of the cache has
+        room for them. Raises as `page`."""
+        left_bytes = self._stored.stats.capacity_bytes // 2
+        reads: list[Callable[[], bytes]] = []
+        for ref in refs:
+            key = layout.page_key(ref.name)
+            if key not in self._pages and key not in self._stored:
+                left_bytes -= ref.size_bytes
+                if left_bytes < 0:
+                    break
+                reads.append(partial(self._stored_page, store, layout, ref))
+        # A page alone is read when it is wanted.
+        if len(reads) > 1:
+            self.run_all(reads)
 
     def read(self, store: ObjectStore, layout: StoreLayout, ref: PageRef) -> Page:
         """Read the page past the cache. Raises as `page`."""
@@ -65,6 +80,10 @@ class PageLoader:
     def run_all(self, functions: Sequence[Callable[[], T]]) -> list[T]:
         """Run functions, maybe at the same time; their results in order. Raises the first error."""
         return cast("list[T]", list(self._run_all(functions)))
+
+    def _stored_page(self, store: ObjectStore, layout: StoreLayout, ref: PageRef) -> bytes:
+        """The stored bytes of a page, through the cache. Raises as `page`."""
+        return self._stored.get(layout.page_key(ref.name), lambda: read_page(store, layout, ref))
 
     def check(self) -> None:
         self._stored.check()

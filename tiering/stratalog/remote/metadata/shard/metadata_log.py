@@ -49,6 +49,7 @@ from stratalog.remote.metadata.shard.shard_checkpoint import (
 )
 from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange, Refusal
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_pages import OffsetRange
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
@@ -226,8 +227,18 @@ class MetadataLog(CommittedLog[ShardState]):
         """
         plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None, withdrawn)
         plan.check(input_names)
+        ranges = [
+            OffsetRange(tip, slices[0].base_offset, slices[-1].end_offset)
+            for tip, slices in inputs.items()
+            if slices
+        ]
+
+        def judge(state: ShardState) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
+            state.read_ahead(ranges)
+            return replace_judge.judge_replace(state, plan)
+
         with self._machine.directories_at_hand(outputs):
-            landed = self._commit(lambda state: replace_judge.judge_replace(state, plan))
+            landed = self._commit(judge)
         refused, clipped = landed.outcome
         return ReplaceOutcome(landed.seq, refused, clipped, landed.has_committed)
 
@@ -239,9 +250,13 @@ class MetadataLog(CommittedLog[ShardState]):
         `catalog_seq` is from `Catalog.confirm` if a configuration decided the move, None if a person
         did.
         """
-        landed = self._commit(
-            lambda state: shard_judge.judge_advance(state, starts, epoch, catalog_seq), epoch=epoch
-        )
+        ranges = [OffsetRange(tip, 0, offset) for tip, offset in starts.items()]
+
+        def judge(state: ShardState) -> Judgement[tuple[Refusal, ...]]:
+            state.read_ahead(ranges)
+            return shard_judge.judge_advance(state, starts, epoch, catalog_seq)
+
+        landed = self._commit(judge, epoch=epoch)
         return AdvanceOutcome(landed.seq, landed.outcome)
 
     def add_gaps(self, lost: Sequence[LostRange], epoch: int) -> AdvanceOutcome:

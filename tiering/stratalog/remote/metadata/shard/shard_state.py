@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from uuid import UUID
 
@@ -19,8 +20,8 @@ from stratalog.base.errors import NotOwnerError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
-from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow
-from stratalog.remote.metadata.shard.slice_pages import SlicePages
+from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow, StoredSlices
+from stratalog.remote.metadata.shard.slice_pages import OffsetRange, SlicePages
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 
@@ -106,6 +107,22 @@ class ShardState(HeadState):
         """The partition; None if the shard does not know it."""
         row = self.partitions.get(tip)
         return None if row is None else TieredPartition(tip, row, self.pages)
+
+    def read_ahead(self, ranges: Iterable[OffsetRange]) -> None:
+        """Read the pages together that it takes to remove these ranges from their partitions. Raises as
+        `SlicePages` does."""
+        if self.pages is not None:
+            self.pages.read_ahead(one for each in ranges for one in self._stored_ranges(each))
+
+    def _stored_ranges(self, wanted: OffsetRange) -> Iterator[OffsetRange]:
+        """The parts of a range that are stored, each with the end of its piece, which is counted anew."""
+        tip, base_offset, end_offset = wanted
+        for piece in self.partitions.get(tip, EMPTY_ROW).pieces:
+            is_hit = piece.base_offset < end_offset and base_offset < piece.end_offset
+            if is_hit and isinstance(piece, StoredSlices):
+                start_offset = max(base_offset, piece.base_offset)
+                yield OffsetRange(tip, start_offset, min(end_offset + 1, piece.end_offset))
+                yield OffsetRange(tip, piece.end_offset - 1, piece.end_offset)
 
     @property
     def unfolded_rows(self) -> int:

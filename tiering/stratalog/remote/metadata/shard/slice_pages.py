@@ -7,7 +7,7 @@ loaded when a slice of it is wanted, and only that slice is parsed.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
@@ -33,6 +33,14 @@ class PageRows(NamedTuple):
         return self.end - self.start
 
 
+class OffsetRange(NamedTuple):
+    """Offsets [base, end) of a partition."""
+
+    partition: TopicIdPartition
+    base_offset: int
+    end_offset: int
+
+
 class SlicePages:
     """The slice pages of a checkpoint. Immutable, so thread-safe. Every method may load pages, and raises
     ObjectNotFoundError if a page is gone because the head of the state is old, StoreCorruptError,
@@ -56,6 +64,11 @@ class SlicePages:
         first = bisect_right(self._first_keys, (topic_id, tip.partition, base_offset)) - 1
         last = bisect_left(self._first_keys, (topic_id, tip.partition, end_offset))
         return range(max(first, 0), last)
+
+    def read_ahead(self, ranges: Iterable[OffsetRange]) -> None:
+        """Read the pages of these ranges together, before their slices are asked for one by one."""
+        numbers = {number for one in ranges for number in self.page_numbers(*one)}
+        self._folder.read_ahead(self._refs[number] for number in sorted(numbers))
 
     def rows_on(self, number: int, tip: TopicIdPartition, base_offset: int, end_offset: int) -> PageRows:
         """The rows of a page that hold slices of a range."""
