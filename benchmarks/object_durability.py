@@ -34,6 +34,8 @@ CHUNK_COUNT = 500
 MB = 1_000_000
 STREAM_COUNT = 4
 """Partitions, or streams, beside s2-lite: its benchmark has a process for each."""
+BATCH_BYTES = 1_000_000
+"""Five batches of each partition are on their way, which is little with few partitions."""
 S2_TARGET = 3.0
 RATE_TARGET = 0.5
 """The least part of the rate at `disk`: each byte is written twice, and fsynced twice."""
@@ -90,7 +92,7 @@ async def rate_beside_a_reader(client: Client, duration_s: float) -> float:
                 return
 
     reading = asyncio.create_task(read())
-    async with client.producer() as producer:
+    async with client.producer(batch_bytes=BATCH_BYTES) as producer:
         await producer.learn("beside")
         begin_s = time.perf_counter()
         while time.perf_counter() - begin_s < duration_s:
@@ -113,9 +115,11 @@ def s2_lite_row(ours: float, *, quick: bool) -> list[report.Row]:
     if s2 is None:
         print("s2-lite is left out: there is no `s2` on PATH, and $S2 names none", file=sys.stderr)
         return []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        with s2_lite.running(s2, folder) as environment:
-            rate = s2_lite.write_rate(s2, environment, STREAM_COUNT, len(RECORD), _duration_s(quick=quick))
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        s2_lite.running(s2, folder) as environment,
+    ):
+        rate = s2_lite.write_rate(s2, environment, STREAM_COUNT, len(RECORD), _duration_s(quick=quick))
     return [
         report.Row(
             work="produce 1 KiB at object beside s2-lite",

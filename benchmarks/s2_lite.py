@@ -1,7 +1,8 @@
-"""s2-lite, an open log store over an object store, and its own benchmark: the program `s2` of the crate `s2-cli`.
+"""s2-lite, an open log store over an object store, and its own benchmark: the program `s2` of the crate
+`s2-cli`.
 
-`$S2` names the program; without it, `s2` is looked for on PATH. The store is a directory. s2-lite acknowledges
-records once the object with them is written and fsynced there.
+`$S2` names the program; without it, `s2` is looked for on PATH. The store is a directory. s2-lite
+acknowledges records once the object with them is written and fsynced there.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def write_rate(
     command = [s2, "bench", "--record-size", str(record_bytes), "--target-mibps", "1000"]
     command += ["--duration", f"{duration_s}s", "--catchup-delay", "0s", BASIN]
     streams = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         for _ in range(stream_count)
     ]
     return sum(_rate(stream.communicate()[0]) for stream in streams)
@@ -70,7 +73,9 @@ def _rate(output: str) -> float:
 def _make_basin(s2: str, environment: Mapping[str, str]) -> None:
     end_s = time.monotonic() + START_S
     while True:
-        made = subprocess.run([s2, "create-basin", BASIN], env=environment, capture_output=True, text=True)
+        made = subprocess.run(
+            [s2, "create-basin", BASIN], env=environment, capture_output=True, text=True, check=False
+        )
         if made.returncode == 0:
             return
         if time.monotonic() > end_s:

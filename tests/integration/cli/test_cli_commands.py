@@ -109,6 +109,14 @@ def test_lines_of_text_become_records(run: Runner, topic: str) -> None:
     assert [line["key"] for line in run.lines("consume", topic)] == [None] * 4
 
 
+def test_records_are_produced_into_the_object_store(run: Runner, topic: str) -> None:
+    run("topic", "create", topic)
+    produced = run.json("produce", topic, "--durability", "object", stdin=b"one\ntwo\n")
+    assert produced == {"topic": topic, "records": 2, "partitions": {"0": 2}}
+    [tiered] = run.json("log", "offsets", topic, "--at", "latest-tiered")
+    assert tiered["offset"] == 1, "the last of the two is in the store"
+
+
 def test_lines_of_text_may_have_keys(run: Runner, topic: str) -> None:
     run("topic", "create", topic)
     run("produce", topic, "--key-separator", ":", stdin=b"a:1\nb:2:3\n")

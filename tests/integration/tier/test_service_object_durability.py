@@ -118,7 +118,7 @@ async def test_what_is_acknowledged_survives_the_loss_of_the_machine(tmp_path: P
 
 
 async def test_all_partitions_that_wait_share_an_object(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config={"remote.append.commit.interval.ms": "300"}) as bench:
+    async with service_bench(tmp_path, config={"remote.append.commit.interval.ms": "1500"}) as bench:
         await bench.client.admin.create_topic("t", 50, OBJECT)
         await bench.client.append_batches("t", 0, keyed(b"first"))
         await asyncio.gather(*(bench.client.append_batches("t", n, keyed(b"a")) for n in range(50)))

@@ -313,7 +313,7 @@ class TailCommits:
         return upload_outcome(uploaded, failures, (one.reason for one in report.refused))
 
     def _candidates(self, upload: _Upload) -> list[UploadCandidate]:
-        """What is fsynced by now, and may be uploaded."""
+        """The candidates for the upload: logs that are fsynced by now."""
         found: list[UploadCandidate] = []
         for partition in self._take_flushed():
             upload.partitions[partition.topic_id_partition] = partition

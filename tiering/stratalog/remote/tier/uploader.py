@@ -160,10 +160,7 @@ class Uploader:
                 undo.callback(one.give_up)
                 undo.callback(self._keep_producers, one)
                 self._settle()
-                idle = self._turns.take(map(_tip_of, idle_logs), self)
-                self._taken |= idle
-                self._begin(candidates, one, [log for log in idle_logs if _tip_of(log) in idle])
-                self._release(idle)
+                self._begin(candidates, one, idle_logs)
                 self._run(one)
             return one.report
 
@@ -239,8 +236,11 @@ class Uploader:
         """Begin the uploads of candidates of which nothing is on its way. Raises NotOwnerError, StoreError,
         StoppingError."""
         mine = self._take_turns(candidates, one)
-        logs = [*(candidate.log for candidate in mine), *idle_logs]
+        idle = self._turns.take(map(_tip_of, idle_logs), self)
+        self._taken |= idle
+        logs = [*(candidate.log for candidate in mine), *(log for log in idle_logs if _tip_of(log) in idle)]
         refusals = commit_local_beginnings(self._metadata, logs, one.epoch)
+        self._release(idle)
         # Why a loss before the data of a partition could not be put on record.
         refused_gaps = {refusal.partition: refusal.reason for refusal in refusals}
         state = self._metadata.state()
