@@ -118,8 +118,8 @@ class ObjectReads:
         return self.ranges.clear() + self.indexes.clear() + on_disk_bytes
 
     def share_bytes(self, tip: TopicIdPartition) -> int:
-        """Note a read of a partition; returns the part of the cache that its reader may fill by a request, and
-        as much ahead of it. So no reader evicts what another comes back for."""
+        """Note a read of a partition; returns the part of the cache that its reader may fill by a request,
+        and as much ahead of it. So no reader evicts what another comes back for."""
         return self.settings.data_cache_bytes // _SHARES_OF_A_READER // self._active.note(tip)
 
     def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:
