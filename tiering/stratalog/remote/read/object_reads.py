@@ -21,7 +21,7 @@ from stratalog.remote.read.neighbour_reads import NeighbourReads
 from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
 
 _SHARES_OF_A_READER: Final = 4
-"""What a reader goes through, up to two requests that lie ahead, and what it has left behind."""
+"""One for the range that a reader is in, two for requests ahead, and one for what it has left behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
