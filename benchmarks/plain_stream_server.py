@@ -58,7 +58,8 @@ class RangeService(grpc.GenericRpcHandler):
     def _get(self, one: ObjectRange) -> bytes:
         last = one.start + one.size_bytes - 1
         answer = self._client.get_object(Bucket=self._bucket, Key=one.key, Range=f"bytes={one.start}-{last}")
-        return answer["Body"].read()
+        body: bytes = answer["Body"].read()
+        return body
 
 
 async def _serve(endpoint_url: str, bucket: str, connection_count: int, stream_count: int) -> None:

@@ -79,8 +79,8 @@ class Floor:
 
     async def _read(self, ranges: list[ObjectRange]) -> int:
         size_bytes = 0
-        call: Any = self._channel.unary_stream(METHOD)(json.dumps(ranges).encode())
-        async for body in call:
+        channel: Any = self._channel
+        async for body in channel.unary_stream(METHOD)(json.dumps(ranges).encode()):
             size_bytes += len(body)
         return size_bytes
 

@@ -1,4 +1,4 @@
-"""What counted stores count: one request for each that S3 needs."""
+"""Counted stores count one request for each that S3 needs."""
 
 from __future__ import annotations
 

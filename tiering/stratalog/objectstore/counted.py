@@ -32,7 +32,7 @@ class RequestKind(NamedTuple):
     verb: str
     """GET, PUT, COPY, LIST or DELETE."""
     kind: str
-    """What the keys have in common; of a bulk deletion that of the first key."""
+    """The kind of the keys; a bulk deletion has that of its first key."""
 
 
 class RequestCount(NamedTuple):

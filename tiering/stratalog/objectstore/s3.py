@@ -658,7 +658,8 @@ def _moment(text: str | float) -> datetime:
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         with suppress(ValueError, TypeError, AttributeError):
             return parse(cast("str", text))
-    return parse_timestamp(cast("str", text))
+    moment: datetime = cast("Any", parse_timestamp)(text)
+    return moment
 
 
 def _profile_files() -> list[str]:

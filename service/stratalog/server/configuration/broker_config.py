@@ -93,7 +93,7 @@ class BrokerConfig:
     read_cache_bytes: int = 256 * MIB
     """Tiered data in memory, of all shards."""
     read_chunk_bytes: int = 4 * MIB
-    """Largest request for tiered data."""
+    """Size of large requests for tiered data."""
     read_disk_cache_bytes: int = 0
     """Tiered data in the directory `cache` of the data directory; 0: none."""
     read_hedge_percent: int = 5

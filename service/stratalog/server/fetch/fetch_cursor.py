@@ -162,7 +162,12 @@ class FetchCursor:
     def has_news(self) -> bool:
         """Whether there is something to send: data, a step over a hole, a start that the client does not
         know, or an error."""
-        return self.position != self.start or self.error is not None or not self.is_announced
+        return self.has_progress or not self.is_announced
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether reading has led to something to send."""
+        return self.position != self.start or self.error is not None
 
     @property
     def is_done(self) -> bool:

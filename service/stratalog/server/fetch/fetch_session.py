@@ -83,20 +83,26 @@ class FetchSession:
     def has_news(self) -> bool:
         return any(cursor.has_news for cursor in self.cursors)
 
+    @property
+    def has_progress(self) -> bool:
+        """Whether reading has led to something to send."""
+        return any(cursor.has_progress for cursor in self.cursors)
+
     async def collect(self, min_bytes: int, max_wait_s: float | None) -> None:
         """Fill until `min_bytes` are there, nothing more fits, a partition failed, or the wait is over.
 
         The wait is over after `max_wait_s` (None: with the first news, a step over a hole included), and when
-        the server closes. While there is no news, it lasts as long as a read of the object store.
+        the server closes. While there is nothing to send, it lasts as long as a read of the object store.
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if max_wait_s is None else loop.time() + max_wait_s
         signals = [cursor.partition.signal for cursor in self.cursors if cursor.partition is not None]
         with waiting_for([*signals, self._tiered.arrived, self._closing.signal]) as changed:
             has_looked = False
+            self._tiered.is_fruitless = False
             while True:
                 changed.clear()
-                if not self.has_news:
+                if not self.has_progress:
                     # No cursor has data to send, so there is room again.
                     for cursor in self.cursors:
                         cursor.is_full = False
@@ -104,12 +110,11 @@ class FetchSession:
                 if not has_looked or not self._is_satisfied(min_bytes):
                     await self._fill()
                     has_looked = True
-                has_news = self.has_news
-                is_enough = self._is_satisfied(min_bytes) or (max_wait_s is None and has_news)
+                is_enough = self._is_satisfied(min_bytes) or (max_wait_s is None and self.has_news)
                 if is_enough or self._closing.is_set:
                     await self._tiered.wait_a_moment()
                     return
-                is_owed = bool(self._tiered) and not has_news
+                is_owed = self._tiered.is_promising and not self.has_progress
                 try:
                     async with asyncio.timeout_at(None if is_owed else deadline_s):
                         await changed.wait()
@@ -183,10 +188,10 @@ class FetchSession:
             return True
         # A full cursor without data makes no answer; collecting again at once would never end. The next
         # request to the store may take long, so what the last one brought goes out first.
-        return self.has_news and any(
+        return self.has_progress and any(
             cursor.error is not None
             or cursor.is_full
-            or (cursor.has_news and cursor.locate() is NextRead.TIERED)
+            or (cursor.has_progress and cursor.locate() is NextRead.TIERED)
             for cursor in self.cursors
         )
 

@@ -42,6 +42,8 @@ class TieredReads:
         self._lease = lease
         self._running: dict[FetchCursor, _Running] = {}
         self._failure: Exception | None = None
+        self.is_fruitless = False
+        """A read has brought nothing since the session cleared this."""
         self.arrived = PartitionSignal(asyncio.get_running_loop())
         """A read has ended."""
 
@@ -50,6 +52,11 @@ class TieredReads:
 
     def __contains__(self, cursor: FetchCursor) -> bool:
         return cursor in self._running
+
+    @property
+    def is_promising(self) -> bool:
+        """Whether an answer should wait for a read in flight, beyond its deadline."""
+        return bool(self._running) and not self.is_fruitless
 
     @property
     def reserved_bytes(self) -> int:
@@ -106,6 +113,7 @@ class TieredReads:
         else:
             if found.data is None and found.error is None:
                 # Memory is short, or the metadata are behind: the session reads again, and not at once.
+                self.is_fruitless = True
                 await asyncio.sleep(PATIENCE_S)
         finally:
             del self._running[cursor]

@@ -122,8 +122,8 @@ async def test_a_hundred_readers_of_old_data_hold_up_no_producer_and_keep_to_the
             assert [(record.offset, record.value) for record in reader.result()] == [
                 (offset, VALUE) for offset in range(BATCH_COUNT)
             ]
-        # Each reader is owed a small answer, whatever the others hold.
-        assert 0 < peak_bytes <= memory.limit_bytes + READER_COUNT * LEAST_FETCH_BYTES
+        # Each reader is owed a small answer, whatever the others hold, and may have one more on its way.
+        assert 0 < peak_bytes <= memory.limit_bytes + 2 * READER_COUNT * LEAST_FETCH_BYTES
         data = bench.server.engine.tier.upkeep.reads.cache_stats.data
         assert data.size_bytes <= CACHE_BYTES
         await until(lambda: memory.held_bytes == 0)

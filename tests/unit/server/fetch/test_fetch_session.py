@@ -17,6 +17,7 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.fetch.tiered_reads import PATIENCE_S
 from stratalog.server.log_identity import LogIdentity
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.worker_pools import WorkerPools
@@ -34,6 +35,7 @@ class Partition:
         self.signal = PartitionSignal(asyncio.get_running_loop())
         self.tiered_reads: list[int] = []
         self.failure: Exception | None = None
+        self.is_behind = False
         self._gate = gate
 
     @property
@@ -66,6 +68,8 @@ class Partition:
         self._gate.pass_through()
         if self.failure is not None:
             raise self.failure
+        if self.is_behind:
+            return FetchData(b"", offset)
         return self._data(offset, max_bytes, self.local_start, True)
 
     @staticmethod
@@ -160,15 +164,28 @@ async def test_a_long_poll_ends_with_the_local_data() -> None:
         assert news == [Part(4, 0, 3)]
 
 
-async def test_a_poll_without_any_wait_waits_for_the_store() -> None:
-    """Otherwise it could end before the data come, each time."""
+@pytest.mark.parametrize("is_announced", [True, False])
+async def test_a_poll_without_any_wait_waits_for_the_store(is_announced: bool) -> None:
+    """Otherwise it could end before the data come, each time. A start that is news is no data."""
     async with world() as found:
+        for cursor in found.session.cursors:
+            cursor.is_announced = is_announced
         waiting = asyncio.create_task(found.session.collect(1, 0))
         await reached(found.gate)
+        await asyncio.sleep(3 * PATIENCE_S)
         assert not waiting.done()
         found.gate.open()
         await asyncio.wait_for(waiting, 30)
         assert parts_of(found.session.cursors)[0] == Part(0, 0, 50)
+
+
+async def test_a_poll_ends_where_the_store_has_nothing_yet() -> None:
+    async with world() as found:
+        found.gate.open()
+        found.partitions[0].is_behind = True
+        await asyncio.wait_for(found.session.collect(1, 0), 30)
+        assert not found.session.has_news
+        assert 1 <= len(found.partitions[0].tiered_reads) <= 2
 
 
 async def test_what_is_in_memory_comes_with_the_same_answer() -> None:

@@ -32,17 +32,17 @@ class BatchCollection:
         """Take the batches of a slice. Returns False if the read ends before the slice does. Only the first
         batch may wait for the store.
 
-        Whole runs of batches are proven with one call. A batch that no run has is taken by itself: one that
+        Rows of whole batches are proven with one call. A batch that no row has is taken by itself: one that
         lies in two ranges, reaches beyond the end, or is damaged.
         """
         while not cursor.is_at_end:
-            run = cursor.next_run(
+            row = cursor.next_sound_batches(
                 self._max_bytes - self._size_bytes,
                 max(self.next_offset, cursor.base_offset),
                 self._end_offset,
             )
-            if run is not None:
-                self._add(run.data, run.next_offset)
+            if row is not None:
+                self._add(row.data, row.next_offset)
                 continue
             self.place = Place(cursor.object_name, cursor.position)
             batch = cursor.next_cached() if self._parts else cursor.next()

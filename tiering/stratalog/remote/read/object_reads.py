@@ -21,7 +21,7 @@ from stratalog.remote.read.neighbour_reads import NeighbourReads
 from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
 
 _SHARES_OF_A_READER: Final = 4
-"""What a reader goes through, up to two requests that lie ahead, and what it has left behind."""
+"""One for the range that a reader is in, two for requests ahead, and one for what it has left behind."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +118,8 @@ class ObjectReads:
         return self.ranges.clear() + self.indexes.clear() + on_disk_bytes
 
     def share_bytes(self, tip: TopicIdPartition) -> int:
-        """Note a read of a partition; returns the part of the cache that its reader may fill by a request, and
-        as much ahead of it. So no reader evicts what another comes back for."""
+        """Note a read of a partition; returns the part of the cache that its reader may fill by a request,
+        and as much ahead of it. So no reader evicts what another comes back for."""
         return self.settings.data_cache_bytes // _SHARES_OF_A_READER // self._active.note(tip)
 
     def request_end(self, position: int, wanted_bytes: int, limit: int) -> int:

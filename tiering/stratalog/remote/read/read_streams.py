@@ -52,7 +52,7 @@ class ReadEnd(NamedTuple):
     tip: TopicIdPartition
     data: FetchData
     place: Place | None
-    """As in `ReadStream`."""
+    """The batch behind the last one, in the same slice; None if that ended."""
     asked_bytes: int
     """The most bytes that the read was to return."""
     share_bytes: int
@@ -67,7 +67,7 @@ class ReadStreams:
     """The sequential readers of a shard's partitions. Thread-safe: `_lock` guards everything."""
 
     def __init__(self, min_window_bytes: int, max_asked_bytes: int, max_window_bytes: int) -> None:
-        """What a reader asks for makes its window `max_asked_bytes` at most."""
+        """Windows grow to `max_asked_bytes` at once where a reader asks for so much."""
         self._min_window_bytes = min_window_bytes
         self._max_asked_bytes = max_asked_bytes
         self._max_window_bytes = max(min_window_bytes, max_window_bytes)

@@ -31,7 +31,7 @@ class SliceBatch(NamedTuple):
     data: memoryview
 
 
-class SliceRun(NamedTuple):
+class SoundBatches(NamedTuple):
     """Consecutive batches of a slice, with verified checksums, and the offset behind them."""
 
     data: memoryview
@@ -84,7 +84,7 @@ class SliceCursor:
         self.position += batch.header.size_in_bytes
         return batch
 
-    def next_run(self, max_bytes: int, first_offset: int, end_offset: int) -> SliceRun | None:
+    def next_sound_batches(self, max_bytes: int, first_offset: int, end_offset: int) -> SoundBatches | None:
         """The batches from `position` on that lie in one range in memory, have at most `max_bytes`, are
         sound, and have ascending offsets in [first_offset, end_offset); moves behind them. None if there are
         none: the batch at `position` may then be wanted all the same.
@@ -98,7 +98,7 @@ class SliceCursor:
         if not size_bytes:
             return None
         self.position += size_bytes
-        return SliceRun(data[:size_bytes], next_offset)
+        return SoundBatches(data[:size_bytes], next_offset)
 
     def next_cached(self) -> SliceBatch | None:
         """The batch at `position` if all of it is in memory and sound; moves behind it then."""
