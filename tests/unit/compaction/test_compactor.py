@@ -324,7 +324,7 @@ def test_compaction_makes_no_undated_record_younger_where_retention_goes_by_time
     world.upload(("a", "1"), ("a", "2"))
     first_ms = world.clock.now_ms()
     upload_undated()
-    reports = []
+    reports: list[CompactionReport] = []
     for _ in range(5):
         world.clock.advance(DAY_MS)
         upload_undated()
