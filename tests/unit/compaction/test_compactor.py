@@ -15,17 +15,18 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor
-from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED, UNDATED_REFUSED
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import TRANSACTIONAL_BIT
+from stratalog.record.header import NO_TIMESTAMP, TRANSACTIONAL_BIT
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
 from stratalog.remote.objects.slice_entry import LeaderEpoch
+from stratalog.remote.retention.retention_units import slice_units
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
@@ -309,6 +310,35 @@ def test_transactions_are_left_alone_and_reported() -> None:
     assert (left.refused or "").startswith("1 partition stays as it is: ")
     assert len(world.values()) == 2
     assert len(world.values(world.other)) == 1
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_compaction_makes_no_undated_record_younger_where_retention_goes_by_time(policy: str) -> None:
+    world = World(cleanup_policy=policy, retention_ms=str(7 * DAY_MS))
+
+    def upload_undated() -> None:
+        base_offset = world.tiered.partition(world.tip).tiered_end_offset
+        records = [Record(0, NO_TIMESTAMP, b"a", b"1"), Record(1, NO_TIMESTAMP, b"b", b"1")]
+        world.tiered.upload({world.tip: [encode_batch(records, base_offset=base_offset, leader_epoch=1)]})
+
+    world.upload(("a", "1"), ("a", "2"))
+    first_ms = world.clock.now_ms()
+    upload_undated()
+    reports: list[CompactionReport] = []
+    for _ in range(5):
+        world.clock.advance(DAY_MS)
+        upload_undated()
+        reports += world.compact()
+    state = world.tiered.metadata.refresh()
+    units = list(slice_units(state.partition(world.tip), state.objects))
+    refused = {reason for report in reports for _, reason in report.refused_partitions}
+    if policy == "compact":
+        assert len(units) == 1
+        assert refused == set()
+    else:
+        assert [unit.max_timestamp for unit in units[1:]] == [first_ms + day * DAY_MS for day in range(6)]
+        assert world.values()[0] == (1, "a", "2"), "what is before the first of them is compacted"
+        assert refused == {UNDATED_REFUSED}
 
 
 def test_one_damaged_slice_does_not_hold_up_the_others() -> None:

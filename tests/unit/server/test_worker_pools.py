@@ -22,7 +22,7 @@ def test_results_come_in_order_and_the_first_error_is_raised() -> None:
             run_all([lambda: 1, failing])
 
 
-def test_work_that_outlives_its_threads_is_told_of_the_stop() -> None:
+def test_work_that_outlives_its_threads_ends_as_by_a_stop() -> None:
     """A verification reads pages on threads that a stopping server closes before it ends."""
     began, may_end = threading.Event(), threading.Event()
     threads = ThreadPoolExecutor(1)

@@ -21,6 +21,7 @@ from stratalog.cli.dev.local_stores import (
     LOCAL_STORES,
     SECRET_KEY,
     Launch,
+    ServerPlace,
     free_port,
     is_free,
 )
@@ -75,7 +76,7 @@ def s3(kind: str, data: Path | None, port: int) -> None:
         raise click.ClickException(f"port {port} is taken; choose another one with --port, or 0")
     port = port or free_port()
     with interrupted_by_signals(), _directory(data) as directory, suppress(KeyboardInterrupt):
-        launch = store.launch(program, port, directory)
+        launch = store.launch(ServerPlace(program, port, directory))
         with _running(launch, directory.parent if data else directory) as (process, log):
             _make_bucket(f"http://{HOST}:{port}", process, log)
             for line in _lines(kind, port):

@@ -1,4 +1,5 @@
-"""The local S3 servers of `stratalog dev s3`: where their programs are, and how they are started."""
+"""The local S3 servers of `stratalog dev s3` and of the tests: where their programs are, and how they are
+started."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ BUCKET: Final = "stratalog"
 ACCESS_KEY: Final = "stratalog"
 SECRET_KEY: Final = "stratalog-for-trying-out"
 # Below the ports of outgoing connections. SeaweedFS takes the one 10,000 above each, too.
-_PORTS: Final = range(12_000, 22_000)
-_SECOND_PORT: Final = 10_000
+PORTS: Final = range(12_000, 22_000)
+SECOND_PORT: Final = 10_000
 _SEAWEEDFS_PORTS: Final = ("-master.port", "-volume.port", "-filer.port", "-admin.port", "-metricsPort")
 
 
@@ -27,6 +28,17 @@ class Launch(NamedTuple):
 
     command: list[str]
     environment: Mapping[str, str]
+
+
+class ServerPlace(NamedTuple):
+    """Where a server runs, and for which client."""
+
+    program: str
+    port: int
+    directory: Path
+    """For its data."""
+    access_key: str = ACCESS_KEY
+    secret_key: str = SECRET_KEY
 
 
 class LocalStore(NamedTuple):
@@ -38,13 +50,14 @@ class LocalStore(NamedTuple):
     remedy: str
     """How to get the program; a clause."""
     keeps_data: bool
-    launch: Callable[[str, int, Path], Launch]
-    """The launch of the program at a port, with its data in a directory."""
+    launch: Callable[[ServerPlace], Launch]
 
-    def find(self) -> str:
+    def find(self, project: Path | None = None) -> str:
         """The program's path: named by the environment, installed beside this Python, on the path, or built
-        by `scripts/minio.sh` below the current directory. Raises click.ClickException."""
-        built = (Path(sys.executable).parent / self.program, Path(".cache", "bin", self.program).absolute())
+        by `scripts/minio.sh` in the directory of the project, by default the current one. Raises
+        click.ClickException."""
+        cache = (project or Path.cwd()) / ".cache" / "bin"
+        built = (Path(sys.executable).parent / self.program, cache / self.program)
         installed = next((str(path) for path in built if path.is_file()), None)
         found = os.environ.get(self.variable) or installed or shutil.which(self.program)
         if found is None:
@@ -72,25 +85,25 @@ def _free_ports(count: int, taken: int = 0) -> list[int]:
     """Free ports like that of `free_port`, without `taken`, on which a server is about to listen."""
     found: list[int] = []
     # Runs that begin at the same time begin at different ports.
-    start = os.getpid() * 7 % len(_PORTS)
-    for port in (*_PORTS[start:], *_PORTS[:start]):
-        if port != taken and is_free(port) and is_free(port + _SECOND_PORT):
+    start = os.getpid() * 7 % len(PORTS)
+    for port in (*PORTS[start:], *PORTS[:start]):
+        if port != taken and is_free(port) and is_free(port + SECOND_PORT):
             found.append(port)
             if len(found) == count:
                 return found
     raise click.ClickException("no port of this machine is free; stop other servers")
 
 
-def _moto(program: str, port: int, _directory: Path) -> Launch:
-    return Launch([program, "-H", HOST, "-p", str(port)], {})
+def _moto(place: ServerPlace) -> Launch:
+    return Launch([place.program, "-H", HOST, "-p", str(place.port)], {})
 
 
-def _seaweedfs(program: str, port: int, directory: Path) -> Launch:
-    ports = zip(_SEAWEEDFS_PORTS, _free_ports(len(_SEAWEEDFS_PORTS), port), strict=True)
+def _seaweedfs(place: ServerPlace) -> Launch:
+    ports = zip(_SEAWEEDFS_PORTS, _free_ports(len(_SEAWEEDFS_PORTS), place.port), strict=True)
     command = [
-        program,
+        place.program,
         "mini",
-        f"-dir={directory}",
+        f"-dir={place.directory}",
         f"-ip={HOST}",
         f"-ip.bind={HOST}",
         "-master.telemetry=false",
@@ -100,22 +113,22 @@ def _seaweedfs(program: str, port: int, directory: Path) -> Launch:
         "-s3.port.lance=0",
         "-s3.autoCreateBucket=false",
         "-s3.allowDeleteBucketNotEmpty=false",
-        f"-s3.port={port}",
+        f"-s3.port={place.port}",
         *(f"{option}={free}" for option, free in ports),
     ]
-    return Launch(command, {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY})
+    return Launch(command, {"AWS_ACCESS_KEY_ID": place.access_key, "AWS_SECRET_ACCESS_KEY": place.secret_key})
 
 
-def _minio(program: str, port: int, directory: Path) -> Launch:
-    [console] = _free_ports(1, port)
-    command = [program, "server", "--quiet", "--address", f"{HOST}:{port}"]
+def _minio(place: ServerPlace) -> Launch:
+    [console] = _free_ports(1, place.port)
+    command = [place.program, "server", "--quiet", "--address", f"{HOST}:{place.port}"]
     environment = {
-        "MINIO_ROOT_USER": ACCESS_KEY,
-        "MINIO_ROOT_PASSWORD": SECRET_KEY,
+        "MINIO_ROOT_USER": place.access_key,
+        "MINIO_ROOT_PASSWORD": place.secret_key,
         "MINIO_UPDATE": "off",
         "MINIO_CALLHOME_ENABLE": "off",
     }
-    return Launch([*command, "--console-address", f"{HOST}:{console}", str(directory)], environment)
+    return Launch([*command, "--console-address", f"{HOST}:{console}", str(place.directory)], environment)
 
 
 LOCAL_STORES: Final[Mapping[str, LocalStore]] = {

@@ -110,6 +110,17 @@ def topic_id_partition_of(text: str) -> TopicIdPartition:
     return TopicIdPartition(UUID(topic_id), int(partition))
 
 
+def number_and_text(number: int, text: str) -> str:
+    """The text of a key of a number and of a text that may have anything in it."""
+    return f"{number}:{text}"
+
+
+def number_and_text_of(text: str) -> tuple[int, str]:
+    """The parts of what `number_and_text` returned. Raises ValueError."""
+    number, _, rest = text.partition(":")
+    return int(number), rest
+
+
 def _token(list_name: str, key: PageKey) -> str:
     text = str(key)
     checksum = zlib.crc32(f"{list_name}\n{text}".encode()).to_bytes(_CHECKSUM_BYTES, "big")

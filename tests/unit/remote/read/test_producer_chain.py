@@ -18,6 +18,18 @@ Timestamps = dict[int, int]
 """The last offset of each producer, which stands for its state."""
 
 
+def index_with(snapshot: bytes, since: int | None) -> SliceIndex:
+    """The index of a slice without data."""
+    return SliceIndex(
+        data_bytes=0,
+        positions=(),
+        base_offsets=(),
+        max_timestamps=(),
+        producer_snapshot=snapshot,
+        producers_since=since,
+    )
+
+
 class Chain:
     """A partition in which each record is of some producer, and slices with parts of the producers."""
 
@@ -35,7 +47,7 @@ class Chain:
         ]
         snapshot = ProducerSnapshot(end_offset, tuple(entries))
         self.slices.append(LiveSlice(name, base_offset, end_offset, sample_entry(base_offset, end_offset)))
-        self.indexes[name] = SliceIndex(0, (), (), (), (), snapshot.to_bytes(), since)
+        self.indexes[name] = index_with(snapshot.to_bytes(), since)
 
     def before(self, offset: int) -> LiveSlice | None:
         return next((live for live in self.slices if live.end_offset >= offset), None)
@@ -96,7 +108,7 @@ def test_a_damaged_snapshot_names_its_object() -> None:
     chain = Chain()
     chain.add(1, {1: 0}, None)
     chain.add(2, {1: 1}, 1)
-    chain.indexes["object 0"] = SliceIndex(0, (), (), (), (), b"damaged", None)
+    chain.indexes["object 0"] = index_with(b"damaged", None)
     with pytest.raises(StoreCorruptError) as raised:
         chain.at_end()
     assert raised.value.fields["name"] == "object 0"

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
 
 
@@ -45,7 +45,7 @@ class Refusal(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRun:
+class PartitionRun(ConsecutiveSlices):
     """Consecutive live slices of one partition that a job replaces, by one slice or by a few that are within
     the topic's bound (`SliceSpan`). Immutable."""
 
@@ -68,14 +68,6 @@ class PartitionRun:
         return tuple(self.slices[first:end] for first, end in itertools.pairwise((0, *ends)))
 
     @property
-    def base_offset(self) -> int:
-        return self.slices[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.slices[-1].end_offset
-
-    @property
     def data_bytes(self) -> int:
         return sum(live.entry.data_bytes for live in self.slices)
 
@@ -91,8 +83,7 @@ class PartitionRun:
     def check(self) -> None:
         """Slices tile, and no object gives two."""
         assert self.slices
-        for earlier, later in itertools.pairwise(self.slices):
-            assert earlier.end_offset == later.base_offset, "a run has no holes"
+        assert not self.has_holes, "a run has no holes"
         assert len({live.object_name for live in self.slices}) == len(self.slices)
         assert self.mode is RunMode.CARRY or self.topic.is_compacted
         assert not self.part_counts or sum(self.part_counts) == len(self.slices), "parts make up the run"

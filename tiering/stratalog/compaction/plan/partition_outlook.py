@@ -12,8 +12,9 @@ slice: only there tombstones go, and `compacted_upto` ends with it. In another o
 compacted already. Where a topic has a bound for slices (`slice_span`), such a section is divided further, so
 that each becomes one slice.
 
-A slice with transactions is left alone: this version does not decide which data was aborted. Any other slice
-of a plain topic may be carried, unless it ages by its upload.
+A slice with transactions is left alone: this version does not decide which data was aborted. So is one that
+ages by its upload, because retention would wait for the newest slice of its job. Any other slice may be
+carried.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ from stratalog.remote.objects.slice_span import Extent, effective_extents, slice
 
 TRANSACTIONS_REFUSED = (
     "the slices hold transactions, which this version does not compact; they stay as they are until one does"
+)
+
+UNDATED_REFUSED = (
+    "the records of some slices have no timestamp, so retention goes by the time of their upload; they stay"
+    " in their objects until they expire, and nothing behind them is compacted"
 )
 
 
@@ -117,8 +123,8 @@ class PartitionOutlook:
         is_blocked = self.eligible.stop < len(self.slices) and self.slices[self.eligible.stop].gap is None
         if is_blocked:
             return (
-                "the next records are younger than min.compaction.lag.ms, or a transaction before them is"
-                " still open"
+                "the next records are younger than min.compaction.lag.ms, a transaction before them is still"
+                " open, or they have no timestamp and retention goes by their upload"
             )
         if any(live.gap is not None for live in self.slices):
             return (
@@ -143,9 +149,12 @@ def outlook_of(
     """
     slices = tuple(state.slices)
     has_transactions = [_has_transactions(live) for live in slices]
+    ages_by_upload = [_ages_by_upload(topic, live) for live in slices]
+    refusal = UNDATED_REFUSED if topic.is_compacted and any(ages_by_upload) else None
+    refusal = TRANSACTIONS_REFUSED if any(has_transactions) else refusal
     movable = tuple(
-        live.object_name in objects and not is_refused and not _ages_by_upload(topic, live)
-        for live, is_refused in zip(slices, has_transactions, strict=True)
+        live.object_name in objects and not is_refused and not ages
+        for live, is_refused, ages in zip(slices, has_transactions, ages_by_upload, strict=True)
     )
     extents = tuple(_extents(topic, slices, objects))
     sections = list(_sections(topic, state, slices, movable, now_ms)) if topic.is_compacted else []
@@ -168,7 +177,7 @@ def outlook_of(
             dirty_count=dirty_count,
             due_index=due[0] if due and may_drop_tombstones else None,
             movable=movable,
-            refusal=TRANSACTIONS_REFUSED if any(has_transactions) else None,
+            refusal=refusal,
             extents=extents,
         )
 
@@ -206,10 +215,10 @@ def _sections(
 
 def _ages_by_upload(topic: TopicPolicy, live: LiveSlice) -> bool:
     """Whether retention goes by the time of the object, because no record has a time. The slice stays in the
-    object of its upload then: in another one, it would be as young as the youngest slice there. In a
-    compacted topic that is accepted, because a run has no holes."""
+    object of its upload then: in another one, it would be as young as the youngest slice there, and each
+    further job would make it younger."""
     is_undated = live.entry.record_count > 0 and live.entry.max_timestamp <= NO_TIMESTAMP
-    return is_undated and topic.span.has_time and not topic.is_compacted
+    return is_undated and topic.span.has_time
 
 
 def _extents(

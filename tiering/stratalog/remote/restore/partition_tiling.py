@@ -17,12 +17,12 @@ between two slices that no object has become a gap with the reason `object_lost`
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
+from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, Gap, GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -36,25 +36,14 @@ class Upload(NamedTuple):
     entry: SliceEntry
 
 
-class Output(NamedTuple):
-    """The slices of one partition that a compaction has made, in order."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output(ConsecutiveSlices):
+    """The slices of one partition that a compaction has made; a job that died half-way left holes in them.
+    Immutable."""
 
     slices: tuple[LiveSlice, ...]
     inputs: frozenset[str]
     """The names of the objects that the job has read."""
-
-    @property
-    def base_offset(self) -> int:
-        return self.slices[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.slices[-1].end_offset
-
-    @property
-    def tiles(self) -> bool:
-        """Whether the slices have no hole between them: a job that died half-way left one."""
-        return all(one.end_offset == two.base_offset for one, two in itertools.pairwise(self.slices))
 
 
 class LostOffsets(NamedTuple):
@@ -111,7 +100,7 @@ def with_output(
     end_offset = output.end_offset
     covered = [one for one in tiles if one.base_offset < end_offset and one.end_offset > output.base_offset]
     base_offset = max(output.base_offset, known_start)
-    if not output.tiles or base_offset >= end_offset:
+    if output.has_holes or base_offset >= end_offset:
         return None
     for one in covered:
         is_within = output.base_offset <= one.base_offset and one.end_offset <= end_offset

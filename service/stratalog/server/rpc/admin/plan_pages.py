@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stratalog.base.errors import PlanChangedError
 from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.server.background.tier_compaction import IdleTopic, PlannedCompaction
-from stratalog.server.rpc.paging import Page, PageCursor
+from stratalog.server.rpc.paging import Page, PageCursor, number_and_text, number_and_text_of
 
 PlanItem = CompactionJob | IdleTopic
 
@@ -26,13 +26,12 @@ class PlanPlace(NamedTuple):
     digest: str
 
     def __str__(self) -> str:
-        return f"{self.number}:{self.digest}"
+        return number_and_text(*self)
 
 
 def plan_place_of(text: str) -> PlanPlace:
     """The place whose `str()` is the text. Raises ValueError."""
-    number, _, digest = text.partition(":")
-    return PlanPlace(int(number), digest)
+    return PlanPlace(*number_and_text_of(text))
 
 
 def plan_page(cursor: PageCursor[PlanPlace], planned: PlannedCompaction) -> Page[tuple[PlanPlace, PlanItem]]:

@@ -18,7 +18,7 @@ from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
-from stratalog.server.rpc.paging import PageCursor
+from stratalog.server.rpc.paging import PageCursor, number_and_text, number_and_text_of
 from stratalog.server.storage_engine import StorageEngine
 from stratalog.v1 import tier_pb2
 
@@ -33,13 +33,13 @@ class StatusPlace(NamedTuple):
     """-1 for the topic itself, which comes before its partitions."""
 
     def __str__(self) -> str:
-        return f"{self.partition}:{self.topic}"
+        return number_and_text(self.partition, self.topic)
 
 
 def status_place_of(text: str) -> StatusPlace:
     """The place whose `str()` is the text. Raises ValueError."""
-    partition, _, topic = text.partition(":")
-    return StatusPlace(topic, int(partition))
+    partition, topic = number_and_text_of(text)
+    return StatusPlace(topic, partition)
 
 
 def tier_status_message(

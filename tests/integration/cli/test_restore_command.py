@@ -1,0 +1,70 @@
+"""`stratalog tier restore` from directory to directory: what it says, and a second attempt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from stratalog.base.clock import SystemClock
+from stratalog.cli.main import stratalog
+from stratalog.cli.store_repair import copy_progress
+from stratalog.objectstore.open_store import open_store
+from tests.support.tiered.restore_world import RestoreWorld
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """The URL of a store with a few objects."""
+    world = RestoreWorld(3)
+    for name in ("upload", "upload", "compact", "fold", "upload"):
+        world.step(name)
+    url = f"file://{tmp_path}/source"
+    store = open_store(url, clock=SystemClock())
+    for info in world.bucket.list(""):
+        store.put(info.key, world.bucket.get(info.key).data)
+    return url
+
+
+def restore(*arguments: str) -> Result:
+    return CliRunner().invoke(stratalog, ["tier", "restore", *arguments], catch_exceptions=False)
+
+
+def test_objects_that_are_there_are_not_copied_again(source: str, tmp_path: Path) -> None:
+    target = f"file://{tmp_path}/target"
+    first = restore(source, target)
+    assert first.exit_code == 0, first.output
+    count = first.output.split("copied ")[1].split()[0]
+    assert f"0 by the store itself, {count} through this machine, 0 by an earlier attempt" in first.output
+    again = json.loads(restore(source, target, "--json").stdout)
+    assert again["written"]
+    assert again["copied"]["there_count"] == again["object_count"] == int(count)
+    assert again["copied"]["damages"] == []
+    assert json.loads(restore(source, "--plan", "--json").stdout)["copied"] is None
+
+
+def test_an_object_that_is_damaged_in_the_source_is_named(source: str, tmp_path: Path) -> None:
+    names = sorted((tmp_path / "source/shards/0000/data").iterdir())
+    for path in names:
+        data = bytearray(path.read_bytes())
+        data[100] ^= 1  # a record, or the list of inputs
+        path.write_bytes(data)
+    done = restore(source, f"file://{tmp_path}/target")
+    assert done.exit_code == 0, done.output
+    assert "copied with its damage: " in done.output
+    for path in (tmp_path / "target/shards/0000/data").iterdir():
+        assert path.read_bytes() == (tmp_path / "source/shards/0000/data" / path.name).read_bytes()
+
+
+def test_without_a_terminal_lines_tell_of_the_progress(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_progress, "_LINE_INTERVAL_S", 0.0)
+    done = restore(source, f"file://{tmp_path}/target")
+    lines = [line for line in done.stderr.splitlines() if line.startswith("copied ")]
+    assert lines[0].startswith("copied 1 object, ")
+    assert len(lines) == len(list((tmp_path / "target/shards/0000/data").iterdir()))
+    size = lines[-1].partition(", ")[2]
+    assert size.split(" of ")[0] == size.split(" of ")[1]
