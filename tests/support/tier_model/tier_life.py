@@ -163,10 +163,11 @@ class TierLife:
         if partition is None:
             return
         world, ledger = self._world, self._world.ledger(partition)
-        of_producer = [one for one in ledger.batches if one.producer.producer_id == 7][-4:]
-        if not of_producer:
+        # The last of those that were sent twice: a log that has forgotten the first one took the other.
+        sent = {one.producer: one for one in ledger.batches if one.producer.producer_id == 7}
+        if not sent:
             return
-        batch, level = self._random.choice(of_producer), self._level(ledger)
+        batch, level = self._random.choice(list(sent.values())[-4:]), self._level(ledger)
         world.say(f"repeat the batch at {batch.base_offset} of {partition.topic_partition} at {level}")
         self._hear(partition)
         futures: list[asyncio.Future[AppendInfo]] = []
