@@ -15,8 +15,8 @@ import pytest
 from stratalog.base.errors import LogStoreError
 from stratalog.remote.metadata.head import fold, head_judge, head_state
 from stratalog.remote.metadata.head.commit import Commit
-from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, newest_seq_of
+from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement
 from stratalog.remote.metadata.head.pin import Pin
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
