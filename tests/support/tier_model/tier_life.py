@@ -103,10 +103,16 @@ class TierLife:
         self._world.say(name)
         self._world.attempt(work)
 
+    def append_to_all(self) -> None:
+        """Append a batch to each partition."""
+        for partition in self._world.partitions():
+            self._append_to(partition)
+
     def _append(self) -> None:
-        partition = self._some()
-        if partition is None:
-            return
+        if (partition := self._some()) is not None:
+            self._append_to(partition)
+
+    def _append_to(self, partition: HostedPartition) -> None:
         world, ledger = self._world, self._world.ledger(partition)
         producer = BatchProducer()
         if self._random.random() < 0.4:
