@@ -32,7 +32,7 @@ from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import PendingAppend, resolve
 from stratalog.server.partitions import partition_opener, record_deletion
-from tests.simulation.test_tier_model import live
+from tests.support.tier_model.tier_life import live
 
 Break = Callable[[pytest.MonkeyPatch], None]
 _SEEDS = 40

@@ -16,10 +16,10 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.rpc.admin.tier_status import tier_status_message
-from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.store_faults import Fault
 from stratalog.v1 import tier_pb2
 from tests.support.logs.sampling import IS_WHOLE
+from tests.support.tier_model.bounded_disk import BoundedDisk
 from tests.support.tier_model.engine_process import EngineProcess
 from tests.support.tier_model.still_clock import StillClock
 from tests.support.tier_model.tier_readings import read_all
@@ -35,21 +35,13 @@ MAX_LINES = 60
 """Lines of warnings and errors in the hour, of some six thousand failed turns."""
 
 
-class BoundedDisk(FaultyFileSystem):
-    """A disk with so much space for the contents of its files. Thread-safe."""
-
-    def free_bytes(self, path: str) -> int:
-        used_bytes = sum(len(data or b"") for data in self.inner.contents().values())
-        return CAPACITY_BYTES - used_bytes
-
-
 class Load:
     """A server with a topic of each level, and what it has acknowledged. Not thread-safe."""
 
     def __init__(self, policy: str, loop: asyncio.AbstractEventLoop) -> None:
         self.clock = StillClock()
         self.bucket = MemoryObjectStore(self.clock)
-        self.disk = BoundedDisk()
+        self.disk = BoundedDisk(CAPACITY_BYTES)
         config = {"log.dir.min.free.bytes": str(FLOOR_BYTES)}
         self.process = EngineProcess(self.disk, self.bucket, self.clock, loop, 1, config=config)
         self.process.open()

@@ -178,7 +178,7 @@ def compactor(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
         try:
             insist_with_catalog(seat, replacement)
         except InvalidRequestError:
-            # The log leaves gaps alone, whoever does not.
+            # The log leaves gaps alone, whatever the actor does.
             if manners.leaves_gaps_alone:
                 raise
 

@@ -383,3 +383,17 @@ class TierLife:
         operations = self._random.randrange(1, 60)
         process.die_at(process.disk.operation_count + operations, part=self._random.choice((0.0, 0.5, 1.0)))
         self._world.say(f"the process will die in {operations} operations of the disk")
+
+
+def live(seed: int, *, is_stormy: bool, steps: int) -> None:
+    """One life. Raises AssertionError with the seed and the steps."""
+    with TierWorld(seed) as world:
+        life = TierLife(world, is_stormy=is_stormy)
+        try:
+            life.begin()
+            for _ in range(steps):
+                life.step()
+            life.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {'stormy' if is_stormy else 'calm'}:\n" + "\n".join(world.history))
+            raise
