@@ -13,10 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.errors import LogStoreError
-from stratalog.remote.metadata.head import fold, head_judge
+from stratalog.remote.metadata.head import fold, head_judge, head_state
 from stratalog.remote.metadata.head.commit import Commit
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement
+from stratalog.remote.metadata.head.pin import Pin
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -155,6 +157,28 @@ def without_pinned_history(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(head_judge, "trimmable_before", before_newest)
 
 
+def without_gaps_that_stay(patch: pytest.MonkeyPatch) -> None:
+    """The writer takes a plan that swallows a gap."""
+    true_emptied = replace_judge.emptied
+
+    def emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:
+        return true_emptied(state, {name: count for name, count in lost.items() if name})
+
+    patch.setattr(replace_judge, "emptied", emptied)
+    patch.setattr(replace_judge.ReplacePlan, "check", answering(None))
+
+
+def without_brought_objects(patch: pytest.MonkeyPatch) -> None:
+    """A pin holds what was live at its commit, and not what commits before it have brought and dropped."""
+
+    def is_held_by(pin: Pin, dropped: DroppedObject) -> bool:
+        if dropped.kind is not FileKind.DATA:
+            return newest_seq_of(dropped.kind, dropped.name) <= pin.seq < dropped.seq
+        return dropped.brought_seq <= pin.seq < dropped.seq
+
+    patch.setattr(head_state, "_is_held_by", is_held_by)
+
+
 def answering(answer: object) -> Callable[..., object]:
     """A rule that says the same whatever it is asked."""
 
@@ -219,12 +243,31 @@ def with_pinners(manners: Manners) -> Cast:
     }
 
 
+def with_losers(manners: Manners) -> Cast:
+    return {
+        "owner": partial(actors.owner, uploads=10, losses=0.5),
+        "compactor0": partial(actors.compactor, manners=manners, jobs=8),
+        "compactor1": partial(actors.compactor, manners=manners, jobs=8),
+    }
+
+
+LATE_PINNERS: Cast = {
+    "owner": partial(actors.owner, uploads=8),
+    "compactor": partial(actors.compactor, jobs=10),
+    "folder": partial(actors.folder, jobs=6),
+    "pinner0": partial(actors.pinner, pins=6),
+    "pinner1": partial(actors.pinner, pins=6),
+    "collector": partial(actors.collector, jobs=12),
+}
+
+
 class Broken(NamedTuple):
     """A rule that is gone, who acts without it, and what the simulation has to say about it."""
 
     take_away: Break
     cast: Cast
     violation: str
+    first_seed: int = 0
 
 
 AT_TIERED_END = "a slice does not begin at the tiered end"
@@ -263,6 +306,12 @@ BROKEN: dict[str, Broken] = {
     "a fold below the horizon is accepted": Broken(without_birth_of_folds, FOLDS_AND_SWEEPERS, "missing"),
     "history goes under a pin": Broken(without_pinned_history, HISTORIANS, "history of a pinned state"),
     "pins hold nothing": Broken(nothing, with_pinners(Manners(spares_what_pins_hold=False)), "lost"),
+    "a replace swallows a gap": Broken(
+        without_gaps_that_stay, with_losers(Manners(leaves_gaps_alone=False)), "it replaces a gap"
+    ),
+    "a pin does not hold what its commits brought": Broken(
+        without_brought_objects, LATE_PINNERS, "lost", first_seed=100
+    ),
     "forget before deletion": Broken(
         nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost"
     ),
@@ -273,7 +322,7 @@ BROKEN: dict[str, Broken] = {
 def test_a_broken_rule_is_caught(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = BROKEN[rule]
     broken.take_away(monkeypatch)
-    for seed in range(_SEEDS):
+    for seed in range(broken.first_seed, broken.first_seed + _SEEDS):
         violation = find_violation(broken.cast, seed)
         if violation is not None and broken.violation in str(violation):
             return

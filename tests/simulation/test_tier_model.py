@@ -14,8 +14,7 @@ from random import randrange
 
 import pytest
 
-from tests.support.tier_model.tier_life import TierLife
-from tests.support.tier_model.tier_world import TierWorld
+from tests.support.tier_model.tier_life import live
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
@@ -34,18 +33,4 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("is_stormy", [False, True], ids=["calm", "stormy"])
 def test_what_was_appended_is_read_in_every_tier(is_stormy: bool) -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
-        live(seed, is_stormy=is_stormy)
-
-
-def live(seed: int, *, is_stormy: bool, steps: int = STEPS) -> None:
-    """One life. Raises AssertionError with the seed and the steps."""
-    with TierWorld(seed) as world:
-        life = TierLife(world, is_stormy=is_stormy)
-        try:
-            life.begin()
-            for _ in range(steps):
-                life.step()
-            life.end()
-        except BaseException as error:
-            error.add_note(f"seed {seed}, {'stormy' if is_stormy else 'calm'}:\n" + "\n".join(world.history))
-            raise
+        live(seed, is_stormy=is_stormy, steps=STEPS)

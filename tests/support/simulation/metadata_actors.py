@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from stratalog.base.errors import (
+    InvalidRequestError,
     NotOwnerError,
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -53,6 +54,7 @@ class Manners:
     deletes_only_what_is_folded: bool = True
     spares_what_pins_hold: bool = True
     forgets_only_what_is_deleted: bool = True
+    leaves_gaps_alone: bool = True
 
 
 GOOD = Manners()
@@ -218,7 +220,7 @@ def compactor(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
             tip: not manners.claims_cover_only_from_first_slice or _is_covering(state, tip, run)
             for tip, run in runs.items()
         }
-        names = sorted({live.object_name for run in runs.values() for live in run})
+        names = sorted({live.object_name for run in runs.values() for live in run if live.gap is None})
         replacement = partial(
             log.replace,
             runs,
@@ -227,7 +229,12 @@ def compactor(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
             covers=covers,
             drops_records=True,
         )
-        insist_with_catalog(seat, replacement)
+        try:
+            insist_with_catalog(seat, replacement)
+        except InvalidRequestError:
+            # The log leaves gaps alone, whatever the actor does.
+            if manners.leaves_gaps_alone:
+                raise
 
 
 def _plan(seat: Seat, state: ShardState, manners: Manners) -> dict[TopicIdPartition, tuple[LiveSlice, ...]]:
@@ -239,8 +246,8 @@ def _plan(seat: Seat, state: ShardState, manners: Manners) -> dict[TopicIdPartit
             continue
         first = 0 if seat.random.random() < 0.5 else seat.random.randrange(len(slices))
         last = seat.random.randint(first + 1, len(slices))
-        gaps = [index for index in range(first, last) if slices[index].gap is not None]
-        last = min([last, *gaps])
+        if manners.leaves_gaps_alone:
+            last = min([last, *(index for index in range(first, last) if slices[index].gap is not None)])
         if last == first:
             continue
         if last - first >= 2 or first == 0 or not manners.claims_cover_only_from_first_slice:
@@ -258,6 +265,8 @@ def _compact(
     tip = run[0].entry.topic_id_partition
     records: list[MockRecord] = []
     for live in run:
+        if live.gap is not None:
+            continue
         data = insist(partial(seat.store.get, log.layout.data_key(live.object_name))).data
         for part in parse_mock_slices(data):
             if part.partition == tip:

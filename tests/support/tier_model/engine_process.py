@@ -11,6 +11,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.append.pending_append import PendingAppend
+from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_opener import PartitionHost
@@ -27,8 +28,8 @@ from tests.support.tier_model.store_weather import StoreWeather
 class EngineProcess:
     """A server that runs, until it is killed or stopped. Not thread-safe: one test drives it.
 
-    Its tasks on local logs and on the store run when the test calls them; commits of tails, and removals of
-    files, run as time passes.
+    Its tasks on local logs and on the store run when the test calls them, or once it has started them;
+    commits of tails, and removals of files, run as time passes.
     """
 
     def __init__(
@@ -71,6 +72,10 @@ class EngineProcess:
         self.engine = StorageEngineBuilder(seams, self._settings, "here:1").open(
             PartitionHost(self._clock, self._loop, executor), lambda _path, _count: executor, lambda: None
         )
+
+    def start_tasks(self) -> None:
+        """Let the periodic tasks of a server run as time passes."""
+        start_background_tasks(self._schedulers[0], self.engine, self._settings)
 
     def die_at(self, operation: int, *, part: float) -> None:
         """Die at that operation of the disk, counted from 1, after the fraction `part` of it, if it has not

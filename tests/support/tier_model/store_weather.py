@@ -18,12 +18,14 @@ class StoreWeather:
         """The only fault of a spell; None for all of them."""
         self.stops_in: int | None = None
         """The process dies at the request that comes after so many others."""
+        self.stop: Fault | None = None
+        """How it dies; None for either way."""
 
     def __call__(self, operation: Operation) -> Fault:
         if self.stops_in is not None:
             self.stops_in -= 1
             if self.stops_in < 0:
-                return self._random.choice(STOPS)
+                return self.stop or self._random.choice(STOPS)
         if self.probability == 0 or self._random.random() >= self.probability:
             return Fault.NONE
         faults = [one for one in FAULTS_OF_VERB[operation.verb] if one not in STOPS]

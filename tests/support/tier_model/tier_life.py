@@ -103,10 +103,16 @@ class TierLife:
         self._world.say(name)
         self._world.attempt(work)
 
+    def append_to_all(self) -> None:
+        """Append a batch to each partition."""
+        for partition in self._world.partitions():
+            self._append_to(partition)
+
     def _append(self) -> None:
-        partition = self._some()
-        if partition is None:
-            return
+        if (partition := self._some()) is not None:
+            self._append_to(partition)
+
+    def _append_to(self, partition: HostedPartition) -> None:
         world, ledger = self._world, self._world.ledger(partition)
         producer = BatchProducer()
         if self._random.random() < 0.4:
@@ -163,10 +169,11 @@ class TierLife:
         if partition is None:
             return
         world, ledger = self._world, self._world.ledger(partition)
-        of_producer = [one for one in ledger.batches if one.producer.producer_id == 7][-4:]
-        if not of_producer:
+        # The last of those that were sent twice: a log that has forgotten the first one took the other.
+        sent = {one.producer: one for one in ledger.batches if one.producer.producer_id == 7}
+        if not sent:
             return
-        batch, level = self._random.choice(of_producer), self._level(ledger)
+        batch, level = self._random.choice(list(sent.values())[-4:]), self._level(ledger)
         world.say(f"repeat the batch at {batch.base_offset} of {partition.topic_partition} at {level}")
         self._hear(partition)
         futures: list[asyncio.Future[AppendInfo]] = []
@@ -376,3 +383,17 @@ class TierLife:
         operations = self._random.randrange(1, 60)
         process.die_at(process.disk.operation_count + operations, part=self._random.choice((0.0, 0.5, 1.0)))
         self._world.say(f"the process will die in {operations} operations of the disk")
+
+
+def live(seed: int, *, is_stormy: bool, steps: int) -> None:
+    """One life. Raises AssertionError with the seed and the steps."""
+    with TierWorld(seed) as world:
+        life = TierLife(world, is_stormy=is_stormy)
+        try:
+            life.begin()
+            for _ in range(steps):
+                life.step()
+            life.end()
+        except BaseException as error:
+            error.add_note(f"seed {seed}, {'stormy' if is_stormy else 'calm'}:\n" + "\n".join(world.history))
+            raise

@@ -31,7 +31,7 @@ class TierReadings:
         partition, ledger = self._partition, self._ledger
         self._require_offsets(now_ms)
         end_offset = partition.watermarks().high_watermark
-        found = self._read_all(ledger.log_start_offset)
+        found = read_all(partition, ledger.log_start_offset)
         ledger.require_readable(found, end_offset, partition.compacted_upto)
         self._require_local()
         if partition.is_tiered:
@@ -70,20 +70,6 @@ class TierReadings:
     def _find(self, position: log_pb2.Position) -> int:
         return find(self._partition, position, HIGH).offset
 
-    def _read_all(self, offset: int) -> list[Record]:
-        """Read as a consumer that begins there."""
-        cursor = self._cursor(offset)
-        found: list[Record] = []
-        end_offset = self._partition.watermarks().high_watermark
-        while cursor.position < end_offset:
-            position = cursor.position
-            found += _read(cursor, LARGE)
-            assert cursor.position > position, f"a read at {position} does not go on"
-        return found
-
-    def _cursor(self, offset: int) -> FetchCursor:
-        return FetchCursor(self._partition.topic_partition, self._partition, offset, LARGE)
-
     def _require_local(self) -> None:
         """The local log alone, which is not compacted where the topic is tiered."""
         partition, ledger = self._partition, self._ledger
@@ -119,7 +105,7 @@ class TierReadings:
     def _require_each(self, offsets: Iterable[int], across: Sequence[Record], random: Random) -> None:
         """One read from each of the offsets, mostly a small one."""
         for offset in offsets:
-            cursor = self._cursor(offset)
+            cursor = _cursor(self._partition, offset)
             found = _read(cursor, random.choice((1, 300, LARGE)))
             assert cursor.position > offset, f"a read at {offset} does not go on"
             if self._ledger.topic.is_compacted:
@@ -143,6 +129,22 @@ class TierReadings:
         marks = self._partition.watermarks()
         local = self._ledger.records[marks.local_log_start_offset : marks.high_watermark]
         return next((one.offset for one in local if one.timestamp_ms >= time_ms), NO_OFFSET)
+
+
+def read_all(partition: HostedPartition, offset: int) -> list[Record]:
+    """Read up to the high watermark as a consumer that begins at the offset. Raises LogStoreError."""
+    cursor = _cursor(partition, offset)
+    found: list[Record] = []
+    end_offset = partition.watermarks().high_watermark
+    while cursor.position < end_offset:
+        position = cursor.position
+        found += _read(cursor, LARGE)
+        assert cursor.position > position, f"a read at {position} does not go on"
+    return found
+
+
+def _cursor(partition: HostedPartition, offset: int) -> FetchCursor:
+    return FetchCursor(partition.topic_partition, partition, offset, LARGE)
 
 
 def _read(cursor: FetchCursor, budget_bytes: int) -> list[Record]:
