@@ -67,7 +67,7 @@ def collect(world: TierWorld) -> None:
 
 
 def compact(world: TierWorld) -> None:
-    world.process.engine.tier.compaction.compact()
+    world.process.engine.tier.compaction.compact_pass()
 
 
 def fold(world: TierWorld) -> None:

@@ -159,7 +159,7 @@ def without_pinned_history(patch: pytest.MonkeyPatch) -> None:
 
 def without_gaps_that_stay(patch: pytest.MonkeyPatch) -> None:
     """The writer takes a plan that swallows a gap."""
-    true_emptied = replace_judge.emptied
+    true_emptied = shard_judge.emptied
 
     def emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:
         return true_emptied(state, {name: count for name, count in lost.items() if name})

@@ -325,7 +325,7 @@ class TierLife:
             tiers.upload_pass,
             lambda: tiers.upload_now((), delete_local=False),
             tiers.remote_retention_pass,
-            former.engine.tier.compaction.compact,
+            former.engine.tier.compaction.compact_pass,
             tiers.collect_pass,
             former.engine.local.retention.run,
             tiers.refresh_pass,

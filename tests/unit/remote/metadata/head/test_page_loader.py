@@ -37,7 +37,7 @@ class World:
     def read_pages(self) -> list[str]:
         """The pages that were read since the last `forget_reads`, as often as that."""
         counts = self.store.counts()
-        keys = [kind.key for kind in counts if kind.verb == "GET" and "/pages/" in kind.key]
+        keys = [kind.kind for kind in counts if kind.verb == "GET" and "/pages/" in kind.kind]
         return [key for key in keys for _ in range(counts[RequestKind("GET", key)].requests)]
 
     def open(self) -> MetadataLog:
