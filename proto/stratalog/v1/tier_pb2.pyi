@@ -1462,6 +1462,7 @@ class CacheStatus(_message.Message):
     CAPACITY_BYTES_FIELD_NUMBER: _builtins.int
     HIT_COUNT_FIELD_NUMBER: _builtins.int
     MISS_COUNT_FIELD_NUMBER: _builtins.int
+    EVICTION_COUNT_FIELD_NUMBER: _builtins.int
     shard: _builtins.int
     """The number of the shard; -1: all shards share the cache."""
     contents: Global___CacheContents.ValueType
@@ -1476,6 +1477,8 @@ class CacheStatus(_message.Message):
     """Look-ups that found their value, or waited for another one that was fetching it."""
     miss_count: _builtins.int
     """Look-ups that fetched their value from the object store."""
+    eviction_count: _builtins.int
+    """Values that were given up for others."""
     def __init__(
         self,
         *,
@@ -1486,10 +1489,11 @@ class CacheStatus(_message.Message):
         capacity_bytes: _builtins.int = ...,
         hit_count: _builtins.int = ...,
         miss_count: _builtins.int = ...,
+        eviction_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_bytes", b"capacity_bytes", "contents", b"contents", "entry_count", b"entry_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "shard", b"shard", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_bytes", b"capacity_bytes", "contents", b"contents", "entry_count", b"entry_count", "eviction_count", b"eviction_count", "hit_count", b"hit_count", "miss_count", b"miss_count", "shard", b"shard", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

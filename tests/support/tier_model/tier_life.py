@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from stratalog.base.errors import LogStoreError, NotOwnerError, OutOfOrderSequenceError
+from stratalog.base.errors import LogStoreError, NotOwnerError, OutOfOrderSequenceError, RecordsLostError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.record.batch_producer import BatchProducer
@@ -185,8 +185,10 @@ class TierLife:
             again = ledger.records[batch.base_offset : batch.end_offset]
             batch = ledger.append(again, batch.data, batch.producer)
         assert partition.log_end_offset == ledger.end_offset, "a repeated batch is in the log again"
-        is_refused = futures[0].done() and isinstance(futures[0].exception(), OutOfOrderSequenceError)
-        if is_refused and not ledger.is_known_again(batch):
+        error = futures[0].exception() if futures[0].done() else None
+        if isinstance(error, OutOfOrderSequenceError) and not ledger.is_known_again(batch):
+            return
+        if isinstance(error, RecordsLostError) and batch.base_offset < ledger.log_start_offset:
             return
         self._note(Waiting(futures[0], ledger, batch), level)
 

@@ -607,7 +607,7 @@ def caches(empty: bool, as_json: bool, server: str) -> None:
         print_json([value_document(one) for one in found])
         return
     print_table(
-        ("SHARD", "CACHE", "ENTRIES", "SIZE", "CAPACITY", "HITS", "MISSES"),
+        ("SHARD", "CACHE", "ENTRIES", "SIZE", "CAPACITY", "HITS", "MISSES", "EVICTIONS"),
         [
             (
                 "all" if one.shard < 0 else one.shard,
@@ -617,6 +617,7 @@ def caches(empty: bool, as_json: bool, server: str) -> None:
                 str(ByteSize(one.capacity_bytes)),
                 one.hit_count,
                 one.miss_count,
+                one.eviction_count,
             )
             for one in found
         ],

@@ -412,6 +412,8 @@ class CacheStatus(NamedTuple):
     """Look-ups that found their value, or waited for another one that was fetching it."""
     miss_count: int
     """Look-ups that fetched their value from the object store."""
+    eviction_count: int
+    """Values that were given up for others."""
 
 
 class FinalizedHead(NamedTuple):

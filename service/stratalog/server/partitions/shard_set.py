@@ -68,4 +68,4 @@ class ShardSet:
     @property
     def is_replaced(self) -> bool:
         """Whether other servers have taken over all shards that this one had claimed."""
-        return all(shard.is_fenced for shard in self._shards)
+        return bool(self._shards) and all(shard.is_fenced for shard in self._shards)
