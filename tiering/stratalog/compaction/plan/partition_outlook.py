@@ -50,6 +50,8 @@ class PartitionOutlook:
     topic: TopicPolicy
     state: TieredPartition
     slices: tuple[LiveSlice, ...]
+    first_stored_index: int
+    """The index of the first slice that is no gap, so no record lies below it; else the count of slices."""
     eligible: range
     """The indexes of the slices, from the first of a section, that may be compacted; none of a plain
     topic."""
@@ -148,6 +150,7 @@ def outlook_of(
     last one. Pure.
     """
     slices = tuple(state.slices)
+    first_stored_index = next((index for index, live in enumerate(slices) if live.gap is None), len(slices))
     has_transactions = [_has_transactions(live) for live in slices]
     ages_by_upload = [_ages_by_upload(topic, live) for live in slices]
     refusal = UNDATED_REFUSED if topic.is_compacted and any(ages_by_upload) else None
@@ -157,13 +160,17 @@ def outlook_of(
         for live, is_refused, ages in zip(slices, has_transactions, ages_by_upload, strict=True)
     )
     extents = tuple(_extents(topic, slices, objects))
-    sections = list(_sections(topic, state, slices, movable, now_ms)) if topic.is_compacted else []
+    sections: list[range] = []
+    if topic.is_compacted:
+        sections += _sections(topic, state, slices, first_stored_index, movable, now_ms)
     if extents:
-        sections = [part for section in sections for part in _within_span(section, topic, state, extents)]
+        sections = [
+            part for section in sections for part in _within_span(section, topic, first_stored_index, extents)
+        ]
 
     def judged(eligible: range) -> PartitionOutlook:
         judged_slices = slices[eligible.start : eligible.stop]
-        if eligible.start == state.first_stored_index:
+        if eligible.start == first_stored_index:
             dirty_count = sum(live.end_offset > state.compacted_upto for live in judged_slices)
             due = [index for index, live in enumerate(judged_slices) if _is_due(live, now_ms)]
         else:
@@ -173,6 +180,7 @@ def outlook_of(
             topic=topic,
             state=state,
             slices=slices,
+            first_stored_index=first_stored_index,
             eligible=eligible,
             dirty_count=dirty_count,
             due_index=due[0] if due and may_drop_tombstones else None,
@@ -191,11 +199,12 @@ def _sections(
     topic: TopicPolicy,
     state: TieredPartition,
     slices: tuple[LiveSlice, ...],
+    first: int,
     movable: tuple[bool, ...],
     now_ms: int,
 ) -> Iterator[range]:
-    """The runs between gaps, up to the first slice that may not be compacted, because a run has no holes."""
-    first = state.first_stored_index
+    """The runs between gaps from the slice `first` on, up to the first one that may not be compacted, because
+    a run has no holes."""
     for index in range(first, len(slices)):
         live = slices[index]
         if live.gap is not None:
@@ -236,11 +245,11 @@ def _extents(
 
 
 def _within_span(
-    section: range, topic: TopicPolicy, state: TieredPartition, extents: Sequence[Extent]
+    section: range, topic: TopicPolicy, first_stored_index: int, extents: Sequence[Extent]
 ) -> Iterator[range]:
     """Divide a section behind a gap into sections that become one slice each, because the count of slices
     tells there what is compacted. The first section stays whole: `compacted_upto` tells."""
-    if section.start == state.first_stored_index or not section:
+    if section.start == first_stored_index or not section:
         yield section
         return
     first = section.start

@@ -106,7 +106,7 @@ def _run(outlook: PartitionOutlook, first: int, end: int) -> PartitionRun:
         topic_id_partition=outlook.topic_id_partition,
         topic=outlook.topic,
         mode=mode,
-        covers=first == outlook.state.first_stored_index,
+        covers=first == outlook.first_stored_index,
         log_start_offset=outlook.state.log_start_offset,
         slices=tuple(outlook.slices[first:end]),
         part_counts=outlook.part_counts(first, end),

@@ -99,14 +99,6 @@ class TieredPartition:
         is_ahead = local_log_start_offset > self.tiered_end_offset
         return local_log_start_offset if is_ahead else self.log_start_offset
 
-    @property
-    def first_stored_index(self) -> int:
-        """The index of the first slice that is no gap: no record lies below it. The count of slices without
-        one.
-        """
-        stored = (index for index, live in enumerate(self.slices) if live.gap is None)
-        return next(stored, len(self.slices))
-
     def slices_from(self, offset: int) -> Iterator[LiveSlice]:
         """The slices from the one that holds `offset` on, each loaded when it is asked for."""
         return self.slices.beginning_at(offset)
