@@ -469,7 +469,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                pressure=DiskPressure(self._registry, space, logs.removals, self._yield_cache),
+                pressure=DiskPressure(self._registry, space, logs.removals, tiers, self._yield_cache),
             ),
             tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
@@ -664,6 +664,8 @@ def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
         max_object_bytes=config.copied_object_bytes - config.copied_object_bytes // 16,
         put_count=config.copy_thread_count,
         stall_ms=config.copy_stall_ms,
+        # Above the space that is enough for `FreeSpace`: what is uploaded need not be dropped.
+        short_below_bytes=config.min_free_bytes + config.min_free_bytes // 2,
         max_bytes_per_s=config.max_copied_bytes_per_s,
         max_requests_per_s=config.max_copy_requests_per_s,
     )

@@ -152,6 +152,10 @@ class TailCommits:
         """Wall time of the last commit of the partition's tail since the start; -1 if there was none."""
         return self._uploader.last_success_ms(tip)
 
+    def failure_of(self, tip: TopicIdPartition) -> LogStoreError | None:
+        """Why the last try to commit the partition's tail failed; None if it did not."""
+        return self._uploader.failure_of(tip)
+
     def follow(self, partition: HostedPartition) -> None:
         """Commit the tail of a partition whenever it is waited for; at once what is there by now."""
         partition.writer.commit_waiters.watch(partial(self._note, partition), self._note_answers)
