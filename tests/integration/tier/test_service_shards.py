@@ -31,6 +31,7 @@ from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.operations.operation import OperationState
 from stratalog.server.operations.operation_results import (
     CollectionResult,
@@ -38,7 +39,6 @@ from stratalog.server.operations.operation_results import (
     OperationResult,
     VerificationResult,
 )
-from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
