@@ -512,6 +512,16 @@ _GAUGES_OF_A_SHARD: tuple[tuple[str, str, Callable[[HostedShard], float]], ...] 
         "1 if the store has been silent for so long that appends at disk are refused.",
         lambda one: one.contact.is_too_silent,
     ),
+    (
+        "object_bytes",
+        "Size of the objects with a live slice.",
+        lambda one: sum(found.ref.size_bytes for found in one.metadata.state().objects.values()),
+    ),
+    (
+        "live_bytes",
+        "Record batches in live slices.",
+        lambda one: sum(found.live_bytes for found in one.metadata.state().objects.values()),
+    ),
 )
 
 

@@ -345,7 +345,7 @@ async def test_operations_over_all_shards_go_on_beside_one_whose_store_fails(tmp
             view = bench.server.engine.operations.operations()[0].view
             assert view.state is OperationState.FAILED
             assert isinstance(view.error, StoreUnavailableError)
-            assert view.error.fields["failed_shards"].startswith("0: "), "the other one did not fail"
+            assert str(view.error.fields["failed_shards"]).startswith("0: "), "the other one did not fail"
             results[arguments[1]] = view.result
         compacted, verified, collected = results.values()
         assert isinstance(compacted, CompactionResult)
