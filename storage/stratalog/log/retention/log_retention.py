@@ -109,10 +109,12 @@ class LogRetention:
                 count += 1
                 dropped_bytes += segment.size_bytes
                 end_offset = segment.end_offset
-            if count and end_offset > self._offsets.tiered_end_offset:
-                self._note_space_drop(end_offset)
+            is_loss = count > 0 and end_offset > self._offsets.tiered_end_offset
+            refused = self._note_space_drop(end_offset) if is_loss else None
             # Not after the delay for readers: the disk needs the space.
             self._unlink(self._drop(count), 0)
+            if refused is not None:
+                self._note_late(end_offset)
             return dropped_bytes
 
     def space_drop_end_offset(self) -> int:
@@ -124,21 +126,28 @@ class LogRetention:
     def _space_drops(self) -> SpaceDrops:
         return SpaceDrops(self._filesystem, self._local.directory, self._topic_partition)
 
-    def _note_space_drop(self, end_offset: int) -> None:
-        """Raises DataDirectoryError if the disk has failed."""
+    def _note_space_drop(self, end_offset: int) -> DataDirectoryError | None:
+        """Note how far records are dropped; returns the error if the system refuses that. Raises
+        DataDirectoryError if the disk has failed."""
         try:
             with self._availability.unchanged_on_refusal():
                 self._space_drops().note(end_offset)
-        except DataDirectoryError as failure:
+        except DataDirectoryError as refused:
             if self._availability.refusal() is not None:
                 raise
-            # The disk needs the space more than the store the right reason.
+            return refused
+        return None
+
+    def _note_late(self, end_offset: int) -> None:
+        """Note what was dropped from a disk that had no room for the note before."""
+        refused = self._note_space_drop(end_offset)
+        if refused is not None:
             logger.warning(
-                "%s: the disk has no room to note why records are dropped, and the store will say that they"
-                " are missing on the disk, end_offset=`%d` reason=`%s`",
+                "%s: it cannot be noted why records were dropped, and the store will say that they are"
+                " missing on the disk, end_offset=`%d` reason=`%s`",
                 self._topic_partition,
                 end_offset,
-                failure,
+                refused,
             )
 
     def delete_old_segments(self) -> int:

@@ -3,8 +3,8 @@
 One file in the log's directory, in the form of Kafka's checkpoints. It is there once the server has dropped
 such records, and says why they are missing: the loss goes on record in the store later, perhaps by another
 process and under another configuration of the topic. The file is durable before the first segment goes, so a
-crash leaves the segments, or the reason of their loss. It stays: an end at or below the tiered end says
-nothing.
+crash leaves the segments, or the reason of their loss. Only where the disk has no room for the file, it comes
+after them. It stays: an end at or below the tiered end says nothing.
 """
 
 from __future__ import annotations
