@@ -28,8 +28,8 @@ from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
-from stratalog.server.background.verification_log import EndedVerification, VerificationLog
 from stratalog.server.configuration.settings import listen_address
+from stratalog.server.operations.verification_log import EndedVerification, VerificationLog
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import ForeignPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry

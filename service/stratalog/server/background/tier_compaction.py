@@ -12,13 +12,13 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
 from stratalog.server.background.pass_outcome import PassOutcome
-from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import compaction_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.scratch_space import scratch_error
 
 NOT_TIERED = "not tiered; the log cleaner of the server cleans it if it is compacted"
 REFUSED_CONFIG = "this version refuses its configuration"

@@ -19,9 +19,9 @@ from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_rounds import each_shard
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome
-from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
+from stratalog.server.operations.verification_log import VerificationLog
 from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard

@@ -68,7 +68,6 @@ from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
-from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
@@ -83,6 +82,7 @@ from stratalog.server.engine.storage_engine import (
 from stratalog.server.engine.store_wait import tell_of_waiting
 from stratalog.server.engine.tier_builder import OpenedStore, TierBuilder, online_directories
 from stratalog.server.operations.operation_registry import OperationRegistry
+from stratalog.server.operations.verification_log import VerificationLog
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.followed_shard import FollowedShard
 from stratalog.server.partitions.foreign_shard import ForeignShard

@@ -33,7 +33,6 @@ from stratalog.remote.tier.upload_turns import UploadTurns
 from stratalog.remote.tier.uploader import UploadedShard, Uploader
 from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.server.background.shard_tier import ShardTier, ShardUploads
 from stratalog.server.background.tail_commits import (
     CommitThreads,
@@ -46,6 +45,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.component_settings import commit_settings, tail_settings, uploader_settings
 from stratalog.server.engine.storage_engine import EngineSeams
 from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.scratch_space import ScratchSpace
 
 
 class OpenedStore(NamedTuple):

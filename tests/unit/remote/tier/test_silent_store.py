@@ -22,7 +22,7 @@ BATCH_COUNT = 20
 
 
 class Silence:
-    """What of the store fails. Not thread-safe."""
+    """The requests that a store fails. Not thread-safe."""
 
     def __init__(self) -> None:
         self.is_away = False
