@@ -23,9 +23,10 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.engine.engine_builder import StorageEngineBuilder
+from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_opener import PartitionHost
-from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock

@@ -14,6 +14,7 @@ import pytest
 from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
+from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
@@ -65,7 +66,11 @@ class Backlog(TieredSite):
         for found in self.bucket.list(""):
             copy.put(found.key, self.bucket.get(found.key).data)
         self.store = copy
-        return self.start(disk)
+        logs = self.start(disk)
+        for log in logs.logs.values():
+            # The reason of a loss is that of its time.
+            log.reconfigure(LogConfig.from_overrides(CONFIG | {"remote.copy.backlog.policy": "block"}))
+        return logs
 
 
 class Dropping:
@@ -87,8 +92,12 @@ def check_whole(backlog: Backlog, logs: TieredLogs) -> None:
     assert not report.refused
     [partition] = partitions_in(logs.metadata.state()).values()
     partition.check()
-    lost = [(live.base_offset, live.end_offset) for live in partition.slices if live.gap is not None]
-    assert lost == ([(TIERED, begin)] if begin > TIERED else [])
+    lost = [
+        (live.base_offset, live.end_offset, live.gap.reason)
+        for live in partition.slices
+        if live.gap is not None
+    ]
+    assert lost == ([(TIERED, begin, "dropped_by_policy")] if begin > TIERED else [])
     offsets = [record.offset for record in logs.tiered_records(log)]
     assert offsets == [*range(TIERED), *range(max(begin, TIERED), TIERED + BACKLOG + 2)]
     log.check()

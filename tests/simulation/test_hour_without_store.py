@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -38,7 +39,13 @@ MAX_LINES = 60
 class Load:
     """A server with a topic of each level, and what it has acknowledged. Not thread-safe."""
 
-    def __init__(self, policy: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        policy: str,
+        loop: asyncio.AbstractEventLoop,
+        local_segments: Mapping[str, str] = MappingProxyType({"segment.bytes": "8192"}),
+    ) -> None:
+        """`local_segments`: configuration of the topic that is not tiered."""
         self.clock = StillClock()
         self.bucket = MemoryObjectStore(self.clock)
         self.disk = BoundedDisk(CAPACITY_BYTES)
@@ -47,12 +54,16 @@ class Load:
         self.process.open()
         self.process.start_tasks()
         manager = self.process.engine.topics.manager
-        common = {"segment.bytes": "8192", "file.delete.delay.ms": "1000", "local.retention.bytes": "0"}
+        common = {"file.delete.delay.ms": "1000", "local.retention.bytes": "0"}
         for name in LEVELS:
-            overrides = {"min.durability": name, "remote.copy.backlog.policy": policy}
+            overrides = {
+                "segment.bytes": "8192",
+                "min.durability": name,
+                "remote.copy.backlog.policy": policy,
+            }
             manager.create(name, 1, common | overrides)
         local = {"remote.storage.enable": "false", "retention.bytes": "50000", "local.retention.bytes": "-2"}
-        manager.create(NOT_TIERED, 1, common | local)
+        manager.create(NOT_TIERED, 1, {**common, **local, **local_segments})
         self.waiting: list[tuple[str, asyncio.Future[AppendInfo], Record]] = []
         self.acknowledged: dict[str, dict[int, Record]] = {name: {} for name in (*LEVELS, NOT_TIERED)}
         self.refused: dict[str, list[LogStoreError]] = {name: [] for name in self.acknowledged}
@@ -128,7 +139,19 @@ def test_an_hour(policy: str, loop: asyncio.AbstractEventLoop, caplog: pytest.Lo
     load.run(60)
     assert not any(load.refused.values()), "all is well afterwards"
     require_told(load, is_away=False)
-    require_all_there(load, policy)
+    require_all_there(load, is_lossy=policy == "drop")
+    load.process.abandon()
+
+
+def test_a_disk_that_another_topic_fills_loses_nothing_that_the_store_takes(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    # Its one segment is never rolled, so no retention frees the disk.
+    load = Load("drop", loop, local_segments={})
+    load.run(HOUR_STEPS + 160)
+    assert {type(error) for error in load.refused[NOT_TIERED]} == {LowDiskSpaceError}, "the disk is short"
+    assert not any(load.refused[name] for name in LEVELS)
+    require_all_there(load, is_lossy=False)
     load.process.abandon()
 
 
@@ -157,7 +180,7 @@ def require_told(load: Load, *, is_away: bool) -> None:
     assert (load.process.engine.passes.status("head-refresh").consecutive_failure_count > 0) is is_away
 
 
-def require_all_there(load: Load, policy: str) -> None:
+def require_all_there(load: Load, *, is_lossy: bool) -> None:
     """All that was acknowledged is in the store and readable, but for losses by policy, on record."""
     engine = load.process.engine
     engine.tier.manager.upload_now((), delete_local=False)
@@ -169,7 +192,7 @@ def require_all_there(load: Load, policy: str) -> None:
         for gap in report.gaps:
             topic = names[gap.entry.topic_id]
             lost |= {(topic, offset) for offset in range(gap.base_offset, gap.end_offset)}
-    assert bool(lost) == (policy == "drop")
+    assert bool(lost) is is_lossy
     for name in LEVELS:
         partition = engine.topics.registry.partition(name, 0)
         assert partition.tiered_end_offset == partition.log_end_offset

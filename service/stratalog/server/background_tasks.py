@@ -14,7 +14,7 @@ from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import Work
 from stratalog.server.background.tier_outcomes import collection_backlog, upload_backlog
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.storage_engine import StorageEngine
+from stratalog.server.engine.storage_engine import StorageEngine
 
 FREE_SPACE_MS = 1_000
 """Time between looks at the free space of the log directories."""

@@ -28,8 +28,8 @@ from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
-from stratalog.server.background.verification_log import EndedVerification, VerificationLog
 from stratalog.server.configuration.settings import listen_address
+from stratalog.server.operations.verification_log import EndedVerification, VerificationLog
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import ForeignPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
@@ -511,6 +511,16 @@ _GAUGES_OF_A_SHARD: tuple[tuple[str, str, Callable[[HostedShard], float]], ...] 
         "disk_appends_refused",
         "1 if the store has been silent for so long that appends at disk are refused.",
         lambda one: one.contact.is_too_silent,
+    ),
+    (
+        "object_bytes",
+        "Size of the objects with a live slice.",
+        lambda one: sum(found.ref.size_bytes for found in one.metadata.state().objects.values()),
+    ),
+    (
+        "live_bytes",
+        "Record batches in live slices.",
+        lambda one: sum(found.live_bytes for found in one.metadata.state().objects.values()),
     ),
 )
 

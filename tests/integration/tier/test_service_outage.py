@@ -264,6 +264,15 @@ def press(bench: ServiceBench, disk: FullFileSystem, room_bytes: int) -> None:
     disk.fill(None)
 
 
+def fail_to_upload(bench: ServiceBench, disk: FullFileSystem) -> None:
+    """Run the pass of uploads while the disk is short of space and the store is away."""
+    disk.fill("/data")
+    disk.room_bytes = 999
+    with pytest.raises(StoreUnavailableError):
+        bench.server.engine.tier.manager.upload_pass()
+    disk.fill(None)
+
+
 async def offsets(bench: ServiceBench) -> list[int]:
     return [record.offset for record in (await bench.read_all("t"))[0]]
 
@@ -281,6 +290,10 @@ async def test_drop_loses_the_oldest_that_is_not_uploaded_and_the_upload_goes_on
         # Only what the store has was dropped: that is enough.
         assert bench.partition().watermarks().local_log_start_offset > 0
         assert bench.partition().log.local_log.segments.start_offset <= bench.partition().tiered_end_offset
+        tiered_end = bench.partition().tiered_end_offset
+        press(bench, disk, 0)
+        assert bench.partition().log.local_log.segments.start_offset <= tiered_end, "the store may take it"
+        fail_to_upload(bench, disk)
         while bench.partition().log.local_log.segments.start_offset <= 9:
             press(bench, disk, 0)
         lost_end = bench.partition().log.local_log.segments.start_offset
@@ -322,6 +335,7 @@ async def short_of_space() -> AsyncGenerator[tuple[ServiceBench, FullFileSystem]
         await bench.client.admin.upload(["t"])
         await load(bench, clock, 12)
         store.is_away = True
+        fail_to_upload(bench, disk)
         yield bench, disk
         store.is_away = False
 
@@ -387,6 +401,9 @@ async def test_a_reader_passes_no_lost_record_that_an_upload_may_still_commit() 
         await load(bench, clock, 12)
         partition = bench.partition()
         log = partition.log
+        store.is_away = True
+        fail_to_upload(bench, disk)
+        store.is_away = False
         log.begin_upload(6)
         press(bench, disk, 0)
         assert log.local_log.segments.start_offset == 0, "an upload needs the first segments"
@@ -400,6 +417,30 @@ async def test_a_reader_passes_no_lost_record_that_an_upload_may_still_commit() 
         assert partition.read_tiered(6, 1 << 20, Isolation.HIGH_WATERMARK).next_offset == lost_end
         log.end_upload(is_settled=True)
         assert partition.read_tiered(5, 1 << 20, Isolation.HIGH_WATERMARK).next_offset == lost_end
+
+
+async def test_drop_loses_nothing_that_the_store_takes_and_refuses_appends_before_the_disk_is_full() -> None:
+    clock, disk = ManualClock(), FullFileSystem()
+    store = AwayStore(MemoryObjectStore(clock))
+    async with service_bench("", filesystem=disk, store=store, clock=clock, config=FLOOR) as bench:
+        await create(bench, {"remote.copy.backlog.policy": "drop", **FOR_EVER})
+        await load(bench, clock, 12)
+        press(bench, disk, 0)
+        assert local_start(bench) == 0
+        with pytest.raises(LowDiskSpaceError):
+            await bench.append("t", [b"more"])
+        press(bench, disk, 700)
+        assert local_start(bench) == 0
+        await bench.append("t", [b"above half of the floor"])
+        disk.fill("/data")
+        disk.room_bytes = 700
+        bench.server.engine.tier.manager.upload_pass()
+        disk.fill(None)
+        assert bench.partition().tiered_end_offset >= 9, "what is rolled does not wait for a full object"
+        press(bench, disk, 0)
+        assert 0 < local_start(bench) <= bench.partition().tiered_end_offset
+        assert not [live for live in committed(bench).slices if live.gap is not None]
+        assert len(await offsets(bench)) == 13
 
 
 async def test_a_topic_that_is_not_uploaded_has_its_losses_on_record_too() -> None:

@@ -142,6 +142,25 @@ async def test_passes_go_through_an_outage_and_a_wrong_clock(caplog: pytest.LogC
         await check_wrong_clock(one)
 
 
+async def test_the_bytes_of_a_shard_and_its_live_ones_are_metrics(caplog: pytest.LogCaptureFixture) -> None:
+    async with world(caplog) as one:
+        assert one.metric("shard_object_bytes", shard="0") == one.metric("shard_live_bytes", shard="0") == 0
+        await one.append(5)
+        await one.bench.client.admin.upload(["t"])
+        uploaded_bytes = one.metric("shard_object_bytes", shard="0")
+        live_bytes = one.metric("shard_live_bytes", shard="0")
+        assert uploaded_bytes > live_bytes > 5 * 600
+        await one.bench.client.admin.create_topic("u", 1, SHORT)
+        await one.append(3)
+        await one.bench.client.append("u", 0, [Record(0, one.clock.now_ms(), b"k", bytes(100))])
+        await one.bench.client.admin.upload()
+        await one.bench.client.admin.delete_topic("t")
+        kept_bytes = one.metric("shard_live_bytes", shard="0")
+        assert 100 < kept_bytes < 600
+        # The object that both topics share stays, with what is dead in it.
+        assert one.metric("shard_object_bytes", shard="0") > 3 * 600
+
+
 async def check_outage(one: World) -> None:
     await one.append(5)
     answered_ms = one.clock.now_ms()

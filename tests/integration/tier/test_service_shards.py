@@ -32,6 +32,13 @@ from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.operations.operation import OperationState
+from stratalog.server.operations.operation_results import (
+    CollectionResult,
+    CompactionResult,
+    OperationResult,
+    VerificationResult,
+)
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -316,6 +323,42 @@ async def test_a_pass_goes_on_for_a_shard_beside_one_whose_store_fails(tmp_path:
         broken.clear()
         outcome = await asyncio.to_thread(manager.upload_pass)
         assert (outcome.done["slices"], outcome.failed_shards) == (PARTITION_COUNT // 2, {})
+
+
+async def test_operations_over_all_shards_go_on_beside_one_whose_store_fails(tmp_path: Path) -> None:
+    broken: list[str] = []
+    store = FaultyObjectStore(
+        MemoryObjectStore(SystemClock()),
+        Random(0),
+        lambda call: Fault.FAILS if call.key.startswith(tuple(broken)) else Fault.NONE,
+    )
+    async with service_bench(tmp_path, store=store, shard_count=2) as bench:
+        await bench.client.admin.create_topic("t", PARTITION_COUNT, {**AT_ONCE, "cleanup.policy": "compact"})
+        for number in range(PARTITION_COUNT):
+            for _ in range(2):
+                await bench.client.append("t", number, [Record(0, 1000, b"k", b"v")])
+                await bench.client.admin.upload(["t"])
+        broken.append("shards/0000/")
+        results: dict[str, OperationResult | None] = {}
+        for arguments in (("compaction", "run"), ("tier", "verify"), ("tier", "collect")):
+            assert (await bench.command(*arguments)).exit_code != 0
+            view = bench.server.engine.operations.operations()[0].view
+            assert view.state is OperationState.FAILED
+            assert isinstance(view.error, StoreUnavailableError)
+            assert str(view.error.fields["failed_shards"]).startswith("0: "), "the other one did not fail"
+            results[arguments[1]] = view.result
+        compacted, verified, collected = results.values()
+        assert isinstance(compacted, CompactionResult)
+        [report] = compacted.reports
+        assert (report.refused, report.partitions) == (None, PARTITION_COUNT // 2)
+        assert isinstance(verified, VerificationResult)
+        assert verified.report.slice_count == PARTITION_COUNT // 2
+        assert verified.report.findings == ()
+        assert isinstance(collected, CollectionResult)
+        broken.clear()
+        await bench.command("tier", "verify")
+        view = bench.server.engine.operations.operations()[0].view
+        assert view.state is OperationState.SUCCEEDED
 
 
 async def test_a_commit_that_hangs_ends_by_its_deadline_and_the_next_pass_settles_it(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.engine.engine_builder import StorageEngineBuilder
+from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import RequestMemory
-from stratalog.server.storage_engine import EngineSeams, StorageEngine, StorageEngineBuilder
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds

@@ -7,8 +7,11 @@ Then local segments go that the object store has, of all tiered topics: a read o
 
 Only if that is not enough, and only of topics with `remote.copy.backlog.policy=drop`, their oldest segments
 go that the store does not have, of the partition with the largest backlog first, because that one fills the
-disk. The active segment stays. No more is lost than is missing after all else: the directory is measured
-again, and space that a file system has not given back yet counts as free.
+disk. The active segment stays, and so does all that the store takes: a partition loses records only if its
+last try to upload has failed, or if its uploads are paused or switched off. Uploads from a directory that is
+nearly short do not wait for a full object, so what can be uploaded goes within seconds. No more is lost than
+is missing after all else: the directory is measured again, and space that a file system has not given back
+yet counts as free.
 
 Those records are lost for ever. The log begins behind the tiered end then, and the next contact with the
 store puts the loss on record as a gap (see `local_beginnings`). Nothing else has to be remembered, so a crash
@@ -24,6 +27,8 @@ from stratalog.base.errors import LogStoreError
 from stratalog.log.log_config import BacklogPolicy
 from stratalog.log.retention.late_removal import LateRemovals
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.background.shard_tier import ShardTier
+from stratalog.server.background.upload_candidate import may_upload
 from stratalog.server.background.upload_tracker import pending_upload_bytes
 from stratalog.server.partitions.free_space import FreeSpace
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -40,6 +45,7 @@ class DiskPressure:
         registry: PartitionRegistry,
         space: FreeSpace,
         removals: LateRemovals,
+        tiers: Iterable[ShardTier],
         yield_cache: Callable[[Mapping[str, int]], Mapping[str, int]] = lambda _: {},
     ) -> None:
         """`removals`: of the logs, and of the partitions that were deleted. `yield_cache` lets the cache of
@@ -48,6 +54,7 @@ class DiskPressure:
         self._registry = registry
         self._space = space
         self._removals = removals
+        self._uploads = {tier.shard: tier.uploads for tier in tiers}
 
     def run(self) -> PassOutcome:
         """Measure, and free until each directory has enough space or nothing is left to drop. A partition
@@ -91,7 +98,7 @@ class DiskPressure:
         """Drop segments in directories that are short of space; returns what was dropped by log directory.
         Notes the failures."""
         dropped = dict.fromkeys(shortages, 0)
-        candidates = [one for one in self._registry.partitions() if _may_drop(one, is_loss=is_loss)]
+        candidates = [one for one in self._registry.partitions() if self._may_drop(one, is_loss=is_loss)]
         for partition in _by_backlog(candidates):
             # Several partitions share the shortage of their directory.
             path = self._space.directory_of(partition.log)
@@ -104,14 +111,16 @@ class DiskPressure:
                 failures.append(f"{partition.topic_partition} could not be dropped: {error}")
         return dropped
 
+    def _may_drop(self, partition: HostedPartition, *, is_loss: bool) -> bool:
+        if not partition.is_tiered or partition.shard.is_fenced:
+            return False
+        return not is_loss or self._may_lose(partition)
 
-def _may_drop(partition: HostedPartition, *, is_loss: bool) -> bool:
-    policy = partition.log.local_log.config.remote_copy_backlog_policy
-    return (
-        partition.is_tiered
-        and not partition.shard.is_fenced
-        and (not is_loss or policy is BacklogPolicy.DROP)
-    )
+    def _may_lose(self, partition: HostedPartition) -> bool:
+        if partition.log.local_log.config.remote_copy_backlog_policy is not BacklogPolicy.DROP:
+            return False
+        failure = self._uploads[partition.shard].failure_of(partition.topic_id_partition)
+        return failure is not None or not may_upload(partition)
 
 
 def _by_backlog(partitions: Sequence[HostedPartition]) -> list[HostedPartition]:

@@ -8,14 +8,17 @@ it, the next rounds pass it over, and the first one after its end reports it.
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, NotOwnerError, StoppingError, StoreUnavailableError
 from stratalog.base.scheduler import RunBeside
 from stratalog.server.background.shard_tier import ShardTier
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -159,3 +162,24 @@ def unless_fenced(tier: ShardTier, work: Callable[[ShardTier], R]) -> Callable[[
             return None
 
     return run
+
+
+def each_shard(tiers: Iterable[ShardTier], work: Callable[[ShardTier], object]) -> None:
+    """Do the work on each shard, one after the other, for an operation that a caller has started. A shard
+    that fails does not end it for the others: each failure is logged, and the first one is raised at the end,
+    with the failures by shard in its field `failed_shards`. A StoppingError ends it at once."""
+    failures: dict[int, LogStoreError] = {}
+    for tier in tiers:
+        try:
+            work(tier)
+        except StoppingError:
+            raise
+        except LogStoreError as error:
+            number = tier.shard.metadata.shard
+            logger.warning("shard %d: the work on it failed, and goes on in the others: %s", number, error)
+            failures[number] = error
+    if failures:
+        failed = "; ".join(f"{number}: {error}" for number, error in failures.items())
+        first = failures[min(failures)]
+        first.fields["failed_shards"] = failed
+        raise first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.tier_verification import TierVerification
@@ -27,6 +28,10 @@ class ShardUploads:
     def last_success_ms(self, tip: TopicIdPartition) -> int:
         """Wall time of the last commit with records of the partition since the start; -1 without one."""
         return max(self.segments.last_success_ms(tip), self.tails.last_success_ms(tip))
+
+    def failure_of(self, tip: TopicIdPartition) -> LogStoreError | None:
+        """Why the last try to upload the partition failed; None if it did not. Never waits."""
+        return self.segments.failure_of(tip) or self.tails.failure_of(tip)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -44,7 +44,6 @@ from stratalog.remote.tier.uploader import Uploader
 from stratalog.server.append.late_appends import LateAppends
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.tier_outcomes import refused_append, upload_outcome
 from stratalog.server.background.turn_timer import TurnTimer
 from stratalog.server.background.upload_candidate import candidate_of, may_upload
@@ -52,6 +51,7 @@ from stratalog.server.background.waiting_tails import CommitSettings, WaitingTai
 from stratalog.server.operations.operation_results import Uploaded
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
+from stratalog.server.partitions.scratch_space import scratch_error
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +151,10 @@ class TailCommits:
     def last_success_ms(self, tip: TopicIdPartition) -> int:
         """Wall time of the last commit of the partition's tail since the start; -1 if there was none."""
         return self._uploader.last_success_ms(tip)
+
+    def failure_of(self, tip: TopicIdPartition) -> LogStoreError | None:
+        """Why the last try to commit the partition's tail failed; None if it did not."""
+        return self._uploader.failure_of(tip)
 
     def follow(self, partition: HostedPartition) -> None:
         """Commit the tail of a partition whenever it is waited for; at once what is there by now."""

@@ -12,13 +12,13 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
 from stratalog.server.background.pass_outcome import PassOutcome
-from stratalog.server.background.scratch_space import scratch_error
-from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
+from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import compaction_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.scratch_space import scratch_error
 
 NOT_TIERED = "not tiered; the log cleaner of the server cleans it if it is compacted"
 REFUSED_CONFIG = "this version refuses its configuration"
@@ -54,24 +54,32 @@ class TierCompaction:
     ) -> Sequence[CompactionReport]:
         """Plan and run compaction of the named topics (all if none is named), in the shards that this server
         owns. A refused job says so in its report. Raises UnknownTopicOrPartitionError, NotOwnerError if other
-        servers own all shards, StoreError, DataDirectoryError; StoppingError between two steps of a job,
-        whose inputs are unchanged then.
+        servers own all shards, and StoppingError between two steps of a job, whose inputs are unchanged then;
+        StoreError, DataDirectoryError after it has tried all shards.
         """
         left_alone = self._left_alone(topics)
         done: list[CompactionReport] = []
+        of_shard: list[CompactionReport] = []
 
         def report(reports: Sequence[CompactionReport], job_count: int) -> None:
+            of_shard[:] = reports
             if operation is not None:
                 _report(operation, [*done, *reports], len(done) + job_count)
 
         stop = None if operation is None else operation.stop
-        for tier in self._owned():
+
+        def compact_in(tier: ShardTier) -> None:
+            of_shard.clear()
             try:
-                done += tier.compactor.run_once(
+                of_shard[:] = tier.compactor.run_once(
                     topics or None, left_alone=left_alone, stop=stop, on_report=report
                 )
             except OSError as failure:
                 raise scratch_error(failure) from failure
+            finally:
+                done.extend(of_shard)
+
+        each_shard(self._owned(), compact_in)
         report([], 0)
         return done
 

@@ -30,7 +30,6 @@ from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
 from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
-from stratalog.server.background.scratch_space import scratch_error
 from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import TailCommits
@@ -49,6 +48,7 @@ from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.scratch_space import scratch_error
 from stratalog.server.topics.topic_manager import FollowedCatalog, TopicManager
 
 R = TypeVar("R")

@@ -16,11 +16,12 @@ from stratalog.remote.read.object_reads import ObjectReads, ReaderCaches
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.upload_history import NEVER_MS
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.background.shard_rounds import each_shard
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome
-from stratalog.server.background.verification_log import VerificationLog
 from stratalog.server.operations.operation import Operation, OperationProgress
 from stratalog.server.operations.operation_results import CollectionResult, VerificationResult
+from stratalog.server.operations.verification_log import VerificationLog
 from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -54,7 +55,8 @@ class TierUpkeep:
 
     def verify(self, topics: Collection[str], operation: Operation, *, reads_data: bool) -> None:
         """Check the metadata, and read all tiered data of the named topics (all if none is named) unless not
-        `reads_data`. Raises UnknownTopicOrPartitionError, NotOwnerError, StoreError, StoppingError."""
+        `reads_data`. Raises UnknownTopicOrPartitionError, NotOwnerError, StoppingError; StoreError after it
+        has checked the other shards, whose result the operation has."""
         topic_ids = {self.registry.topic(name).topic_id for name in topics} if topics else None
         done = VerificationReport()
 
@@ -71,17 +73,23 @@ class TierUpkeep:
                 )
             )
 
-        for tier in self._owned():
+        def verify(tier: ShardTier) -> None:
+            nonlocal done
             found = tier.verification.run(topic_ids, operation.stop, report, reads_data=reads_data)
             done = done.plus(found)
-        operation.set_result(VerificationResult(done))
+            operation.set_result(VerificationResult(done))
+
+        each_shard(self._owned(), verify)
         self.verifications.ended(done, reads_data=reads_data)
 
     def collect(self, operation: Operation, *, is_dry_run: bool) -> PassOutcome:
         """Delete the files of the store that commits have dropped or that no commit refers to, and whose
-        grace is over; a dry run only lists them. Raises NotOwnerError, StoreError, StoppingError."""
+        grace is over; a dry run only lists them. Raises NotOwnerError, StoppingError; StoreError after it has
+        tried all shards."""
         done = CollectReport()
-        for tier in self._owned():
+
+        def collect(tier: ShardTier) -> None:
+            nonlocal done
             operation.stop.check()
             operation.report(
                 OperationProgress(
@@ -92,6 +100,8 @@ class TierUpkeep:
             )
             done = done.plus(tier.collector.run(operation.stop, is_dry_run=is_dry_run, is_whole=True))
             operation.set_result(CollectionResult(done, is_dry_run))
+
+        each_shard(self._owned(), collect)
         operation.report(
             OperationProgress(
                 done_count=done.all_deleted_count,

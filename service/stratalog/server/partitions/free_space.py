@@ -3,7 +3,9 @@
 Below `log.dir.min.free.bytes` a directory is short of space. Then appends to its partitions are refused if
 their topic's `remote.copy.backlog.policy` is `block`, with a retriable error and without an effect. Reads go
 on, and so do uploads and retention, which free space. A topic that is not tiered has nothing that may be
-dropped, so for it `drop` is `block`.
+dropped, so for it `drop` is `block`. So it is for all topics below half of the floor: the server drops
+nothing that the store takes (see `DiskPressure`), and a store that takes it too slowly would let the disk
+fill up.
 
 A directory is out of it again at a quarter more than the floor, so that one deleted segment does not open it
 for one batch. A pass looks at the directories; an append only asks what the last look has found.
@@ -88,7 +90,8 @@ class FreeSpace:
         config = log.local_log.config
         policy = config.remote_copy_backlog_policy
         is_droppable = config.remote_storage_enable and policy is BacklogPolicy.DROP
-        if policy is BacklogPolicy.KEEP or is_droppable:
+        has_time = free_bytes >= self._min_free_bytes // 2
+        if policy is BacklogPolicy.KEEP or (is_droppable and has_time):
             return
         raise LowDiskSpaceError(
             "the partition's log directory has less free space than its floor, and the append had no effect;"

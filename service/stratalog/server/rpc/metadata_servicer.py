@@ -17,6 +17,7 @@ import grpc
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
@@ -24,7 +25,6 @@ from stratalog.server.partitions.unknown_topic import unknown_topic
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.paging import PageCursor
-from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 
+from stratalog.server.engine.storage_engine import HostedTopics
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.storage_engine import HostedTopics
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import log_pb2
 

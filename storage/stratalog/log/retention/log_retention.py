@@ -32,6 +32,7 @@ from stratalog.log.retention.retention_outlook import (
     next_expiry,
     rules_of_counts,
 )
+from stratalog.log.retention.space_drops import SpaceDrops
 from stratalog.segment.log_segment import LogSegment
 
 logger = logging.getLogger(__name__)
@@ -94,12 +95,12 @@ class LogRetention:
         Their files are unlinked at once. Never the active segment, nor one above the high watermark.
 
         Without `may_lose` only those that are in the object store. With it also others, whose records are
-        lost: the log begins behind the tiered end then. What an upload is reading or sending stays. Raises
-        DataDirectoryError.
+        lost: the log begins behind the tiered end then, and `space_drop_end_offset` says why. What an upload
+        is reading or sending stays. Raises DataDirectoryError.
         """
         assert self._local.config.remote_storage_enable, "other logs go by their retention"
         with self._flush_lock, self._lock:
-            count = dropped_bytes = 0
+            count = dropped_bytes = end_offset = 0
             for segment in self._local.segments:
                 may_go = self._is_tiered(segment) or (may_lose and not self._is_uploading(segment))
                 is_needed = dropped_bytes < wanted_bytes and may_go
@@ -107,9 +108,47 @@ class LogRetention:
                     break
                 count += 1
                 dropped_bytes += segment.size_bytes
+                end_offset = segment.end_offset
+            is_loss = count > 0 and end_offset > self._offsets.tiered_end_offset
+            refused = self._note_space_drop(end_offset) if is_loss else None
             # Not after the delay for readers: the disk needs the space.
             self._unlink(self._drop(count), 0)
+            if refused is not None:
+                self._note_late(end_offset)
             return dropped_bytes
+
+    def space_drop_end_offset(self) -> int:
+        """The offset below which `drop_for_space` may have dropped records that the object store did not
+        have; 0 if it never did. Survives a restart. Raises DataDirectoryError."""
+        with self._lock, self._availability.unchanged_on_refusal():
+            return self._space_drops().read()
+
+    def _space_drops(self) -> SpaceDrops:
+        return SpaceDrops(self._filesystem, self._local.directory, self._topic_partition)
+
+    def _note_space_drop(self, end_offset: int) -> DataDirectoryError | None:
+        """Note how far records are dropped; returns the error if the system refuses that. Raises
+        DataDirectoryError if the disk has failed."""
+        try:
+            with self._availability.unchanged_on_refusal():
+                self._space_drops().note(end_offset)
+        except DataDirectoryError as refused:
+            if self._availability.refusal() is not None:
+                raise
+            return refused
+        return None
+
+    def _note_late(self, end_offset: int) -> None:
+        """Note what was dropped from a disk that had no room for the note before."""
+        refused = self._note_space_drop(end_offset)
+        if refused is not None:
+            logger.warning(
+                "%s: it cannot be noted why records were dropped, and the store will say that they are"
+                " missing on the disk, end_offset=`%d` reason=`%s`",
+                self._topic_partition,
+                end_offset,
+                refused,
+            )
 
     def delete_old_segments(self) -> int:
         """Drop segments of a log without tiers, below its start or beyond its retention; return how many. The

@@ -189,7 +189,7 @@ async def test_a_new_owner_knows_a_token_that_was_set_while_it_claimed(
             catalog_elsewhere(store).fence(topic_id, 0, "a")
             return claim_shard(*arguments, **named)
 
-        monkeypatch.setattr("stratalog.server.storage_engine.claim_shard", fenced_before_the_claim)
+        monkeypatch.setattr("stratalog.server.engine.engine_builder.claim_shard", fenced_before_the_claim)
         async with service_bench(tmp_path / "two", store=store) as owner:
             with pytest.raises(FencingTokenMismatchError):
                 await append(owner, "")

@@ -125,6 +125,35 @@ def test_two_days_stay_of_thirty(cleanup_policy: str, *, retains_daily: bool) ->
     assert world.indexes_read == 0, "no slice is wider than the bound"
 
 
+def test_a_partition_that_is_kept_does_not_keep_the_expired_bytes_beside_it() -> None:
+    """Objects have nine parts of a topic that expires and one of a topic that stays."""
+    world = World({"retention.ms": str(DAY_MS)})
+    world.logs.create_topic("kept", 1, {"retention.ms": "-1"})
+    kept = world.logs.logs[TopicPartition("kept", 0)]
+    records: list[Record] = []
+    for _ in range(12):
+        for _ in range(9):
+            world.append(world.clock.now_ms(), size_bytes=10_000)
+        records += world.logs.append(kept, [Record(0, world.clock.now_ms(), b"k", bytes(10_000))])
+        world.upload()
+        kept.retention.delete_local_segments(ignore_retention=True)
+        world.clock.advance(DAY_MS)
+    world.retain()
+    assert stored_and_live_bytes(world)[0] > 5 * stored_and_live_bytes(world)[1], "most of them are dead"
+    for _ in range(4):
+        world.compact()
+    stored_bytes, live_bytes = stored_and_live_bytes(world)
+    assert live_bytes >= 12 * 10_000
+    assert stored_bytes < 2 * live_bytes
+    assert world.logs.tiered_records(kept) == records
+
+
+def stored_and_live_bytes(world: World) -> tuple[int, int]:
+    """The sizes of the objects with live slices, and the data in these slices."""
+    objects = world.logs.metadata.refresh().objects.values()
+    return sum(one.ref.size_bytes for one in objects), sum(one.live_bytes for one in objects)
+
+
 def test_the_size_that_stays_exceeds_the_limit_by_a_slice_at_most() -> None:
     world = World({"retention.ms": "-1", "retention.bytes": str(16 * MIB)})
     for number in range(100):

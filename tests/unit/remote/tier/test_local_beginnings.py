@@ -260,6 +260,35 @@ def test_an_expiry_and_a_drop_behind_it_are_two_gaps() -> None:
     assert world.offsets() == [*range(20), *range(50, 60)]
 
 
+@pytest.mark.parametrize("later_policy", ["drop", "block"])
+def test_the_reason_of_a_gap_is_that_of_the_loss(later_policy: str) -> None:
+    world = World(DROP)
+    world.fill(4)
+    world.drop(2)
+    assert world.log.retention.space_drop_end_offset() == 20
+    directory = world.log.local_log.directory
+    world.logs.close()
+    missing = [path for path in world.site.disk.contents() if path.startswith(f"{directory}/{20:020}.")]
+    assert missing
+    for path in missing:
+        world.site.disk.unlink(path)
+    config = {**DROP, "remote.copy.backlog.policy": later_policy}
+    world.logs.catalog.alter(world.log.topic_id, config=config)
+    logs = world.site.start()
+    logs.upload()
+    assert world.gaps() == [(0, 20, "dropped_by_policy"), (20, 30, "missing_on_local_disk")]
+    [log] = logs.logs.values()
+    assert [record.offset for record in logs.tiered_records(log)] == [*range(30, 40)]
+
+
+def test_a_drop_of_tiered_segments_alone_notes_nothing() -> None:
+    world = World(DROP)
+    world.fill(3)
+    world.logs.upload()
+    assert world.drop(2) > 0
+    assert world.log.retention.space_drop_end_offset() == 0
+
+
 def test_a_log_that_is_not_uploaded_has_its_losses_on_record_too() -> None:
     world = World(DROP)
     world.fill(3)

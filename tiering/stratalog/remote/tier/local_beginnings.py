@@ -9,16 +9,17 @@ Two things may have happened on the disk while the store was away, or before the
 In both cases records are lost that the store never had. A gap says so, and the upload goes on behind it. In a
 partition without slices there is nothing before what has expired, and the log start moves instead.
 
-Both are read from the log, so nothing needs to be remembered. What is committed here is a fact, not a
+Both are read from the log. What is committed here is a fact, not a
 decision: it takes nothing that is live. The configuration of an outage may be outdated by now, so the log
 start moves past the slices by the next pass of retention only, with the configuration of then.
 
 The caller is the uploader: a gap that is committed while objects of its partition are on their way, or while
 the outcome of their commit is unknown, overtakes them, and what they hold is lost with it.
 
-The reason of a gap in front of the first segment follows from the policy: under `drop` the server has dropped
-the segments itself; under any other they are missing on the disk, which the log says as an error. Neither
-waits for an operator: the loss is there, and an upload that stood still would risk all later records as well.
+The reason of a gap in front of the first segment is that of the loss, whatever the policy is by now: the log
+knows how far the server has dropped segments for space (`space_drops`). Those behind are missing on the disk,
+which the log says as an error. Neither waits for an operator: the loss is there, and an upload that stood
+still would risk all later records as well.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from stratalog.base.errors import DataDirectoryError
 from stratalog.base.types import TopicIdPartition
-from stratalog.log.log_config import BacklogPolicy
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -52,15 +53,18 @@ class _Beginning(NamedTuple):
     """The base offset of the first segment."""
 
     def lost(self, tip: TopicIdPartition, tiered_end_offset: int) -> Iterator[LostRange]:
-        """The ranges behind the tiered end that are not in the log any more."""
+        """The ranges behind the tiered end that are not in the log any more. Raises DataDirectoryError."""
         end_offset = tiered_end_offset
         if self.log_start_offset > end_offset:
             yield LostRange(tip, end_offset, self.log_start_offset, GapReason.EXPIRED)
             end_offset = self.log_start_offset
         if self.first_offset > end_offset:
-            is_dropped = self.log.local_log.config.remote_copy_backlog_policy is BacklogPolicy.DROP
-            reason = GapReason.DROPPED_BY_POLICY if is_dropped else GapReason.MISSING_ON_LOCAL_DISK
-            yield LostRange(tip, end_offset, self.first_offset, reason)
+            dropped_end_offset = min(self.first_offset, self.log.retention.space_drop_end_offset())
+            if dropped_end_offset > end_offset:
+                yield LostRange(tip, end_offset, dropped_end_offset, GapReason.DROPPED_BY_POLICY)
+                end_offset = dropped_end_offset
+        if self.first_offset > end_offset:
+            yield LostRange(tip, end_offset, self.first_offset, GapReason.MISSING_ON_LOCAL_DISK)
 
 
 def commit_local_beginnings(
@@ -77,12 +81,14 @@ def commit_local_beginnings(
         if log.local_log.config.remote_storage_enable
     }
     state = metadata.state()
-    lost = [
-        one
-        for tip, beginning in beginnings.items()
-        if tip.topic_id not in state.dropped_topics
-        for one in beginning.lost(tip, state.partition(tip).tiered_end_offset)
-    ]
+    lost: list[LostRange] = []
+    for tip, beginning in beginnings.items():
+        if tip.topic_id not in state.dropped_topics:
+            try:
+                lost += beginning.lost(tip, state.partition(tip).tiered_end_offset)
+            except DataDirectoryError as failure:
+                # Its upload fails by itself, and the others go on.
+                logger.warning("%s: the reason of a loss cannot be read: %s", tip, failure)
     if not lost:
         return ()
     outcome = metadata.add_gaps(lost, epoch)

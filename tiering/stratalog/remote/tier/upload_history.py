@@ -30,7 +30,7 @@ class UploadFailure(NamedTuple):
 
 class UploadHistory:
     """The last success and the failures of each partition. Guarded by the lock of its `Uploader`, except that
-    `last_success_ms` is thread-safe."""
+    `last_success_ms` and `failure_of` are thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,6 +41,11 @@ class UploadHistory:
         """Wall time of the last commit with records of the partition; -1 if there was none since the
         start."""
         return self._success_ms.get(tip, NEVER_MS)
+
+    def failure_of(self, tip: TopicIdPartition) -> LogStoreError | None:
+        """The error of the partition's last try; None if it did not fail."""
+        failure = self._failures.get(tip)
+        return None if failure is None else failure.error
 
     def pausing(self, tip: TopicIdPartition) -> LogStoreError | None:
         """The error because of which the partition is left alone for now."""

@@ -105,10 +105,10 @@ def tails_to_roll(tails: Sequence[WaitingTail], now_ms: int) -> Sequence[TopicId
 
 
 def pressed_directories(
-    waiting_bytes: Mapping[str, int], free_bytes: Mapping[str, int], object_bytes: int
+    waiting_bytes: Mapping[str, int], free_bytes: Mapping[str, int], least_bytes: int
 ) -> frozenset[str]:
-    """The log directories that have less free space than the data that waits for its upload, or than an
-    object."""
+    """The log directories that have less free space than the data that waits for its upload, or than
+    `least_bytes`."""
     return frozenset(
-        path for path, size in waiting_bytes.items() if free_bytes[path] < max(size, object_bytes)
+        path for path, size in waiting_bytes.items() if free_bytes[path] < max(size, least_bytes)
     )

@@ -22,6 +22,10 @@ The order of the commits is what allows a partition in several objects on their 
 the one before it ends. If an object fails, those behind it that have a partition in common with it are given
 up with it, and nothing more is built.
 
+While the last pass is one that the store has failed, the next one first reads the head, and builds nothing
+before the store answers. Then it sends one object alone, until the first commit: a store that answers reads
+may still refuse to be written to.
+
 A crash before 5 leaves orphans. After 5 everything is committed, and the next pass begins behind it.
 
 A shard has two uploaders: one for rolled segments, the other for the tails of logs that callers wait for.
@@ -111,6 +115,8 @@ class Uploader:
         self._settings = settings
         self._lock = threading.Lock()
         self._is_settled = True
+        self._store_failure: StoreError | None = None
+        """The error of the last pass if the store has failed it, and nothing was committed since."""
         self._uploading: list[UnifiedLog] = []
         """Logs with uploads of which a commit may come."""
         self._taken: set[TopicIdPartition] = set()
@@ -159,15 +165,25 @@ class Uploader:
                 undo.callback(self._settle_soon, one)
                 undo.callback(one.give_up)
                 undo.callback(self._keep_producers, one)
-                self._settle()
-                self._begin(candidates, one, idle_logs)
-                self._run(one)
+                try:
+                    self._settle()
+                    self._begin(candidates, one, idle_logs)
+                    self._run(one)
+                except StoreError as failure:
+                    self._store_failure = failure
+                    raise
+            self._store_failure = None
             return one.report
 
     def last_success_ms(self, tip: TopicIdPartition) -> int:
         """Wall time of the last commit with records of the partition since the start; -1 if there was none.
         Never waits."""
         return self._history.last_success_ms(tip)
+
+    def failure_of(self, tip: TopicIdPartition) -> LogStoreError | None:
+        """Why the last try to upload the partition failed, by its own fault or the store's; None if it did
+        not. Never waits."""
+        return self._store_failure or self._history.failure_of(tip)
 
     def _take_turns(self, candidates: Sequence[UploadCandidate], one: UploadPass) -> list[UploadCandidate]:
         """The candidates that no other uploader has. Raises StoppingError."""
@@ -204,8 +220,9 @@ class Uploader:
                 self._followed.keep(tip, producers)
 
     def _settle(self) -> None:
-        """Find out what became of the last commit. Raises StoreError."""
-        if not self._is_settled:
+        """Find out what became of the last commit, and after a failure whether the store answers. Raises
+        StoreError."""
+        if self._store_failure is not None or not self._is_settled:
             self._metadata.refresh()
             self._is_settled = True
             self._end_in_logs()
@@ -315,13 +332,14 @@ class Uploader:
             path = log_directory(upload)
             waiting_bytes[path] = waiting_bytes.get(path, 0) + upload.waiting_bytes
         free_bytes = {path: self._builder.free_bytes(path) for path in waiting_bytes}
-        one.pressed = pressed_directories(waiting_bytes, free_bytes, one.settings.max_object_bytes)
+        least_bytes = max(one.settings.max_object_bytes, one.settings.short_below_bytes)
+        one.pressed = pressed_directories(waiting_bytes, free_bytes, least_bytes)
 
     def _run(self, one: UploadPass) -> None:
         """Build, send and commit objects until nothing is left to do. Raises as `upload` does."""
         while True:
             self._join(one)
-            if len(one.puts) >= one.settings.put_count:
+            if len(one.puts) >= (one.settings.put_count if self._store_failure is None else 1):
                 self._commit_oldest(one)
             put = self._build_next(one)
             if put is not None:
@@ -438,7 +456,7 @@ class Uploader:
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
         outcome = self._metadata.add([(finished.ref, finished.entries) for finished in objects], one.epoch)
-        self._is_settled = True
+        self._is_settled, self._store_failure = True, None
         state, report = self._metadata.state(), one.report
         refused = {(name, tip): reason for name, tip, reason in outcome.refused}
         for ref, entries, _ in objects:

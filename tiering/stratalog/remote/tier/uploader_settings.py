@@ -24,6 +24,8 @@ class UploaderSettings:
     """Objects that are on their way at the same time. Each needs memory or a spool file of its size."""
     stall_ms: int = 600_000
     """An object without progress for this long is given up."""
+    short_below_bytes: int = 0
+    """Uploads from a log directory with less free space do not wait for others to fill an object."""
     max_bytes_per_s: int = LONG_MAX
     """Bytes of objects in a second."""
     max_requests_per_s: int = LONG_MAX

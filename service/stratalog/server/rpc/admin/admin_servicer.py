@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
+from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.rpc.admin.admin_convert import (
     cleaner_status_message,
     config_changes,
@@ -25,7 +26,6 @@ from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.paging import MAX_PAGE_SIZE, PageCursor, topic_partition_of
-from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.topics.config_manager import ConfigManager
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2

@@ -9,7 +9,7 @@ from importlib import metadata
 from stratalog.base.clock import Clock
 from stratalog.record.native.kernels import NATIVE
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.storage_engine import ObjectTier
+from stratalog.server.engine.storage_engine import ObjectTier
 from stratalog.v1 import admin_pb2
 
 PACKAGE = "stratalog"

@@ -11,6 +11,7 @@ from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_compaction import IdleTopic
+from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.operations.operation_registry import Work
 from stratalog.server.rpc.admin.operation_convert import operation_message
@@ -27,7 +28,6 @@ from stratalog.server.rpc.admin.tier_status import tier_status_message
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.paging import PageCursor, topic_id_partition_of, topic_partition_of
-from stratalog.server.storage_engine import StorageEngine
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.v1 import operation_pb2, tier_pb2, tier_pb2_grpc
 

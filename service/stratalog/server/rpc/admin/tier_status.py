@@ -11,6 +11,7 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError, Offset
 from stratalog.server.background.pass_registry import PassStatus
 from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.upload_tracker import pending_upload_bytes
+from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.partitions.foreign_shard import ForeignShard
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -19,7 +20,6 @@ from stratalog.server.partitions.partition_registry import HostedTopic, Partitio
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.rpc.admin.admin_convert import UNKNOWN, offline_partition_message
 from stratalog.server.rpc.paging import PageCursor, number_and_text, number_and_text_of
-from stratalog.server.storage_engine import StorageEngine
 from stratalog.v1 import tier_pb2
 
 StatusItem = HostedTopic | OfflinePartition

@@ -1,4 +1,4 @@
-"""Assembles all components below the servicers, and opens and closes them in order.
+"""Assembles all components below the servicers, and opens them in order.
 
 Opening, in this order, because each step protects the next:
 
@@ -17,9 +17,6 @@ A failed step releases the lock and leaves the store as it is: a claim without a
 
 A read-only server takes the same steps on an empty directory, and writes nothing to the store: it creates no
 identity, probes nothing, and follows the shards instead of claiming them.
-
-Closing: the caller has stopped all requests and tasks. The log manager flushes, writes its checkpoints and,
-as its last step, the marker of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -27,78 +24,65 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 
-from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
-from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import open_file_limit
-from stratalog.base.randomness import IdGenerator, seeded_random
-from stratalog.base.scheduler import RunBeside, Scheduler, run_here
-from stratalog.base.stop_signal import StopSignal
-from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor
-from stratalog.compaction.job_execution import CompactedShard
-from stratalog.compaction.tier_verification import VERIFIED_AT_ONCE, TierVerification
+from stratalog.base.randomness import seeded_random
+from stratalog.base.scheduler import RunBeside, run_here
+from stratalog.compaction.tier_verification import VERIFIED_AT_ONCE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.objectstore.probe import require_conditional_writes
-from stratalog.objectstore.protocol import ObjectStore
-from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.objectstore.timed import TimedObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
-from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
+from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.ownership.head_witness import HeadWitness
 from stratalog.remote.metadata.ownership.ownership import claim_shard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.objects.object_directory import read_directory, read_slice_index
-from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.read.disk_cache import DiskCache
-from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
-from stratalog.remote.read.remote_reader import RemoteReader
-from stratalog.remote.retention.remote_retention import RemoteRetention
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
-from stratalog.remote.tier.collector import Collector, CollectorSettings
-from stratalog.remote.tier.object_builder import ObjectBuilder
-from stratalog.remote.tier.tier_drop import TierDrop
-from stratalog.remote.tier.upload_budget import UploadBudget
-from stratalog.remote.tier.upload_turns import UploadTurns
-from stratalog.remote.tier.uploader import UploadedShard, Uploader
-from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.segment.open_files import max_open_below
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.disk_pressure import DiskPressure
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.scratch_space import ScratchSpace
 from stratalog.server.background.shard_rounds import ShardRounds
-from stratalog.server.background.shard_tier import ShardTier, ShardUploads
+from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import (
     PASS_NAME,
-    CommitThreads,
-    TailCommits,
     commit_backlog,
 )
 from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
-from stratalog.server.background.verification_log import VerificationLog
-from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.engine.component_settings import reader_settings
+from stratalog.server.engine.storage_engine import (
+    EngineSeams,
+    HostedTopics,
+    LocalLogs,
+    ObjectTier,
+    StorageEngine,
+)
+from stratalog.server.engine.store_wait import tell_of_waiting
+from stratalog.server.engine.tier_builder import OpenedStore, TierBuilder, online_directories
 from stratalog.server.operations.operation_registry import OperationRegistry
+from stratalog.server.operations.verification_log import VerificationLog
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.followed_shard import FollowedShard
 from stratalog.server.partitions.foreign_shard import ForeignShard
@@ -119,92 +103,6 @@ logger = logging.getLogger(__name__)
 
 FLUSH_THREAD_COUNT = 16
 """Logs that are fsynced at a time for appends at `object`: a disk serves them together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSeams:
-    """The outside world of an engine: disk, store, time, threads and chance."""
-
-    filesystem: FileSystem
-    store: ObjectStore
-    clock: Clock
-    scheduler: Scheduler
-    long_scheduler: Scheduler
-    """Has a thread for each operation and each clean of local logs, however many run."""
-    ids: IdGenerator
-    stop: StopSignal
-    """Ends long work that a later pass repeats: uploads, compactions, the collector."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLogs:
-    """The logs on the disks of this machine, and the work on them."""
-
-    logs: LogManager
-    directories: DirectoryAdmin
-    cleaning: LocalCleaning
-    retention: LocalRetention
-    pressure: DiskPressure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectTier:
-    """The object store, the shards that this server owns, and the work on their objects."""
-
-    store: ObjectStore
-    identity: StoreIdentity
-    shards: ShardSet
-    manager: TierManager
-    compaction: TierCompaction
-    retention: TierRetention
-    upkeep: TierUpkeep
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedTopics:
-    """The catalog of topics and configuration, and the partitions that this server hosts."""
-
-    catalog: Catalog
-    runtime: RuntimeConfig
-    manager: TopicManager
-    registry: PartitionRegistry
-    producer_ids: ProducerIds
-    fencing: PartitionFencing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageEngine:
-    """The open components. Thread-safe; `end_long_work` and `close` are for one caller. Owns no threads."""
-
-    local: LocalLogs
-    tier: ObjectTier
-    topics: HostedTopics
-    operations: OperationRegistry
-    passes: PassRegistry
-
-    def hurry_commits(self) -> None:
-        """Commit the appends that wait, and those of calls that go on, without waiting for others."""
-        for one in self.tier.manager.commits:
-            one.hurry()
-
-    def end_commits(self) -> None:
-        """End the commits, and fail the appends that still wait for one."""
-        for one in self.tier.manager.commits:
-            one.stop()
-
-    def end_long_work(self) -> None:
-        """End running cleans and moves; they continue after a restart."""
-        self.local.cleaning.workers.stop()
-        self.local.logs.moves.close()
-
-    def close(self, executor: Executor | None = None) -> None:
-        """Flush, checkpoint, mark the shutdown as clean, release the data directory and the store. Logs close
-        in parallel on the threads of `executor`.
-        """
-        try:
-            self.local.logs.close(executor)
-        finally:
-            self.tier.store.close()
 
 
 class StorageEngineBuilder:
@@ -238,7 +136,7 @@ class StorageEngineBuilder:
             seams.filesystem, f"{self._data_dir}/cache", config.read_disk_cache_bytes, threads.ahead
         )
         self._reads = ObjectReads(
-            self._store, self._clock, threads, _reader_settings(config), self._disk_cache
+            self._store, self._clock, threads, reader_settings(config), self._disk_cache
         )
         self._passes = PassRegistry(self._clock)
         self._rounds = ShardRounds(self._clock, partial(seams.long_scheduler.once, "work on a shard"))
@@ -289,7 +187,6 @@ class StorageEngineBuilder:
     ) -> StorageEngine:
         """Open the store, claim the shards, and put the parts together. Raises as `open` does."""
         identity = self._open_identity(logs)
-        self._flushing = opening("flush", FLUSH_THREAD_COUNT)
         if not self._settings.read_only:
             require_conditional_writes(self._store, self._ids)
         threads = opening("metadata", self._settings.metadata_thread_count)
@@ -297,26 +194,20 @@ class StorageEngineBuilder:
         static, limit = self._settings.config, self._settings.max_request_bytes
         runtime = RuntimeConfig(catalog, logs, static, limit)
         logs.directories.bind_store(str(identity.store_id))
-        tiers = self._claim_shards(
-            logs=logs,
-            identity=identity,
-            catalog=catalog,
-            shards=self._owned(shards),
-            runtime=runtime,
-            on_fenced=on_fenced,
-            verifying=partial(run_together, opening("verification", VERIFIED_AT_ONCE)),
+        opened = OpenedStore(logs, identity, catalog, runtime)
+        building = TierBuilder(
+            self._seams,
+            self._settings,
+            opened,
+            self._reads,
+            self._passes,
+            partial(run_together, opening("flush", FLUSH_THREAD_COUNT)),
+            partial(run_together, opening("verification", VERIFIED_AT_ONCE)),
         )
+        claimed = self._claim_shards(opened, self._owned(shards), on_fenced)
+        tiers = [building.tier(shard) for shard in claimed]
         catalog.refresh()
-        return self._assemble(
-            logs=logs,
-            identity=identity,
-            catalog=catalog,
-            runtime=runtime,
-            tiers=tiers,
-            foreign=self._foreign(shards),
-            host=host,
-            opening=opening,
-        )
+        return self._assemble(opened, tiers, self._foreign(shards), host, opening)
 
     def _open_logs(self, on_all_failed: Callable[[], None]) -> LogManager:
         """Open the log manager. Raises DataDirectoryError, DataDirectoryInUseError."""
@@ -419,17 +310,15 @@ class StorageEngineBuilder:
 
     def _assemble(
         self,
-        logs: LogManager,
-        identity: StoreIdentity,
-        catalog: Catalog,
-        runtime: RuntimeConfig,
+        opened: OpenedStore,
         tiers: Sequence[ShardTier],
         foreign: Sequence[ForeignShard],
         host: PartitionHost,
         opening: Callable[[str, int], Executor],
     ) -> StorageEngine:
+        logs, identity, catalog, runtime = opened
         shards = ShardSet([tier.shard for tier in tiers], foreign)
-        space = FreeSpace(logs.filesystem, lambda: _online(logs), runtime.current)
+        space = FreeSpace(logs.filesystem, lambda: online_directories(logs), runtime.current)
         space.look()
         opener = PartitionOpener(
             self._clock,
@@ -469,7 +358,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                pressure=DiskPressure(self._registry, space, logs.removals, self._yield_cache),
+                pressure=DiskPressure(self._registry, space, logs.removals, tiers, self._yield_cache),
             ),
             tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
@@ -545,20 +434,14 @@ class StorageEngineBuilder:
         return hosted
 
     def _claim_shards(
-        self,
-        logs: LogManager,
-        identity: StoreIdentity,
-        catalog: Catalog,
-        shards: Sequence[MetadataLog],
-        runtime: RuntimeConfig,
-        on_fenced: Callable[[], None],
-        verifying: RunAll,
-    ) -> list[ShardTier]:
+        self, opened: OpenedStore, shards: Sequence[MetadataLog], on_fenced: Callable[[], None]
+    ) -> list[HostedShard]:
+        """Claim the shards; a read-only server follows them. Raises DataDirectoryError, StoreError."""
         if self._settings.read_only:
-            followed = [FollowedShard(self._clock, metadata) for metadata in shards]
-            return [self._tier(logs, shard, identity, catalog, runtime, verifying) for shard in followed]
-        local_epochs = _highest_epochs(logs, identity.shard_count)
-        tiers: list[ShardTier] = []
+            return [FollowedShard(self._clock, metadata) for metadata in shards]
+        logs = opened.logs
+        local_epochs = _highest_epochs(logs, opened.identity.shard_count)
+        claimed_shards: list[HostedShard] = []
         faults = ContactFaults.none()
         for metadata in shards:
             number = metadata.shard
@@ -573,134 +456,8 @@ class StorageEngineBuilder:
                 endpoint=self._endpoint,
             )
             silence_ms = self._settings.max_silence_ms
-            shard = HostedShard(self._clock, metadata, claimed, on_fenced, silence_ms, faults)
-            tiers.append(self._tier(logs, shard, identity, catalog, runtime, verifying))
-        return tiers
-
-    def _uploads(
-        self, logs: LogManager, shard: HostedShard, catalog: Catalog, runtime: RuntimeConfig
-    ) -> ShardUploads:
-        number = f"{shard.metadata.layout.shard:04d}"
-        scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
-        # A server that stops still commits what callers wait for.
-        stop_of_tails = StopSignal()
-        turns, budget = UploadTurns(self._clock), UploadBudget(self._clock)
-
-        def uploader(
-            name: str, settings: Callable[[BrokerConfig], UploaderSettings], stop: StopSignal
-        ) -> Uploader:
-            return Uploader(
-                store=StoppableObjectStore(self._store, stop),
-                clock=self._clock,
-                run_beside=partial(self._seams.long_scheduler.once, "send an object"),
-                stop=stop,
-                shard=UploadedShard(shard.metadata, turns, budget, has_precedence=name == "tail"),
-                builder=ObjectBuilder(
-                    logs.filesystem,
-                    shard.metadata,
-                    ObjectWriterSettings(spool_directory=f"{self._data_dir}/scratch/{number}/{name}"),
-                    spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
-                ),
-                settings=lambda: settings(runtime.current),
-            )
-
-        tails = TailCommits(
-            self._clock,
-            CommitThreads(self._seams.long_scheduler, partial(run_together, self._flushing), stop_of_tails),
-            shard,
-            catalog,
-            uploader("tail", _tail_settings, stop_of_tails),
-            self._passes,
-            lambda: _commit_settings(runtime.current),
-        )
-        segments = uploader("upload", _uploader_settings, self._seams.stop)
-        return ShardUploads(segments, tails, TierDrop(shard.metadata, turns))
-
-    def _tier(
-        self,
-        logs: LogManager,
-        shard: HostedShard,
-        identity: StoreIdentity,
-        catalog: Catalog,
-        runtime: RuntimeConfig,
-        verifying: RunAll,
-    ) -> ShardTier:
-        reader = RemoteReader(self._reads, shard.metadata)
-        number = f"{shard.metadata.layout.shard:04d}"
-        scratch = ScratchSpace(logs.filesystem, lambda: _online(logs))
-        in_data_dir = f"{self._data_dir}/scratch/{number}"
-        store = StoppableObjectStore(self._store, self._seams.stop)
-        compactor = Compactor(
-            filesystem=logs.filesystem,
-            clock=self._clock,
-            ids=self._ids,
-            shard=CompactedShard(store, identity.store_id, shard.metadata, catalog),
-            settings=CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
-            defaults=runtime.topic_defaults_under,
-            spool_directory=lambda: scratch.place(f"{number}/compaction"),
-        )
-        return ShardTier(
-            shard=shard,
-            uploads=self._uploads(logs, shard, catalog, runtime),
-            retention=RemoteRetention(
-                shard.metadata, partial(read_slice_index, store, shard.metadata.layout)
-            ),
-            # The catalog's own files are one collector's work, whatever the number of shards.
-            collector=Collector(
-                store,
-                shard.metadata,
-                catalog if shard.metadata.layout.shard == 0 else None,
-                CollectorSettings(history_ms=self._settings.history_ms),
-            ),
-            compactor=compactor,
-            reader=reader,
-            verification=TierVerification(store, shard.metadata, catalog, verifying),
-        )
-
-
-def _uploader_settings(config: BrokerConfig) -> UploaderSettings:
-    return UploaderSettings(
-        # A sixteenth is left for indexes and key streams, so that an object is one request.
-        max_object_bytes=config.copied_object_bytes - config.copied_object_bytes // 16,
-        put_count=config.copy_thread_count,
-        stall_ms=config.copy_stall_ms,
-        max_bytes_per_s=config.max_copied_bytes_per_s,
-        max_requests_per_s=config.max_copy_requests_per_s,
-    )
-
-
-def _reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
-    return RemoteReaderSettings(
-        chunk_bytes=config.read_chunk_bytes,
-        read_ahead_bytes=config.read_ahead_bytes,
-        hedge_percent=config.read_hedge_percent,
-        data_cache_bytes=config.read_cache_bytes,
-    )
-
-
-def _tail_settings(config: BrokerConfig) -> UploaderSettings:
-    """A turn waits for an object that hangs, so the object is given up when the appends in it are."""
-    return UploaderSettings(
-        max_object_bytes=config.commit_buffer_bytes,
-        put_backoff_ms=50,
-        put_count=config.copy_thread_count,
-        stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
-        max_bytes_per_s=config.max_copied_bytes_per_s,
-        max_requests_per_s=config.max_copy_requests_per_s,
-    )
-
-
-def _commit_settings(config: BrokerConfig) -> CommitSettings:
-    return CommitSettings(
-        interval_ms=config.commit_interval_ms,
-        buffer_bytes=config.commit_buffer_bytes,
-        max_slices_per_s=config.max_committed_slices_per_s,
-        timeout_ms=config.commit_timeout_ms,
-    )
-
-
-def _online(logs: LogManager) -> list[str]:
-    return [one.path for one in logs.directories.statuses() if one.state is not DirectoryState.OFFLINE]
+            claimed_shards.append(HostedShard(self._clock, metadata, claimed, on_fenced, silence_ms, faults))
+        return claimed_shards
 
 
 def _require_a_disk(logs: LogManager) -> None:
@@ -734,23 +491,3 @@ def _highest_epochs(logs: LogManager, shard_count: int) -> dict[int, int]:
         shard = shard_of(tip, shard_count)
         highest[shard] = max(epoch, highest.get(shard, epoch))
     return highest
-
-
-REPORT_PERIOD_MS = 5_000
-
-
-@contextmanager
-def tell_of_waiting(scheduler: Scheduler, clock: Clock, store_url: str) -> Generator[None]:
-    """Log a warning every five seconds while the block runs, because a silent store is waited for."""
-    begin_s = clock.monotonic_s()
-
-    def tell() -> None:
-        logger.warning(
-            "still waiting for the store after %.0f s, store=`%s`", clock.monotonic_s() - begin_s, store_url
-        )
-
-    telling = scheduler.every("tell of waiting", tell, REPORT_PERIOD_MS, delay_ms=REPORT_PERIOD_MS)
-    try:
-        yield
-    finally:
-        telling.cancel()

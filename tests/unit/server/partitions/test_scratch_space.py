@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.base.errors import DataDirectoryError
 from stratalog.remote.objects.spool import Spool
-from stratalog.server.background.scratch_space import ScratchSpace
+from stratalog.server.partitions.scratch_space import ScratchSpace
 from stratalog.testing.full_filesystem import FullFileSystem
 
 LEFT = ("1.data", "1.keys", "1.scratch")

@@ -13,8 +13,10 @@ from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.engine.engine_builder import StorageEngineBuilder
+from stratalog.server.engine.storage_engine import EngineSeams
+from stratalog.server.engine.store_wait import tell_of_waiting
 from stratalog.server.partitions.partition_opener import PartitionHost
-from stratalog.server.storage_engine import EngineSeams, StorageEngineBuilder, tell_of_waiting
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
