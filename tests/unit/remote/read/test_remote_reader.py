@@ -357,6 +357,17 @@ def test_reading_ahead_goes_over_slices_and_objects(object_count: int) -> None:
     assert reader.reads.cache_stats.data.miss_count == 1, "all but the first read found what it needed"
 
 
+def test_requests_of_read_ahead_have_two_chunks_where_the_window_has_four() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    size_bytes = counted.found.tiered.partition(tip).tiered_bytes
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=160_000)
+    assert read_on(reader, tip, 0, 40_000)[-1] == 1000
+    assert counted.gets.size_bytes == size_bytes, "no byte twice, and no index"
+    # The first ones are smaller. With requests of one chunk there are 27.
+    assert counted.gets.requests < 1.4 * size_bytes / 80_000
+
+
 def test_a_slice_that_cannot_be_looked_up_ends_the_reading_ahead_and_not_the_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
