@@ -32,8 +32,8 @@ class RemoteReaderSettings:
     """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
     """Size of a request for data, which sequential readers come to. Where the end of a slice or a multiple of
-    this size lies close behind its end, a request is up to twice as large. Read-ahead asks for two at once where
-    it has room for four."""
+    this size lies close behind its end, a request is up to twice as large. Read-ahead asks for two at once
+    where it has room for four."""
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
