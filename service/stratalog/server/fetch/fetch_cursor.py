@@ -82,7 +82,7 @@ class ReadablePartition(Protocol):
 class Collected(NamedTuple):
     """The data of a cursor for an answer."""
 
-    chunks: list[bytes]
+    chunks: list[bytes | memoryview]
     size_bytes: int
     """The size of all chunks."""
     aborted_transactions: tuple[AbortedTransaction, ...]
@@ -141,7 +141,7 @@ class FetchCursor:
         """Where the cursor ends; None for never. The last read may lead behind it."""
         self.is_announced = True
         """The client knows where the cursor is. Otherwise that is news, without data, too."""
-        self.chunks: list[bytes] = []
+        self.chunks: list[bytes | memoryview] = []
         self.size_bytes = 0
         self.aborted_transactions: dict[AbortedTransaction, None] = {}
         """Aborted transactions of the data that was read, each once, in the order of reading."""
@@ -225,13 +225,14 @@ class FetchCursor:
             return 0
         data = found.data
         assert data.next_offset > self.position, "a read goes on"
-        if data.batches:
-            self.chunks.append(data.batches)
-            self.size_bytes += len(data.batches)
+        size_bytes = data.size_bytes
+        if size_bytes:
+            self.chunks += data.chunks
+            self.size_bytes += size_bytes
             self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
         self.position = data.next_offset
         self.tiered_epoch = found.tiered_epoch
-        return len(data.batches)
+        return size_bytes
 
     def refuse(self, error: LogStoreError) -> None:
         """Make `error` this cursor's, or forget it for now if there is data to send first."""

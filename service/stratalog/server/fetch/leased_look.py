@@ -22,7 +22,7 @@ def leased_look(
     used_bytes = 0
     try:
         found = cursor.look(granted_bytes, is_first=is_first)
-        used_bytes = 0 if found.data is None else len(found.data.batches)
+        used_bytes = 0 if found.data is None else found.data.size_bytes
         return found
     finally:
         lease.settle(granted_bytes, used_bytes)

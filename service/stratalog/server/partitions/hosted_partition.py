@@ -259,7 +259,7 @@ class HostedPartition:
         uploading_end_offset = self.log.offsets.uploading_end_offset
         if self.tiered_end_offset <= offset < local_start_offset:
             if offset >= uploading_end_offset:
-                return FetchData(b"", local_start_offset)
+                return FetchData((), local_start_offset)
             raise StoreUnavailableError(
                 "the outcome of an upload of this offset is not known yet, and the local log does not have it"
                 " any more; try again",

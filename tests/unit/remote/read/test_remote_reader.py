@@ -185,7 +185,7 @@ def test_a_batch_that_is_larger_than_asked_for_comes_only_where_one_must_come() 
     (tip,) = found.tips
     found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"v" * 1000)])]})
     reader = found.reader()
-    assert reader.read(tip, 0, 10, min_one_message=False) == FetchData(b"", 0)
+    assert reader.read(tip, 0, 10, min_one_message=False) == FetchData((), 0)
     assert reader.read(tip, 0, 10).next_offset == 1
 
 
@@ -193,7 +193,7 @@ def test_an_unknown_partition_is_empty_from_0_to_0() -> None:
     found = world(1)
     other = TopicIdPartition(found.tips[0].topic_id, 7)
     reader = found.reader()
-    assert reader.read(other, 0, 100) == FetchData(b"", 0)
+    assert reader.read(other, 0, 100) == FetchData((), 0)
     assert reader.offset_for_timestamp(other, 0) is None
     assert reader.max_timestamp(other, 9) is None
 
@@ -355,6 +355,20 @@ def test_reading_ahead_goes_over_slices_and_objects(object_count: int) -> None:
     assert stats.wasted_bytes == stats.waiting_bytes == 0
     assert stats.used_bytes >= 0.9 * counted.gets.size_bytes
     assert reader.reads.cache_stats.data.miss_count == 1, "all but the first read found what it needed"
+
+
+def test_data_is_a_view_of_the_cache_unless_that_holds_much_more() -> None:
+    """An answer that waits for its reader must not keep what the cache has given up."""
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=40_000)
+    reader.read(tip, 0, 1)
+    (much,) = reader.read(tip, 0, 20_000).chunks
+    assert isinstance(much, memoryview)
+    assert len(much) > 15_000
+    (little,) = reader.read(tip, 0, 5_000).chunks
+    assert isinstance(little, bytes)
+    assert little == bytes(much[: len(little)])
 
 
 def test_requests_of_read_ahead_have_two_chunks_where_the_window_has_four() -> None:

@@ -89,7 +89,7 @@ class FakePartition:
             for one in (self.aborted if isolation is Isolation.TXN_COMMITTED else ())
             if one.first_offset < offset + count and one.last_offset >= offset
         )
-        return FetchData(bytes(count * RECORD_BYTES), offset + count, aborted)
+        return FetchData((bytes(count * RECORD_BYTES),), offset + count, aborted)
 
 
 def cursor_over(

@@ -69,13 +69,13 @@ class Partition:
         if self.failure is not None:
             raise self.failure
         if self.is_behind:
-            return FetchData(b"", offset)
+            return FetchData((), offset)
         return self._data(offset, max_bytes, self.local_start, True)
 
     @staticmethod
     def _data(offset: int, max_bytes: int, end: int, min_one: bool) -> FetchData:
         count = min(max_bytes // RECORD_BYTES or int(min_one), end - offset)
-        return FetchData(bytes(count * RECORD_BYTES), offset + count)
+        return FetchData((bytes(count * RECORD_BYTES),), offset + count)
 
 
 class Part(NamedTuple):

@@ -83,7 +83,7 @@ class ReadStreams:
     def end_read(self, before: ReadStream, end: ReadEnd) -> ReadStream:
         """Remember where a read ended; returns how its reader goes on."""
         tip, data, place = end.tip, end.data, end.place
-        read_bytes = before.read_bytes + len(data.batches)
+        read_bytes = before.read_bytes + data.size_bytes
         wanted_bytes = max(_GROWTH * read_bytes, min(end.asked_bytes, self._max_asked_bytes))
         most_bytes = min(end.share_bytes, self._max_window_bytes)
         window_bytes = max(min(wanted_bytes, most_bytes), self._min_window_bytes)

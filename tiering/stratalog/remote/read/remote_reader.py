@@ -183,7 +183,10 @@ class RemoteReader:
         end_offset = max(partition.stable_end_offset, decided_end_offset)
         found = self._collect(state, partition, request, end_offset)
         in_transactions = [
-            header.base_offset for _, header in batches(found.batches) if header.is_transactional
+            header.base_offset
+            for chunk in found.chunks
+            for _, header in batches(chunk)
+            if header.is_transactional
         ]
         if not in_transactions:
             return found
