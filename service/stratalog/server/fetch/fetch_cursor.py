@@ -96,6 +96,8 @@ class Found(NamedTuple):
     tiered_epoch: int = UNKNOWN_EPOCH
     lacks_room: bool = False
     """There may be more data than fitted."""
+    lacks_memory: bool = False
+    """Nothing was read, because the memory of all fetches had no room."""
     error: LogStoreError | None = None
 
 

@@ -221,6 +221,34 @@ async def test_answers_keep_to_the_budget_with_reads_in_flight(max_bytes: int) -
         assert max(sizes) <= max(max_bytes, 4 * RECORD_BYTES)
 
 
+async def test_a_read_without_memory_happens_once_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One read is owed, and waits for the store. The others try once, and again when there is memory."""
+    wishes: list[int] = []
+    take_up_to = RequestMemory.take_up_to
+
+    def counted(memory: RequestMemory, size_bytes: int, least_bytes: int) -> int:
+        wishes.append(size_bytes)
+        return take_up_to(memory, size_bytes, least_bytes)
+
+    monkeypatch.setattr(RequestMemory, "take_up_to", counted)
+    async with world(tiered_count=3) as found:
+        others = found.memory.lease(found.memory.limit_bytes)
+        waiting = asyncio.create_task(found.session.collect(1, 60))
+        await reached(found.gate)
+        await asyncio.sleep(5 * PATIENCE_S)
+        assert len(wishes) == 3
+        assert sum(len(partition.tiered_reads) for partition in found.partitions) == 1
+        others.close()
+        while sum(len(partition.tiered_reads) for partition in found.partitions) < 3:
+            await asyncio.sleep(0)
+        assert not waiting.done(), "the store still stands still"
+        found.gate.open()
+        await asyncio.wait_for(waiting, 30)
+        assert found.session.has_progress
+
+
 async def test_a_session_that_ends_gives_back_the_memory_and_starts_no_read() -> None:
     async with world(tiered_count=40) as found:
         waiting = asyncio.create_task(found.session.collect(1, 60))
