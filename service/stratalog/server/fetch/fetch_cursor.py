@@ -78,6 +78,10 @@ class ReadablePartition(Protocol):
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData: ...
 
+    def leave_tiered(self, offset: int) -> None:
+        """Load nothing more ahead of a reader of the object store that ended at `offset`. Does not block."""
+        ...
+
 
 class Collected(NamedTuple):
     """The data of a cursor for an answer."""
@@ -277,6 +281,11 @@ class FetchCursor:
             return partition.epoch_at(offset)
         except StoreError:
             return UNKNOWN_EPOCH
+
+    def leave(self) -> None:
+        """Note that the reader ends here."""
+        if self.partition is not None:
+            self.partition.leave_tiered(self.position)
 
     def take(self) -> Collected:
         """Return the data since the last call; the next answer begins at its end."""

@@ -4,7 +4,7 @@ inside a slice, with timestamps in any order."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from random import Random
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
-from stratalog.remote.read.object_reads import RemoteReaderSettings
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -404,6 +404,67 @@ def test_a_slice_that_cannot_be_looked_up_ends_the_reading_ahead_and_not_the_rea
     assert offset >= 60
     monkeypatch.undo()
     assert read_on(reader, tip, offset, 1 << 20)[-1] == 1000
+
+
+def queueing_reader(counted: Counted, queued: list[Callable[[], None]]) -> RemoteReader:
+    """A reader whose read-ahead waits until the test runs it."""
+    settings = RemoteReaderSettings(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=160_000)
+    threads = ReadThreads(queued.append, lambda request: request())
+    reads = ObjectReads(counted.store, ManualClock(), threads, settings)
+    return RemoteReader(reads, counted.found.tiered.metadata)
+
+
+def test_nothing_more_is_loaded_ahead_of_a_reader_that_has_left() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    queued: list[Callable[[], None]] = []
+    reader = queueing_reader(counted, queued)
+    offset = 0
+    for _ in range(3):
+        offset = reader.read(tip, offset, 10_000).next_offset
+    requests = counted.gets.requests
+    assert len(queued) >= 2
+    reader.leave(tip, offset)
+    for load in queued:
+        load()
+    assert counted.gets.requests == requests
+    assert reader.reads.read_ahead_stats == (0, 0, 0)
+    reader.reads.ranges.check()
+    queued.clear()
+    # A reader may go on all the same, and is read ahead of again.
+    offset = reader.read(tip, offset, 10_000).next_offset
+    assert queued
+    for load in queued:
+        load()
+    assert counted.gets.requests > requests + 1
+    assert read_on(reader, tip, offset, 1 << 20)[-1] == 1000
+
+
+@pytest.mark.parametrize("request_number", [1, 2, 3])
+def test_a_reader_that_leaves_during_its_read_reads_nothing_ahead(
+    monkeypatch: pytest.MonkeyPatch, request_number: int
+) -> None:
+    """It leaves before its own request, or while read-ahead reserves ranges."""
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    queued: list[Callable[[], None]] = []
+    reader = queueing_reader(counted, queued)
+    offset = reader.read(tip, 0, 10_000).next_offset
+    calls = itertools.count(1)
+    request_end = ObjectReads.request_end
+
+    def leave_meanwhile(reads: ObjectReads, position: int, wanted_bytes: int, limit: int) -> int:
+        if next(calls) == request_number:
+            reader.leave(tip, offset)
+        return request_end(reads, position, wanted_bytes, limit)
+
+    monkeypatch.setattr(ObjectReads, "request_end", leave_meanwhile)
+    assert reader.read(tip, offset, 10_000).next_offset > offset
+    assert next(calls) > request_number
+    for load in queued:
+        load()
+    assert counted.gets.requests == 2
+    assert reader.reads.read_ahead_stats == (0, 0, 0)
 
 
 def test_reading_ahead_begins_where_the_reader_is() -> None:

@@ -34,6 +34,7 @@ class Partition:
         self.end, self.local_start = end, local_start
         self.signal = PartitionSignal(asyncio.get_running_loop())
         self.tiered_reads: list[int] = []
+        self.left_at: int | None = None
         self.failure: Exception | None = None
         self.is_behind = False
         self._gate = gate
@@ -62,6 +63,9 @@ class Partition:
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
         return self._data(offset, max_bytes, self.end, min_one_message)
+
+    def leave_tiered(self, offset: int) -> None:
+        self.left_at = offset
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         self.tiered_reads.append(max_bytes)
@@ -151,6 +155,15 @@ async def test_local_partitions_of_a_stream_go_on_while_the_store_stands_still()
             tiered += await asyncio.wait_for(anext(answers), 30)
         assert [part.number for part in tiered] == [0] * len(tiered)
         assert [part.start for part in tiered] == [0, *(part.end for part in tiered[:-1])], "nothing is lost"
+
+
+async def test_a_stream_that_ends_leaves_the_readers_of_its_partitions() -> None:
+    async with world() as found:
+        found.gate.open()
+        async with aclosing(found.session.stream(1, 0, parts_of)) as answers:
+            assert await asyncio.wait_for(anext(answers), 30) == [Part(0, 0, 50)]
+            assert found.partitions[0].left_at is None
+        assert found.partitions[0].left_at == found.session.cursors[-1].position >= 50
 
 
 async def test_a_long_poll_ends_with_the_local_data() -> None:

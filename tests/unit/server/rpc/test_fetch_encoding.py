@@ -59,6 +59,9 @@ class FixedPartition:
     ) -> FetchData:
         raise AssertionError
 
+    def leave_tiered(self, offset: int) -> None:
+        raise AssertionError
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         raise AssertionError
 

@@ -114,6 +114,13 @@ class RemoteReader:
         )
         return self._with_fresh_head(lambda state: self._read(state, request))
 
+    def leave(self, tip: TopicIdPartition, offset: int) -> None:
+        """Load nothing more ahead of the reader that would have gone on at `offset`. A reader that does go on
+        there loses only that."""
+        stream = self._streams.at(tip, offset)
+        if stream is not BEGIN:
+            self._ahead.end(stream.ahead)
+
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first tiered record (markers included), by offset, at or after `timestamp_ms`; None if there
         is none. Raises StoreError.
