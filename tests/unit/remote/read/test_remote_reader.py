@@ -409,7 +409,7 @@ def test_a_slice_that_cannot_be_looked_up_ends_the_reading_ahead_and_not_the_rea
 def queueing_reader(counted: Counted, queued: list[Callable[[], None]]) -> RemoteReader:
     """A reader whose read-ahead waits until the test runs it."""
     settings = RemoteReaderSettings(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=160_000)
-    threads = ReadThreads(queued.append, lambda request: request())
+    threads = ReadThreads(queued.append, ReadThreads.none().requests)
     reads = ObjectReads(counted.store, ManualClock(), threads, settings)
     return RemoteReader(reads, counted.found.tiered.metadata)
 
