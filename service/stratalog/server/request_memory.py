@@ -14,6 +14,7 @@ given back twice or lost after a failure, whichever of two threads comes first.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stratalog.base.errors import OverloadedError
@@ -22,12 +23,13 @@ LEAST_FETCH_BYTES = 64 << 10
 
 
 class RequestMemory:
-    """Counts the memory of the record batches of requests. Thread-safe: `_lock` guards the count."""
+    """Counts the memory of the record batches of requests. Thread-safe: `_lock` guards everything."""
 
     def __init__(self, limit_bytes: int) -> None:
         assert limit_bytes > 0
         self.limit_bytes = limit_bytes
         self._held_bytes = 0
+        self._at_release: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
 
     @property
@@ -64,6 +66,19 @@ class RequestMemory:
         with self._lock:
             self._held_bytes += size_bytes
             assert self._held_bytes >= 0, "nothing is given back twice"
+            if size_bytes >= 0 or not self._at_release:
+                return
+            calls, self._at_release = self._at_release, set()
+        for call in calls:
+            call()
+
+    def call_at_release(self, call: Callable[[], None]) -> None:
+        """Call once, from any thread, when bytes are given back; at once if there is room."""
+        with self._lock:
+            if self._held_bytes >= self.limit_bytes:
+                self._at_release.add(call)
+                return
+        call()
 
 
 class MemoryLease:
@@ -96,6 +111,10 @@ class MemoryLease:
                 self._memory.add(used_bytes - granted_bytes)
                 self._size_bytes += used_bytes - granted_bytes
                 assert self._size_bytes >= 0, "a lease gives back what it has"
+
+    def call_at_release(self, call: Callable[[], None]) -> None:
+        """Call `RequestMemory.call_at_release`."""
+        self._memory.call_at_release(call)
 
     def close(self) -> None:
         with self._lock:

@@ -14,9 +14,20 @@ class FetchData(NamedTuple):
     Without batches it is the requested offset at the end of the log, and larger if compaction left a hole.
     """
 
-    batches: bytes
+    chunks: tuple[bytes | memoryview, ...]
+    """The batches, in order; each chunk has whole ones. A view saves a copy of what a cache has."""
     next_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
     """The aborted transactions with records in the batches, in the order of their markers; only for
     `TXN_COMMITTED`. The reader leaves out the producer's transactional records from `first_offset` to its
     next marker."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the batches."""
+        return sum(map(len, self.chunks))
+
+    @property
+    def batches(self) -> bytes:
+        """A copy of the chunks, as one."""
+        return b"".join(self.chunks)

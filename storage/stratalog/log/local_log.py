@@ -329,13 +329,13 @@ class LocalLog:
             bounds = ReadBounds(first_offset, min(end_offset, limit_offset), limit_offset, epoch_at)
             data, next_offset = segment.read(position, max_bytes, bounds, min_one=min_one)
             if not data:
-                return FetchData(b"", max(offset, next_offset))
+                return FetchData((), max(offset, next_offset))
             if len(self._hints) >= _MAX_HINTS:
                 self._hints = {}
             self._hints[next_offset] = (segment, position + len(data))
-            return FetchData(data, next_offset)
+            return FetchData((data,), next_offset)
         # Compaction has left no batch here: the reader goes on behind the hole.
-        return FetchData(b"", end_offset)
+        return FetchData((), end_offset)
 
     def relocate(self, directory: str, segments: Sequence[LogSegment]) -> None:
         """Use the durable files in that directory, through these segments. Cannot fail."""

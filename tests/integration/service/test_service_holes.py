@@ -69,7 +69,7 @@ async def test_a_partition_that_gives_nothing_holds_up_no_other(
         reader: LogReader, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
         if is_stuck and reader is keyed:
-            return FetchData(b"", offset)
+            return FetchData((), offset)
         return read(reader, offset, max_bytes, isolation, min_one_message=min_one_message)
 
     monkeypatch.setattr(LogReader, "read", give_nothing)

@@ -75,3 +75,17 @@ def test_a_refusal_says_what_there_is() -> None:
     assert caught.value.retriable
     assert caught.value.fields == {"size_bytes": 41, "held_bytes": 60, "limit_bytes": 100}
     memory.lease(40)
+
+
+def test_a_call_waits_for_memory_that_is_given_back() -> None:
+    memory = RequestMemory(LIMIT_BYTES)
+    calls: list[str] = []
+    memory.call_at_release(lambda: calls.append("at once"))
+    assert calls == ["at once"], "there is room"
+    lease = memory.lease(LIMIT_BYTES)
+    memory.call_at_release(lambda: calls.append("later"))
+    memory.add(5)
+    assert calls == ["at once"]
+    lease.settle(1, 0)
+    lease.settle(1, 0)
+    assert calls == ["at once", "later"], "once"

@@ -7,7 +7,7 @@ from typing import Final
 from stratalog.base.clock import Clock
 from stratalog.objectstore.protocol import ReadStream
 
-PIECE_BYTES: Final = 8 << 20
+PIECE_BYTES: Final = 16 << 20
 """A body is awaited in pieces of this size. One piece is a whole request of a reader, which needs no copy."""
 
 

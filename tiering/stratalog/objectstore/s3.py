@@ -16,7 +16,7 @@ choose one for us and some servers fail on it in ranges and errors. Instead ever
 (or what `S3Settings.checksum` says), which S3, MinIO and SeaweedFS verify and others ignore. No `Expect:
 100-continue`, which costs a round trip. The body is not hashed into the signature where TLS or the loopback
 interface protects it already. Large objects are sent in windows, one for each part of a multipart upload;
-each is read once from its source and held until the server has it. Bodies are read in pieces of 8 MiB. Bytes
+each is read once from its source and held until the server has it. Bodies are read in pieces of 16 MiB. Bytes
 are counted here, so that an early end is always detected.
 """
 

@@ -78,11 +78,15 @@ class ReadablePartition(Protocol):
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData: ...
 
+    def leave_tiered(self, offset: int) -> None:
+        """Load nothing more ahead of a reader of the object store that ended at `offset`. Does not block."""
+        ...
+
 
 class Collected(NamedTuple):
     """The data of a cursor for an answer."""
 
-    chunks: list[bytes]
+    chunks: list[bytes | memoryview]
     size_bytes: int
     """The size of all chunks."""
     aborted_transactions: tuple[AbortedTransaction, ...]
@@ -96,6 +100,8 @@ class Found(NamedTuple):
     tiered_epoch: int = UNKNOWN_EPOCH
     lacks_room: bool = False
     """There may be more data than fitted."""
+    lacks_memory: bool = False
+    """Nothing was read, because the memory of all fetches had no room."""
     error: LogStoreError | None = None
 
 
@@ -141,7 +147,7 @@ class FetchCursor:
         """Where the cursor ends; None for never. The last read may lead behind it."""
         self.is_announced = True
         """The client knows where the cursor is. Otherwise that is news, without data, too."""
-        self.chunks: list[bytes] = []
+        self.chunks: list[bytes | memoryview] = []
         self.size_bytes = 0
         self.aborted_transactions: dict[AbortedTransaction, None] = {}
         """Aborted transactions of the data that was read, each once, in the order of reading."""
@@ -225,13 +231,14 @@ class FetchCursor:
             return 0
         data = found.data
         assert data.next_offset > self.position, "a read goes on"
-        if data.batches:
-            self.chunks.append(data.batches)
-            self.size_bytes += len(data.batches)
+        size_bytes = data.size_bytes
+        if size_bytes:
+            self.chunks += data.chunks
+            self.size_bytes += size_bytes
             self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
         self.position = data.next_offset
         self.tiered_epoch = found.tiered_epoch
-        return len(data.batches)
+        return size_bytes
 
     def refuse(self, error: LogStoreError) -> None:
         """Make `error` this cursor's, or forget it for now if there is data to send first."""
@@ -274,6 +281,11 @@ class FetchCursor:
             return partition.epoch_at(offset)
         except StoreError:
             return UNKNOWN_EPOCH
+
+    def leave(self) -> None:
+        """Note that the reader ends here."""
+        if self.partition is not None:
+            self.partition.leave_tiered(self.position)
 
     def take(self) -> Collected:
         """Return the data since the last call; the next answer begins at its end."""

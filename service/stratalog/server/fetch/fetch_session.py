@@ -144,6 +144,8 @@ class FetchSession:
         finally:
             if upcoming is not None:
                 upcoming.cancel()
+            for cursor in self.cursors:
+                cursor.leave()
 
     async def _next(
         self, min_bytes: int, max_wait_s: float, take: Callable[[list[FetchCursor]], _Answer]

@@ -18,11 +18,11 @@ def leased_look(
     least_bytes = min(wish_bytes, LEAST_FETCH_BYTES) if is_owed else 0
     granted_bytes = lease.take_up_to(wish_bytes, least_bytes)
     if not granted_bytes:
-        return Found(lacks_room=True)
+        return Found(lacks_room=True, lacks_memory=wish_bytes > 0)
     used_bytes = 0
     try:
         found = cursor.look(granted_bytes, is_first=is_first)
-        used_bytes = 0 if found.data is None else len(found.data.batches)
+        used_bytes = 0 if found.data is None else found.data.size_bytes
         return found
     finally:
         lease.settle(granted_bytes, used_bytes)

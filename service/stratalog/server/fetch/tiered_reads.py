@@ -111,11 +111,15 @@ class TieredReads:
         except Exception as failure:  # noqa: BLE001 - the session raises it
             self._failure = failure
         else:
-            if found.data is None and found.error is None:
-                # Memory is short, or the metadata are behind: the session reads again, and not at once.
+            if found.lacks_memory:
+                # The answer owes data to another read, so that this one may wait.
+                self._lease.call_at_release(self.arrived.notify)
+            elif found.data is None and found.error is None:
+                # The metadata are behind: the session reads again, and not at once.
                 self.is_fruitless = True
                 await asyncio.sleep(PATIENCE_S)
         finally:
             del self._running[cursor]
             cursor.accept(found)
-            self.arrived.notify()
+            if not found.lacks_memory or not self._running:
+                self.arrived.notify()

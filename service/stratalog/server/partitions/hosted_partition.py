@@ -259,7 +259,7 @@ class HostedPartition:
         uploading_end_offset = self.log.offsets.uploading_end_offset
         if self.tiered_end_offset <= offset < local_start_offset:
             if offset >= uploading_end_offset:
-                return FetchData(b"", local_start_offset)
+                return FetchData((), local_start_offset)
             raise StoreUnavailableError(
                 "the outcome of an upload of this offset is not known yet, and the local log does not have it"
                 " any more; try again",
@@ -282,6 +282,10 @@ class HostedPartition:
         )
         also_aborted = tuple(one for one in aborted if one.first_offset < data.next_offset)
         return data._replace(aborted_transactions=data.aborted_transactions + also_aborted)
+
+    def leave_tiered(self, offset: int) -> None:
+        """Load nothing more ahead of a reader of the object store that ended at `offset`. Does not block."""
+        self._reader.leave(self.topic_id_partition, offset)
 
     def tiered_offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
         return self._reader.offset_for_timestamp(self.topic_id_partition, timestamp_ms)

@@ -38,7 +38,7 @@ _BATCHES_TAG = _tag("FetchedPartition", "batches")
 
 def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor]) -> bytes:
     """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     errors = AnswerErrors(statuses)
     for cursor in cursors:
         fetch_offset = cursor.start

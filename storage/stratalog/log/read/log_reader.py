@@ -66,7 +66,7 @@ class LogReader:
                 raise self._offsets.out_of_range(offset)
             end = min(limit, log_end_offset)
             if offset >= end:
-                return FetchData(b"", offset)
+                return FetchData((), offset)
             data = self._local.read(
                 segments,
                 offset,
@@ -75,7 +75,7 @@ class LogReader:
                 min_one=min_one_message,
                 epoch_at=self._offsets.epoch_at,
             )
-            if isolation is not Isolation.TXN_COMMITTED or not data.batches:
+            if isolation is not Isolation.TXN_COMMITTED or not data.chunks:
                 return data
             aborted = segments.aborted_in(offset, data.next_offset)
             return data._replace(aborted_transactions=aborted) if aborted else data

@@ -4,7 +4,7 @@ inside a slice, with timestamps in any order."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from random import Random
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
-from stratalog.remote.read.object_reads import RemoteReaderSettings
+from stratalog.remote.read.object_reads import ObjectReads, ReadThreads, RemoteReaderSettings
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -185,7 +185,7 @@ def test_a_batch_that_is_larger_than_asked_for_comes_only_where_one_must_come() 
     (tip,) = found.tips
     found.tiered.upload({tip: [encode_batch([Record(0, 1, b"k", b"v" * 1000)])]})
     reader = found.reader()
-    assert reader.read(tip, 0, 10, min_one_message=False) == FetchData(b"", 0)
+    assert reader.read(tip, 0, 10, min_one_message=False) == FetchData((), 0)
     assert reader.read(tip, 0, 10).next_offset == 1
 
 
@@ -193,7 +193,7 @@ def test_an_unknown_partition_is_empty_from_0_to_0() -> None:
     found = world(1)
     other = TopicIdPartition(found.tips[0].topic_id, 7)
     reader = found.reader()
-    assert reader.read(other, 0, 100) == FetchData(b"", 0)
+    assert reader.read(other, 0, 100) == FetchData((), 0)
     assert reader.offset_for_timestamp(other, 0) is None
     assert reader.max_timestamp(other, 9) is None
 
@@ -357,6 +357,31 @@ def test_reading_ahead_goes_over_slices_and_objects(object_count: int) -> None:
     assert reader.reads.cache_stats.data.miss_count == 1, "all but the first read found what it needed"
 
 
+def test_data_is_a_view_of_the_cache_unless_that_holds_much_more() -> None:
+    """An answer that waits for its reader must not keep what the cache has given up."""
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    reader = counted.reader(first_bytes=40_000)
+    reader.read(tip, 0, 1)
+    (much,) = reader.read(tip, 0, 20_000).chunks
+    assert isinstance(much, memoryview)
+    assert len(much) > 15_000
+    (little,) = reader.read(tip, 0, 5_000).chunks
+    assert isinstance(little, bytes)
+    assert little == bytes(much[: len(little)])
+
+
+def test_requests_of_read_ahead_have_two_chunks_where_the_window_has_four() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    size_bytes = counted.found.tiered.partition(tip).tiered_bytes
+    reader = counted.reader(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=160_000)
+    assert read_on(reader, tip, 0, 40_000)[-1] == 1000
+    assert counted.gets.size_bytes == size_bytes, "no byte twice, and no index"
+    # The first ones are smaller. With requests of one chunk there are 27.
+    assert counted.gets.requests < 1.4 * size_bytes / 80_000
+
+
 def test_a_slice_that_cannot_be_looked_up_ends_the_reading_ahead_and_not_the_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -379,6 +404,67 @@ def test_a_slice_that_cannot_be_looked_up_ends_the_reading_ahead_and_not_the_rea
     assert offset >= 60
     monkeypatch.undo()
     assert read_on(reader, tip, offset, 1 << 20)[-1] == 1000
+
+
+def queueing_reader(counted: Counted, queued: list[Callable[[], None]]) -> RemoteReader:
+    """A reader whose read-ahead waits until the test runs it."""
+    settings = RemoteReaderSettings(first_bytes=10_000, chunk_bytes=40_000, read_ahead_bytes=160_000)
+    threads = ReadThreads(queued.append, ReadThreads.none().requests)
+    reads = ObjectReads(counted.store, ManualClock(), threads, settings)
+    return RemoteReader(reads, counted.found.tiered.metadata)
+
+
+def test_nothing_more_is_loaded_ahead_of_a_reader_that_has_left() -> None:
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    queued: list[Callable[[], None]] = []
+    reader = queueing_reader(counted, queued)
+    offset = 0
+    for _ in range(3):
+        offset = reader.read(tip, offset, 10_000).next_offset
+    requests = counted.gets.requests
+    assert len(queued) >= 2
+    reader.leave(tip, offset)
+    for load in queued:
+        load()
+    assert counted.gets.requests == requests
+    assert reader.reads.read_ahead_stats == (0, 0, 0)
+    reader.reads.ranges.check()
+    queued.clear()
+    # A reader may go on all the same, and is read ahead of again.
+    offset = reader.read(tip, offset, 10_000).next_offset
+    assert queued
+    for load in queued:
+        load()
+    assert counted.gets.requests > requests + 1
+    assert read_on(reader, tip, offset, 1 << 20)[-1] == 1000
+
+
+@pytest.mark.parametrize("request_number", [1, 2, 3])
+def test_a_reader_that_leaves_during_its_read_reads_nothing_ahead(
+    monkeypatch: pytest.MonkeyPatch, request_number: int
+) -> None:
+    """It leaves before its own request, or while read-ahead reserves ranges."""
+    counted = Counted.of_objects(1)
+    (tip,) = counted.found.tips
+    queued: list[Callable[[], None]] = []
+    reader = queueing_reader(counted, queued)
+    offset = reader.read(tip, 0, 10_000).next_offset
+    calls = itertools.count(1)
+    request_end = ObjectReads.request_end
+
+    def leave_meanwhile(reads: ObjectReads, position: int, wanted_bytes: int, limit: int) -> int:
+        if next(calls) == request_number:
+            reader.leave(tip, offset)
+        return request_end(reads, position, wanted_bytes, limit)
+
+    monkeypatch.setattr(ObjectReads, "request_end", leave_meanwhile)
+    assert reader.read(tip, offset, 10_000).next_offset > offset
+    assert next(calls) > request_number
+    for load in queued:
+        load()
+    assert counted.gets.requests == 2
+    assert reader.reads.read_ahead_stats == (0, 0, 0)
 
 
 def test_reading_ahead_begins_where_the_reader_is() -> None:

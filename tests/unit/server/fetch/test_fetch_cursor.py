@@ -76,6 +76,9 @@ class FakePartition:
         end = self.watermarks().end_offset(isolation)
         return self._data(offset, max_bytes, end, isolation, min_one_message)
 
+    def leave_tiered(self, offset: int) -> None:
+        raise AssertionError
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         self.reads.append("tiered")
         if self.failure is not None:
@@ -89,7 +92,7 @@ class FakePartition:
             for one in (self.aborted if isolation is Isolation.TXN_COMMITTED else ())
             if one.first_offset < offset + count and one.last_offset >= offset
         )
-        return FetchData(bytes(count * RECORD_BYTES), offset + count, aborted)
+        return FetchData((bytes(count * RECORD_BYTES),), offset + count, aborted)
 
 
 def cursor_over(

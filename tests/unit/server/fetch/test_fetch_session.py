@@ -34,6 +34,7 @@ class Partition:
         self.end, self.local_start = end, local_start
         self.signal = PartitionSignal(asyncio.get_running_loop())
         self.tiered_reads: list[int] = []
+        self.left_at: int | None = None
         self.failure: Exception | None = None
         self.is_behind = False
         self._gate = gate
@@ -63,19 +64,22 @@ class Partition:
     ) -> FetchData:
         return self._data(offset, max_bytes, self.end, min_one_message)
 
+    def leave_tiered(self, offset: int) -> None:
+        self.left_at = offset
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         self.tiered_reads.append(max_bytes)
         self._gate.pass_through()
         if self.failure is not None:
             raise self.failure
         if self.is_behind:
-            return FetchData(b"", offset)
+            return FetchData((), offset)
         return self._data(offset, max_bytes, self.local_start, True)
 
     @staticmethod
     def _data(offset: int, max_bytes: int, end: int, min_one: bool) -> FetchData:
         count = min(max_bytes // RECORD_BYTES or int(min_one), end - offset)
-        return FetchData(bytes(count * RECORD_BYTES), offset + count)
+        return FetchData((bytes(count * RECORD_BYTES),), offset + count)
 
 
 class Part(NamedTuple):
@@ -153,6 +157,15 @@ async def test_local_partitions_of_a_stream_go_on_while_the_store_stands_still()
         assert [part.start for part in tiered] == [0, *(part.end for part in tiered[:-1])], "nothing is lost"
 
 
+async def test_a_stream_that_ends_leaves_the_readers_of_its_partitions() -> None:
+    async with world() as found:
+        found.gate.open()
+        async with aclosing(found.session.stream(1, 0, parts_of)) as answers:
+            assert await asyncio.wait_for(anext(answers), 30) == [Part(0, 0, 50)]
+            assert found.partitions[0].left_at is None
+        assert found.partitions[0].left_at == found.session.cursors[-1].position >= 50
+
+
 async def test_a_long_poll_ends_with_the_local_data() -> None:
     async with world() as found:
         waiting = asyncio.create_task(found.session.collect(1, 60))
@@ -219,6 +232,34 @@ async def test_answers_keep_to_the_budget_with_reads_in_flight(max_bytes: int) -
                 sizes.append(sum(positions.values()) * RECORD_BYTES - sum(sizes))
         # Each read may exceed its share by a batch that is larger.
         assert max(sizes) <= max(max_bytes, 4 * RECORD_BYTES)
+
+
+async def test_a_read_without_memory_happens_once_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One read is owed, and waits for the store. The others try once, and again when there is memory."""
+    wishes: list[int] = []
+    take_up_to = RequestMemory.take_up_to
+
+    def counted(memory: RequestMemory, size_bytes: int, least_bytes: int) -> int:
+        wishes.append(size_bytes)
+        return take_up_to(memory, size_bytes, least_bytes)
+
+    monkeypatch.setattr(RequestMemory, "take_up_to", counted)
+    async with world(tiered_count=3) as found:
+        others = found.memory.lease(found.memory.limit_bytes)
+        waiting = asyncio.create_task(found.session.collect(1, 60))
+        await reached(found.gate)
+        await asyncio.sleep(5 * PATIENCE_S)
+        assert len(wishes) == 3
+        assert sum(len(partition.tiered_reads) for partition in found.partitions) == 1
+        others.close()
+        while sum(len(partition.tiered_reads) for partition in found.partitions) < 3:
+            await asyncio.sleep(0)
+        assert not waiting.done(), "the store still stands still"
+        found.gate.open()
+        await asyncio.wait_for(waiting, 30)
+        assert found.session.has_progress
 
 
 async def test_a_session_that_ends_gives_back_the_memory_and_starts_no_read() -> None:

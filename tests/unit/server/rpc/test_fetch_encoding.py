@@ -59,6 +59,9 @@ class FixedPartition:
     ) -> FetchData:
         raise AssertionError
 
+    def leave_tiered(self, offset: int) -> None:
+        raise AssertionError
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         raise AssertionError
 
@@ -122,6 +125,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
 @given(size=st.sampled_from([127, 128, 16_383, 16_384, 2_097_151, 2_097_152]))
 def test_sizes_at_the_edges_of_their_encoding(size: int) -> None:
     cursor = FetchCursor(TopicPartition("t", 0), FixedPartition(Watermarks(0, 0, 1, 1)), 0, 1)
-    cursor.chunks, cursor.size_bytes, cursor.position = [bytes(size)], size, 1
+    cursor.chunks = [bytes(size)]
+    cursor.size_bytes, cursor.position = size, 1
     [answer] = log_pb2.FetchResponse.FromString(encode_fetch_response(STATUSES, [cursor])).partitions
     assert len(answer.batches) == size

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final, cast
+
 from stratalog.log.fetch_data import FetchData
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.read.read_streams import Place
 from stratalog.remote.read.slice_source import SliceCursor
+
+_MOST_HELD_SHARE: Final = 4
+"""A view holds at most so many times its own size of memory, which the cache may have given up."""
 
 
 class BatchCollection:
@@ -26,7 +31,8 @@ class BatchCollection:
 
     @property
     def data(self) -> FetchData:
-        return FetchData(b"".join(self._parts), self.next_offset)
+        """The batches so far, mostly as views of cached ranges."""
+        return FetchData(tuple(map(_chunk, self._parts)), self.next_offset)
 
     def take(self, cursor: SliceCursor) -> bool:
         """Take the batches of a slice. Returns False if the read ends before the slice does. Only the first
@@ -69,3 +75,9 @@ class BatchCollection:
         """Go on behind a slice that has no more batches."""
         self.place = None
         self.next_offset = max(self.next_offset, min(live.end_offset, self._end_offset))
+
+
+def _chunk(part: memoryview) -> bytes | memoryview:
+    """The part, or a copy if it is a small part of what it holds in memory."""
+    held_bytes = len(cast("bytes", part.obj))
+    return part if len(part) * _MOST_HELD_SHARE >= held_bytes else bytes(part)

@@ -18,7 +18,7 @@ from stratalog.remote.read.ahead_gets import AheadGets
 from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.read.hedged_gets import HedgedGets
 from stratalog.remote.read.neighbour_reads import NeighbourReads
-from stratalog.remote.read.range_cache import RangeCache, ReadAheadStats
+from stratalog.remote.read.range_cache import CachedRange, RangeCache, ReadAheadStats
 
 _SHARES_OF_A_READER: Final = 4
 """One for the range that a reader is in, two for requests ahead, and one for what it has left behind."""
@@ -32,7 +32,8 @@ class RemoteReaderSettings:
     """Request of a reader that begins, where it needs no index: about one index interval."""
     chunk_bytes: int = 4 << 20
     """Size of a request for data, which sequential readers come to. Where the end of a slice or a multiple of
-    this size lies close behind its end, a request is up to twice as large."""
+    this size lies close behind its end, a request is up to twice as large. Read-ahead asks for two at once
+    where it has room for four."""
     read_ahead_bytes: int = 32 << 20
     """How far a sequential reader reads ahead at most; 0: not at all. It needs the product of the store's
     latency and its bandwidth."""
@@ -136,15 +137,15 @@ class ObjectReads:
             end = limit if limit - end < chunk_bytes // 2 else end
         return min(end, limit)
 
-    def read_ahead(self, key: str, position: int, end: int) -> int | None:
-        """Load [position, end) on another thread, or less where another range begins; returns the end. None
+    def read_ahead(self, key: str, position: int, end: int) -> CachedRange | None:
+        """Load [position, end) on another thread, or less where another range begins; returns the range. None
         if too much waits for readers already. A load that fails is not tried again: its reader does that.
         """
         one = self.ranges.reserve_ahead(key, position, end)
         if one is None:
             return None
         self._threads.ahead(lambda: _ignoring_failure(lambda: self.ranges.load_ahead(one)))
-        return one.end
+        return one
 
 
 def _at_once(task: Callable[[], None]) -> None:

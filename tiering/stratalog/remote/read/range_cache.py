@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from stratalog.remote.loading_cache import CacheStats
@@ -232,6 +232,20 @@ class RangeCache:
             if self._ahead is not None and one.extent is None:
                 one.ahead_since_s = self._ahead.now_s()
         self._load(one, self._fetch if self._ahead is None else self._ahead.get)
+
+    def drop_ahead(self, ranges: Sequence[CachedRange]) -> None:
+        """Give up reserved ranges that no thread has begun to load. Another reader that comes to one loads it
+        itself."""
+        with self._condition:
+            for one in ranges:
+                if one.state is _State.RESERVED:
+                    one.state = _State.FAILED
+                    self._discard(one)
+
+    def still_reserved(self, ranges: Sequence[CachedRange]) -> list[CachedRange]:
+        """Those that no thread has begun to load."""
+        with self._condition:
+            return [one for one in ranges if one.state is _State.RESERVED]
 
     def forget(self, key: str, start: int, end: int) -> None:
         """Remove what has a byte of [start, end), also from the disk: the next `get` fetches it again."""

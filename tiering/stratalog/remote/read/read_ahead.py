@@ -1,7 +1,8 @@
 """Loads what lies ahead of sequential readers, across the ends of slices and objects.
 
 After each read of such a reader, as much lies ahead of it in memory, or is on its way, as its window has
-bytes. Requests are chunks, like those of the reader itself, and begin where the last one ended.
+bytes. A request begins where the last one ended. It is a chunk, like those of the reader itself, or two where
+the window has room for four chunks: a request costs the server and the store much the same at any size.
 
 A failure ends the reading ahead, and not the read: its reader comes to the place, and tells.
 """
@@ -14,11 +15,13 @@ from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.read.object_reads import ObjectReads
-from stratalog.remote.read.read_streams import ReadStream
+from stratalog.remote.read.read_streams import ReaderAhead, ReadStream
 from stratalog.remote.read.slice_source import SliceSource
 
 _LEAST_SHARE = 4
-"""A range counts as at least this part of a chunk, which bounds the requests for many small slices."""
+"""A range counts as at least this part of a request, which bounds the requests for many small slices."""
+_CHUNKS_OF_LARGE_REQUEST = 2
+_CHUNKS_OF_LARGE_WINDOW = 4
 
 
 class ReadAhead:
@@ -43,13 +46,25 @@ class ReadAhead:
             self._follow(state, partition, next_offset, stream)
         except LogStoreError:
             # The page of a later slice: its reader asks for it again, and tells.
-            return
+            pass
+        if stream.ahead.is_over:
+            # The reader has ended meanwhile.
+            self.end(stream.ahead)
+
+    def end(self, ahead: ReaderAhead) -> None:
+        """Load nothing more for a reader that has ended. What is on its way goes on."""
+        ahead.is_over = True
+        self._reads.ranges.drop_ahead(ahead.ranges)
+        ahead.ranges = []
 
     def _follow(
         self, state: ShardState, partition: TieredPartition, next_offset: int, stream: ReadStream
     ) -> None:
-        left_bytes = min(stream.window_bytes, self._max_bytes)
-        chunk_bytes = min(stream.window_bytes, self._chunk_bytes)
+        stream.ahead.ranges = self._reads.ranges.still_reserved(stream.ahead.ranges)
+        left_bytes = 0 if stream.ahead.is_over else min(stream.window_bytes, self._max_bytes)
+        is_large = stream.window_bytes >= _CHUNKS_OF_LARGE_WINDOW * self._chunk_bytes
+        most_bytes = _CHUNKS_OF_LARGE_REQUEST * self._chunk_bytes if is_large else self._chunk_bytes
+        request_bytes = min(stream.window_bytes, most_bytes)
         for live in partition.slices_from(next_offset):
             if left_bytes <= 0:
                 return
@@ -59,19 +74,29 @@ class ReadAhead:
             position = live.entry.data_position
             if stream.place is not None and stream.place.is_in(live):
                 position = stream.place.position
-            left_bytes = self._load(found.ref, live, position, left_bytes, chunk_bytes)
+            left_bytes = self._load(found.ref, live, position, left_bytes, request_bytes, stream.ahead)
 
-    def _load(self, ref: ObjectRef, live: LiveSlice, position: int, left_bytes: int, chunk_bytes: int) -> int:
+    def _load(
+        self,
+        ref: ObjectRef,
+        live: LiveSlice,
+        position: int,
+        left_bytes: int,
+        request_bytes: int,
+        ahead: ReaderAhead,
+    ) -> int:
         """Load the slice from `position` on; returns what is left of the window, 0 if there is no room."""
         key = self._source.key(ref.name)
         slice_end = live.entry.data_end_position
         while position < slice_end and left_bytes > 0:
             end = self._reads.ranges.end_of(key, position)
             if end is None:
-                wanted_end = self._reads.request_end(position, chunk_bytes, slice_end)
-                end = self._reads.read_ahead(key, position, wanted_end)
-                if end is None:
+                wanted_end = self._reads.request_end(position, request_bytes, slice_end)
+                one = self._reads.read_ahead(key, position, wanted_end)
+                if one is None:
                     return 0
-            left_bytes -= max(min(end, slice_end) - position, chunk_bytes // _LEAST_SHARE)
+                ahead.ranges.append(one)
+                end = one.end
+            left_bytes -= max(min(end, slice_end) - position, request_bytes // _LEAST_SHARE)
             position = end
         return left_bytes

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from stratalog.base.types import TopicIdPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.read.range_cache import CachedRange
 
 _MAX_STREAM_COUNT = 8192
 _GROWTH = 4
@@ -35,6 +36,16 @@ class Place(NamedTuple):
         return is_inside and live.object_name == self.object_name
 
 
+class ReaderAhead:
+    """What read-ahead has reserved for one reader. Thread-safe: both are single operations of Python."""
+
+    def __init__(self) -> None:
+        self.ranges: list[CachedRange] = []
+        """May have been loaded meanwhile, or used by others."""
+        self.is_over = False
+        """The reader has ended, and nothing more is to be read ahead of it."""
+
+
 class ReadStream(NamedTuple):
     """A reader between two reads."""
 
@@ -44,6 +55,7 @@ class ReadStream(NamedTuple):
     """Bytes that it has read since it began."""
     place: Place | None
     """The batch behind its last one, in the same slice; None if that ended."""
+    ahead: ReaderAhead
 
 
 class ReadEnd(NamedTuple):
@@ -59,7 +71,7 @@ class ReadEnd(NamedTuple):
     """The most that may lie ahead of its reader, beside all the others."""
 
 
-BEGIN = ReadStream(0, 0, None)
+BEGIN = ReadStream(0, 0, None, ReaderAhead())
 """A reader that begins or has sought."""
 
 
@@ -78,16 +90,18 @@ class ReadStreams:
     def at(self, tip: TopicIdPartition, offset: int) -> ReadStream:
         """The reader that goes on at `offset`; `BEGIN` if none does."""
         with self._lock:
-            return self._streams.get((tip, offset), BEGIN)
+            stream = self._streams.get((tip, offset), BEGIN)
+        return stream._replace(ahead=ReaderAhead()) if stream.ahead.is_over else stream
 
     def end_read(self, before: ReadStream, end: ReadEnd) -> ReadStream:
         """Remember where a read ended; returns how its reader goes on."""
         tip, data, place = end.tip, end.data, end.place
-        read_bytes = before.read_bytes + len(data.batches)
+        read_bytes = before.read_bytes + data.size_bytes
         wanted_bytes = max(_GROWTH * read_bytes, min(end.asked_bytes, self._max_asked_bytes))
         most_bytes = min(end.share_bytes, self._max_window_bytes)
         window_bytes = max(min(wanted_bytes, most_bytes), self._min_window_bytes)
-        stream = ReadStream(window_bytes, read_bytes, place)
+        ahead = ReaderAhead() if before is BEGIN else before.ahead
+        stream = ReadStream(window_bytes, read_bytes, place, ahead)
         next_offset = data.next_offset
         with self._lock:
             self._streams[tip, next_offset] = stream

@@ -114,6 +114,13 @@ class RemoteReader:
         )
         return self._with_fresh_head(lambda state: self._read(state, request))
 
+    def leave(self, tip: TopicIdPartition, offset: int) -> None:
+        """Load nothing more ahead of the reader that would have gone on at `offset`. A reader that does go on
+        there loses only that."""
+        stream = self._streams.at(tip, offset)
+        if stream is not BEGIN:
+            self._ahead.end(stream.ahead)
+
     def offset_for_timestamp(self, tip: TopicIdPartition, timestamp_ms: int) -> TimestampOffset | None:
         """The first tiered record (markers included), by offset, at or after `timestamp_ms`; None if there
         is none. Raises StoreError.
@@ -183,7 +190,10 @@ class RemoteReader:
         end_offset = max(partition.stable_end_offset, decided_end_offset)
         found = self._collect(state, partition, request, end_offset)
         in_transactions = [
-            header.base_offset for _, header in batches(found.batches) if header.is_transactional
+            header.base_offset
+            for chunk in found.chunks
+            for _, header in batches(chunk)
+            if header.is_transactional
         ]
         if not in_transactions:
             return found
