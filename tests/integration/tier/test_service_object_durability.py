@@ -134,7 +134,21 @@ async def test_all_partitions_that_wait_share_an_object(tmp_path: Path) -> None:
         assert (stats.object_count, stats.slice_count, stats.append_count) == (1, 50, 50)
         assert (stats.waiting_count, stats.waiting_bytes, stats.timeout_count) == (0, 0, 0)
         assert stats.wait_s > 0
-        await until(lambda: bench.server.engine.passes.status("object-commit").total_done["slices"] == 50)
+        await until(lambda: bench.server.engine.passes.status("object-commit").total_done.get("slices") == 50)
+
+
+async def test_what_comes_before_a_turn_begins_shares_its_object(tmp_path: Path) -> None:
+    # Each batch alone is less than what begins a turn, and both are more.
+    config = {
+        "remote.append.commit.interval.ms": str(24 * 3600 * 1000),
+        "remote.append.buffer.max.bytes": str(1 << 16),
+    }
+    async with service_bench(tmp_path, config=config) as bench:
+        await bench.client.admin.create_topic("t", 2, OBJECT)
+        batch = keyed(bytes(50_000))
+        await asyncio.gather(*(bench.client.append_batches("t", n, batch) for n in range(2)))
+        [commits] = bench.server.engine.tier.manager.commits
+        assert (commits.stats.object_count, commits.stats.slice_count) == (1, 2)
 
 
 async def test_consumers_wake_with_the_commit_and_see_nothing_before_it(tmp_path: Path) -> None:
