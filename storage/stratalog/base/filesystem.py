@@ -56,6 +56,13 @@ class AppendFile(Protocol):
         """
         ...
 
+    def bypass_cache(self) -> None:
+        """Let further appends go past the page cache where the system can, because the file is not read soon.
+        Call it before the file gets another name. Worth it for appends of a mebibyte and more. Size and
+        contents are as ever, and `sync` stays necessary.
+        """
+        ...
+
     def sync(self) -> None:
         """Contents and size survive a power loss when this returns. The name does not: sync the directory."""
         ...

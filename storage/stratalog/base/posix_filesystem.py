@@ -22,6 +22,7 @@ import stat
 import sys
 from collections.abc import Callable, Sequence
 
+from stratalog.base.direct_appends import DirectAppends, begin_direct
 from stratalog.base.filesystem import AppendFile, Buffer, FileLock
 
 logger = logging.getLogger(__name__)
@@ -131,11 +132,12 @@ def _status(path: str) -> os.stat_result | None:
 class PosixAppendFile:
     """One open descriptor. Reads are thread-safe; changes need the caller's lock. Not usable once closed."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("_descriptor", "_direct", "_path")
 
     def __init__(self, path: str, flags: int) -> None:
         self._path = path
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._direct: DirectAppends | None = None
 
     @property
     def path(self) -> str:
@@ -143,7 +145,11 @@ class PosixAppendFile:
 
     def append(self, parts: Sequence[Buffer]) -> int:
         total = sum(map(len, parts))
-        if total <= _JOIN_BELOW_BYTES:
+        if self._direct is not None:
+            parts = self._direct.append(parts)
+            if self._direct.is_ended:
+                self._direct = None
+        elif total <= _JOIN_BELOW_BYTES:
             joined = b"".join(parts)
             written = os.write(self._descriptor, joined)
             if written == total:
@@ -207,10 +213,15 @@ class PosixAppendFile:
     def reserve(self, size: int) -> bool:
         return _reserve(self._descriptor, size)
 
+    def bypass_cache(self) -> None:
+        self._direct = self._direct or begin_direct(self._path, self.size())
+
     def sync(self) -> None:
         _sync_descriptor(self._descriptor)
 
     def close(self) -> None:
+        if self._direct is not None:
+            self._direct.close()
         os.close(self._descriptor)
 
 

@@ -129,6 +129,10 @@ class WrappedFile(ABC):
     def reserve(self, size: int) -> bool:
         return self._run("reserve", lambda: self._inner.reserve(size))
 
+    def bypass_cache(self) -> None:
+        # A hint, which cannot fail.
+        self._inner.bypass_cache()
+
     def sync(self) -> None:
         self._run("sync", self._inner.sync)
 

@@ -196,12 +196,10 @@ class FaultyObjectStore:
             "PUT", key, condition, lambda: self._inner.put(key, copy, if_match=if_match, if_absent=if_absent)
         )
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         operation, fault = self._begin("PUT", key, "")
         copies = [bytes(part) for part in parts]
-        return self._carry_out(
-            operation, fault, lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes)
-        )
+        self._carry_out(operation, fault, lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes))
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

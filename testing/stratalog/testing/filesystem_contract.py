@@ -18,7 +18,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.atomic_file import replace_file
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import Buffer, FileSystem
 
 
 class FileSystemContract:
@@ -100,6 +100,33 @@ class FileSystemContract:
             with pytest.raises(OSError, match=r".*"):
                 reader.reserve(1 << 20)
         reader.close()
+
+    @pytest.mark.parametrize(
+        "appends",
+        [
+            [[b"abc"]],
+            [[b"x" * 8192]],
+            [[b"a" * 5000, b"", bytearray(b"b" * 3192)], [memoryview(b"c" * 4096)]],
+            [[b"a" * 4096], [b"bc"], [b"d" * 8192], [b"e"]],
+            [[b"a" * 100_000, b"b" * 100_001, b"c"]],
+        ],
+        ids=["small", "blocks", "blocks of parts", "ends inside of a block", "large"],
+    )
+    def test_past_the_cache_files_have_the_same_contents(
+        self, filesystem: FileSystem, root: str, appends: list[list[Buffer]]
+    ) -> None:
+        file = filesystem.open_append(f"{root}/a")
+        file.bypass_cache()
+        whole = b""
+        for parts in appends:
+            assert file.append(parts) == sum(map(len, parts))
+            whole += b"".join(parts)
+            assert file.read_at(1, len(whole)) == whole[1:]
+        file.bypass_cache()
+        file.append([b"end"])
+        file.sync()
+        file.close()
+        assert filesystem.read_file(f"{root}/a") == whole + b"end"
 
     def test_missing_files_are_errors(self, filesystem: FileSystem, root: str) -> None:
         for operation in (

@@ -392,6 +392,9 @@ class _MemoryAppendFile:
             file.reserved_bytes = max(file.reserved_bytes, size)
             return True
 
+    def bypass_cache(self) -> None:
+        """Does nothing: there is no cache."""
+
     def sync(self) -> None:
         with self._filesystem.lock:
             self._opened().sync()

@@ -143,10 +143,8 @@ class WriteContract:
     )
     def test_parts_are_put_one_behind_the_other(self, store: ObjectStore, parts: list[bytes]) -> None:
         whole = b"".join(parts)
-        etag = store.put_parts("key", parts, part_bytes=PART_BYTES)
-        found = store.get("key")
-        assert found.data == whole
-        assert found.etag == etag
+        store.put_parts("key", parts, part_bytes=PART_BYTES)
+        assert store.get("key").data == whole
         assert [(info.key, info.size) for info in store.list("")] == [("key", len(whole))]
 
     @pytest.mark.parametrize("key", NO_KEYS)

@@ -118,17 +118,37 @@ async def test_what_is_acknowledged_survives_the_loss_of_the_machine(tmp_path: P
 
 
 async def test_all_partitions_that_wait_share_an_object(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, config={"remote.append.commit.interval.ms": "1500"}) as bench:
+    # No turn begins by itself.
+    config = {"remote.append.commit.interval.ms": str(24 * 3600 * 1000)}
+    async with service_bench(tmp_path, config=config) as bench:
         await bench.client.admin.create_topic("t", 50, OBJECT)
-        await bench.client.append_batches("t", 0, keyed(b"first"))
-        await asyncio.gather(*(bench.client.append_batches("t", n, keyed(b"a")) for n in range(50)))
         [commits] = bench.server.engine.tier.manager.commits
+        batch = keyed(b"a")
+        appends = [asyncio.ensure_future(bench.client.append_batches("t", n, batch)) for n in range(50)]
+        await until(lambda: commits.stats.waiting_count == 50)
+        assert commits.stats.waiting_bytes >= 50 * len(batch)
+        assert not any(append.done() for append in appends)
+        commits.hurry()
+        await asyncio.gather(*appends)
         stats = commits.stats
-        assert (stats.slice_count, stats.append_count) == (51, 51)
-        assert stats.object_count <= 3
+        assert (stats.object_count, stats.slice_count, stats.append_count) == (1, 50, 50)
         assert (stats.waiting_count, stats.waiting_bytes, stats.timeout_count) == (0, 0, 0)
         assert stats.wait_s > 0
-        assert bench.server.engine.passes.status("object-commit").total_done["slices"] == 51
+        await until(lambda: bench.server.engine.passes.status("object-commit").total_done.get("slices") == 50)
+
+
+async def test_what_comes_before_a_turn_begins_shares_its_object(tmp_path: Path) -> None:
+    # Each batch alone is less than what begins a turn, and both are more.
+    config = {
+        "remote.append.commit.interval.ms": str(24 * 3600 * 1000),
+        "remote.append.buffer.max.bytes": str(1 << 16),
+    }
+    async with service_bench(tmp_path, config=config) as bench:
+        await bench.client.admin.create_topic("t", 2, OBJECT)
+        batch = keyed(bytes(50_000))
+        await asyncio.gather(*(bench.client.append_batches("t", n, batch) for n in range(2)))
+        [commits] = bench.server.engine.tier.manager.commits
+        assert (commits.stats.object_count, commits.stats.slice_count) == (1, 2)
 
 
 async def test_consumers_wake_with_the_commit_and_see_nothing_before_it(tmp_path: Path) -> None:

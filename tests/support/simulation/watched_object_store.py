@@ -35,11 +35,10 @@ class WatchedObjectStore:
         self._landed(key, bytes(data))
         return etag
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         copies = [bytes(part) for part in parts]
-        etag = self._inner.put_parts(key, copies, part_bytes=part_bytes)
+        self._inner.put_parts(key, copies, part_bytes=part_bytes)
         self._landed(key, b"".join(copies))
-        return etag
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

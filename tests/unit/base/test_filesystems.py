@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,98 @@ def test_posix_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.undo()
     assert file.read_at(0, 300_000) == b"".join([*small, *large, large[0]])
     file.close()
+
+
+WriteOf = Callable[[int, memoryview], int]
+
+
+def append_past_the_cache(
+    path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[WriteOf], WriteOf], parts: list[bytes]
+) -> list[int]:
+    """Append in one go to a file that passes the cache, where `os.write` does what `write` makes of it.
+    Returns the sizes of the writes that it was asked for."""
+    sizes: list[int] = []
+    changed = write(os.write)
+
+    def noting_write(descriptor: int, data: memoryview) -> int:
+        sizes.append(len(data))
+        return changed(descriptor, data)
+
+    file = PosixFileSystem().open_append(str(path))
+    file.bypass_cache()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", noting_write)
+            assert file.append(parts) == sum(map(len, parts))
+    finally:
+        file.close()
+    return sizes
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no O_DIRECT")
+class TestPastTheCache:
+    def test_whole_blocks_are_written_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        parts = [b"a" * 5000, b"b" * 100_000]
+        sizes = append_past_the_cache(tmp_path / "a", monkeypatch, lambda write: write, parts)
+        assert sizes == [102_400]
+        assert (tmp_path / "a").read_bytes() == b"".join(parts)
+
+    @pytest.mark.parametrize("most_bytes", [4096, 12_288])
+    def test_short_writes_are_gone_on_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+    ) -> None:
+        data = bytes(range(256)) * 128
+        sizes = append_past_the_cache(
+            tmp_path / "a",
+            monkeypatch,
+            lambda write: lambda descriptor, blocks: write(descriptor, blocks[:most_bytes]),
+            [data],
+        )
+        assert sizes == [*range(len(data), 0, -most_bytes)]
+        assert (tmp_path / "a").read_bytes() == data
+
+    @pytest.mark.parametrize("flag", [0, None], ids=["writes any number of bytes", "has no flag"])
+    def test_it_needs_no_system_that_can(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int | None
+    ) -> None:
+        monkeypatch.setattr("stratalog.base.direct_appends._O_DIRECT", flag)
+        data = bytes(range(256)) * 512
+        append_past_the_cache(
+            tmp_path / "a",
+            monkeypatch,
+            lambda write: lambda descriptor, blocks: write(descriptor, blocks[:7001]),
+            [data],
+        )
+        assert (tmp_path / "a").read_bytes() == data
+
+    @pytest.mark.parametrize("refused", [0, 2])
+    def test_a_refusal_leads_through_the_cache(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+    ) -> None:
+        count = itertools.count()
+
+        def refusing(write: WriteOf) -> WriteOf:
+            def refuse_one(descriptor: int, blocks: memoryview) -> int:
+                if next(count) == refused:
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+                return write(descriptor, blocks[:4096])
+
+            return refuse_one
+
+        data = bytes(range(256)) * 128 + b"end"
+        sizes = append_past_the_cache(tmp_path / "a", monkeypatch, refusing, [data])
+        assert sizes == [32_768, 28_672, 24_576][: refused + 1]
+        assert (tmp_path / "a").read_bytes() == data
+
+    def test_a_full_disk_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(_: WriteOf) -> WriteOf:
+            def refuse(_descriptor: int, _blocks: memoryview) -> int:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            return refuse
+
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            append_past_the_cache(tmp_path / "a", monkeypatch, full, [bytes(8192)])
 
 
 def test_unsynced_bytes_are_forgotten_or_torn() -> None:

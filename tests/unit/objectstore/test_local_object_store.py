@@ -21,7 +21,8 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
-from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.filesystem import AppendFile
+from stratalog.base.posix_filesystem import PosixAppendFile, PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.objectstore.local import LOCK_TIMEOUT_S, LocalObjectStore
 from stratalog.objectstore.open_store import open_store
@@ -49,6 +50,29 @@ class TestInMemory(ObjectStoreContract):
     def store(self) -> ObjectStore:
         clock = ManualClock()
         return LocalObjectStore(MemoryFileSystem(now_ms=clock.now_ms), clock, SequentialIds(1), "/store")
+
+
+def test_large_data_objects_pass_the_page_cache(tmp_path: Path) -> None:
+    passed: list[int] = []
+
+    class NotingFile(PosixAppendFile):
+        def bypass_cache(self) -> None:
+            passed.append(self.size())
+            super().bypass_cache()
+
+    class NotingFileSystem(PosixFileSystem):
+        def open_append(self, path: str) -> AppendFile:
+            return NotingFile(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+
+    store = LocalObjectStore(NotingFileSystem(), SystemClock(), SystemIdGenerator(), str(tmp_path))
+    large = [b"header", bytes(range(256)) * 10_000, b"footer"]
+    # What is read again and again, or is small, is written through it.
+    store.put("head", b"".join(large))
+    store.put_parts("small", [bytes(1 << 20)])
+    assert passed == []
+    store.put_parts("large", large)
+    assert passed == [0]
+    assert store.get("large").data == store.get("head").data == b"".join(large)
 
 
 @pytest.fixture

@@ -89,15 +89,14 @@ class CountedObjectStore:
         self._count(kind, size_bytes=memoryview(data).nbytes)
         return etag
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         kind = self._count_requests("PUT", key)
         sizes: list[int] = []
-        etag = self._inner.put_parts(key, _noting_sizes(parts, sizes), part_bytes=part_bytes)
+        self._inner.put_parts(key, _noting_sizes(parts, sizes), part_bytes=part_bytes)
         size_bytes = sum(sizes)
         # A multipart upload has a request for each part, one before them, and one behind.
         further_count = 1 - (-size_bytes // part_bytes) if size_bytes > part_bytes else 0
         self._count(kind, requests=further_count, size_bytes=size_bytes)
-        return etag
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

@@ -10,6 +10,10 @@ survives a power loss. The lock spans processes and is held only while a name ch
 written. Writes without a precondition take it too: a rename between another writer's compare and rename would
 undo a finished write.
 
+A large data object is written past the page cache: what is uploaded lies in it already, as the tail of a log,
+and a copy would push out pages that are read. Nobody asks for the ETag of a data object, so only objects that
+are put whole are hashed.
+
 The ETag is a hash of the content, so there is no second file that a crash could separate from the object. A
 crash leaves at most a file in `.aside`; the next writing process removes files older than a day. Directories
 are made on demand, each fsynced into its parent, and stay when they become empty. Reading needs no lock and
@@ -22,7 +26,7 @@ import errno
 import posixpath
 import re
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from stratalog.base.clock import Clock
@@ -39,6 +43,7 @@ from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.objectstore.content_etag import content_etag
 from stratalog.objectstore.object_key import check_key, check_prefix, directory_of, is_prefix
+from stratalog.objectstore.parts_body import part_windows
 from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
@@ -51,6 +56,9 @@ from stratalog.objectstore.protocol import (
 
 LOCK_TIMEOUT_S = 30.0
 """A change of a name takes milliseconds: a process that holds the lock this long is stuck."""
+_WINDOW_BYTES = 2 << 20
+"""Written at a time. Objects that are larger go past the page cache: what is uploaded lies in it already, as
+the tail of a log, and what a compaction writes is not read soon."""
 _LOCK_POLL_S = 0.001
 _LOCK_POLL_MAX_S = 0.020
 # Names of files in `.aside`; other files do not belong to the store.
@@ -108,10 +116,11 @@ class LocalObjectStore:
 
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
         assert if_match is None or not if_absent, "a write has one precondition"
-        return self._put(key, [data], if_match, if_absent)
+        self._put(key, lambda file: file.append([data]), if_match, if_absent)
+        return content_etag([data])
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        return self._put(key, parts, None, False)
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
+        self._put(key, lambda file: _append_parts(file, parts))
 
     def place_of(self, key: str) -> ObjectPlace | None:
         """None: a copy would be read and written by this machine all the same."""
@@ -190,19 +199,24 @@ class LocalObjectStore:
             for directory in sorted(directories):
                 self._filesystem.sync_directory(directory)
 
-    def _put(self, key: str, parts: Iterable[Buffer], if_match: str | None, if_absent: bool) -> str:
+    def _put(
+        self,
+        key: str,
+        fill: Callable[[AppendFile], object],
+        if_match: str | None = None,
+        if_absent: bool = False,
+    ) -> None:
         path = self._path(key)
         with _os_errors(key, is_write=True):
             try:
                 self._make_directory(posixpath.dirname(path))
-                aside, etag = self._write_aside(parts)
+                aside = self._write_aside(fill)
                 self._give_name(aside, key, path, if_match, if_absent)
             except OSError:
                 # A directory may have been removed: the next write checks all of them again.
                 with self._lock:
                     self._durable_directories.clear()
                 raise
-        return etag
 
     def _give_name(self, aside: str, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
         try:
@@ -228,8 +242,8 @@ class LocalObjectStore:
         if current != if_match:
             raise PreconditionFailedError("the object has changed; read it again", key=key)
 
-    def _write_aside(self, parts: Iterable[Buffer]) -> tuple[str, str]:
-        """Write the parts to a file aside; returns its path and ETag."""
+    def _write_aside(self, fill: Callable[[AppendFile], object]) -> str:
+        """Write an object to a file aside; returns its path."""
         directory = f"{self._root}/.aside"
         if directory not in self._durable_directories:
             self._make_directory(directory)
@@ -238,17 +252,16 @@ class LocalObjectStore:
         try:
             file = self._filesystem.open_append(path)
             try:
-                # One by one: parts of a spooled object are read in their turn.
-                etag = content_etag(_appended(file, parts))
+                fill(file)
                 file.sync()
             finally:
                 file.close()
         except (OSError, StoreError):
-            # The second is of the source of the parts.
+            # The second is of the source of parts.
             with suppress(OSError):
                 self._filesystem.unlink(path)
             raise
-        return path, etag
+        return path
 
     def _remove_stale_asides(self, directory: str) -> None:
         newest_stale_ms = self._clock.now_ms() - _STALE_ASIDE_MS
@@ -322,10 +335,15 @@ class LocalObjectStore:
         return f"{self._root}/{check_key(key)}"
 
 
-def _appended(file: AppendFile, parts: Iterable[Buffer]) -> Iterator[Buffer]:
-    for part in parts:
-        file.append([part])
-        yield part
+def _append_parts(file: AppendFile, parts: Iterable[Buffer]) -> None:
+    """Append the parts, a window at a time: parts of a spooled object are read in their turn."""
+    windows = part_windows(parts, _WINDOW_BYTES)
+    window, is_last = next(windows)
+    if not is_last:
+        file.bypass_cache()
+    file.append(window)
+    for window, _ in windows:
+        file.append(window)
 
 
 @contextmanager

@@ -75,8 +75,8 @@ class MemoryObjectStore:
             self._contents[key] = content
         return content.etag
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        return self.put(key, b"".join(parts))
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
+        self.put(key, b"".join(parts))
 
     def place_of(self, key: str) -> ObjectPlace | None:
         """None: there is no server."""

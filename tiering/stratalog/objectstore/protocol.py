@@ -96,10 +96,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         """Store a data object from consecutive parts, without joining them; multipart above `part_bytes`.
         Only these objects get the storage class that a store is configured for.
 
+        There is no condition, and so no ETag is returned: a data object is written once, under a fresh name.
         Each part is taken once, in order. Memory holds at most `part_bytes` and one part.
         """
         ...

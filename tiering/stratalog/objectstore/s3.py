@@ -206,14 +206,15 @@ class S3ObjectStore:
             conditions["IfNoneMatch"] = "*"
         return self._put_whole(check_key(key), [memoryview(data).cast("B")], conditions)
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         assert part_bytes >= _LEAST_PART_BYTES, "S3 takes no parts below 5 MiB but the last"
         check_key(key)
         windows = part_windows(parts, part_bytes)
         first, is_last = next(windows)
         if is_last:
-            return self._put_whole(key, first, {}, self._options.of_data_object)
-        return self._put_multipart(key, chain([first], (window for window, _ in windows)))
+            self._put_whole(key, first, {}, self._options.of_data_object)
+        else:
+            self._put_multipart(key, chain([first], (window for window, _ in windows)))
 
     def place_of(self, key: str) -> ObjectPlace | None:
         endpoint = self._first_client.meta.endpoint_url
@@ -417,7 +418,7 @@ class S3ObjectStore:
             )
             return answer["ETag"]
 
-    def _put_multipart(self, key: str, windows: Iterable[Sequence[memoryview]]) -> str:
+    def _put_multipart(self, key: str, windows: Iterable[Sequence[memoryview]]) -> None:
         bucket, name = self._bucket, self._name(key)
         deadline = self._deadline()
         with self._call(key, deadline):
@@ -432,9 +433,9 @@ class S3ObjectStore:
                 for number, window in enumerate(windows, start=1)
             ]
             with self._call(key, deadline):
-                return self._client.complete_multipart_upload(
+                self._client.complete_multipart_upload(
                     Bucket=bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": completed}
-                )["ETag"]
+                )
         except BaseException:
             # Parts without an object would cost money for ever. If the upload did complete, this changes
             # nothing.

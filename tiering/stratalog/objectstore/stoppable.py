@@ -57,9 +57,9 @@ class StoppableObjectStore:
         self._stop.check()
         return self._inner.put(key, data, if_match=if_match, if_absent=if_absent)
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         self._stop.check()
-        return self._inner.put_parts(key, self._checked(parts), part_bytes=part_bytes)
+        self._inner.put_parts(key, self._checked(parts), part_bytes=part_bytes)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

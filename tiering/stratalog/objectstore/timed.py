@@ -63,8 +63,8 @@ class TimedObjectStore:
     def put(self, key: str, data: Buffer, *, if_match: str | None = None, if_absent: bool = False) -> str:
         return self._timed(key, lambda: self._inner.put(key, data, if_match=if_match, if_absent=if_absent))
 
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> str:
-        return self._inner.put_parts(key, parts, part_bytes=part_bytes)
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
+        self._inner.put_parts(key, parts, part_bytes=part_bytes)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

@@ -36,7 +36,8 @@ def tail_settings(config: BrokerConfig) -> UploaderSettings:
     """The settings of the uploads of waiting tails. A turn waits for an object that hangs, so the object is
     given up when the appends in it are."""
     return UploaderSettings(
-        max_object_bytes=config.commit_buffer_bytes,
+        # A turn has the bytes that begin it, and what comes until then: that needs no object of its own.
+        max_object_bytes=2 * config.commit_buffer_bytes,
         put_backoff_ms=50,
         put_count=config.copy_thread_count,
         stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
