@@ -46,6 +46,8 @@ Numbers: TypeAlias = "array[int]"
 """Of 64 bits."""
 MAX_ROWS = 1 << 20
 """A page that claims to have more rows is refused as damaged."""
+_VALUE_BYTES = 100
+"""About the size of a text or of a short list."""
 _FAULTS = (ArithmeticError, LookupError, RecursionError, StoreCorruptError, TypeError, ValueError)
 
 
@@ -119,18 +121,40 @@ class PartsColumn(Sequence[object]):
 
 def packed(values: Column) -> Column:
     """The same values in less memory: integers in an array, equal texts once."""
-    if _is_array(values) or isinstance(values, PartsColumn):
-        return values
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        try:
-            return array("q", cast("Sequence[int]", values))
-        except OverflowError:
-            return values
-    if kinds == {str}:
+    values = _with_array(values)
+    if not _is_array(values) and not isinstance(values, PartsColumn) and set(map(type, values)) == {str}:
         texts: dict[object, object] = {}
-        return [texts.setdefault(value, value) for value in values]
+        return [*map(texts.setdefault, values, values)]
     return values
+
+
+def _with_array(values: Column) -> Column:
+    """The values; integers in an array, if all of them fit."""
+    if _is_array(values) or isinstance(values, PartsColumn) or len(values) == 0:
+        return values
+    if type(values[0]) is not int or set(map(type, values)) != {int}:
+        return values
+    try:
+        return array("q", cast("Sequence[int]", values))
+    except OverflowError:
+        return values
+
+
+def memory_bytes(column: Column) -> int:
+    """About the size of a column in memory."""
+    if isinstance(column, PartsColumn):
+        return sum(map(memory_bytes, column.parts)) + _VALUE_BYTES * len(column.others)
+    return 8 * len(column) + _VALUE_BYTES * _object_count(column)
+
+
+def _object_count(column: Column) -> int:
+    """The number of different objects that a column refers to."""
+    if _is_array(column) or len(column) == 0:
+        return 0
+    first = column[0]
+    if column[-1] is first and column.count(first) == len(column):
+        return 1
+    return len(set(map(id, column)))
 
 
 def joined(columns: Sequence[Column]) -> Column:
@@ -152,20 +176,22 @@ def taken(column: Column, ranges: Sequence[range]) -> Column:
         rows = chain.from_iterable(ranges) if known else ()
         others = {at: known[row] for at, row in enumerate(rows) if row in known}
         return PartsColumn(parts, others, is_pair=column.is_pair)
-    return _chained([column[rows.start : rows.stop] for rows in ranges])
+    pieces = [column[rows.start : rows.stop] for rows in ranges]
+    return _chained_numbers(cast("Sequence[Numbers]", pieces)) if _is_array(column) else _chained(pieces)
 
 
 def _chained(columns: Sequence[Column]) -> Column:
     """One column behind the other, none of them of parts."""
     if all(map(_is_array, columns)):
-        numbers = array("q")
-        for part in cast("Sequence[array[int]]", columns):
-            numbers += part
-        return numbers
-    values: list[object] = []
+        return _chained_numbers(cast("Sequence[Numbers]", columns))
+    return [*chain.from_iterable(columns)]
+
+
+def _chained_numbers(columns: Sequence[Numbers]) -> Numbers:
+    numbers = array("q")
     for column in columns:
-        values += column
-    return values
+        numbers += column
+    return numbers
 
 
 def _joined_parts(columns: Sequence[Column], count: int, *, is_pair: bool) -> PartsColumn:
@@ -241,7 +267,7 @@ class _Encoder:
         if name in self._taken:
             return
         self._taken.add(name)
-        values = self._columns[name] = packed(self._columns[name])
+        values = self._columns[name] = _with_array(self._columns[name])
         encoding = self._encodings.get(name, EACH)
         if _is_same(values):
             self._append(name, SAME, format_json(values[0]))
@@ -288,7 +314,7 @@ def _is_same(values: Column) -> bool:
         return _is_constant(values)
     first = values[0]
     if isinstance(first, (list, tuple)):
-        return not any(values) and all(isinstance(value, (list, tuple)) for value in values)
+        return not any(values) and set(map(type, values)) <= {list, tuple}
     if isinstance(first, dict) or values[-1] != first or values.count(first) != len(values):
         return False
     return len(set(map(type, values))) == 1
@@ -363,7 +389,9 @@ def _decode_each(text: str, _: Sequence[Column], count: int) -> Column:
 
 
 def _decode_same(text: str, _: Sequence[Column], count: int) -> Column:
-    return packed([json.loads(text)] * count)
+    value: object = json.loads(text)
+    one = _with_array([value])
+    return one * count if _is_array(one) else [value] * count
 
 
 def _decode_parts(text: str, others: Sequence[Column], count: int, *, is_pair: bool) -> Column:
