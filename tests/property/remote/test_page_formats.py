@@ -136,6 +136,18 @@ def test_pages_of_either_format_are_cut_and_joined(seed: int, place: int, is_mix
     assert stored(both, COLUMNS_FORMAT) == stored(page_of(slices), COLUMNS_FORMAT)
 
 
+@given(st.integers(min_value=0, max_value=1 << 32), st.integers(0, 120))
+def test_rows_are_found_by_their_keys(seed: int, offset: int) -> None:
+    slices = random_slices(Random(seed))
+    page = check_page(stored(page_of(slices), COLUMNS_FORMAT), "page")
+    keys = [(str(one.entry.topic_id), one.entry.partition, one.base_offset) for one in slices]
+    for tip in PARTITIONS:
+        for base_offset in (0, offset, (1 << 40) + offset, (1 << 63) - 1):
+            key = (str(tip.topic_id), tip.partition, base_offset)
+            assert page.index_of(key) == sum(one < key for one in keys)
+            assert page.index_behind(key) == sum(one <= key for one in keys)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_slice_takes_few_bytes(seed: int) -> None:
     """Eight partitions with 250 slices each, which lie side by side in 250 objects; all sizes, times and

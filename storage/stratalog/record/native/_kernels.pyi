@@ -33,6 +33,13 @@ from stratalog.record.native.pure_key_kernels import merge_windows as merge_wind
 from stratalog.record.native.pure_key_kernels import murmur2 as murmur2
 from stratalog.record.native.pure_key_kernels import siphash128 as siphash128
 from stratalog.record.native.pure_key_kernels import sort_key_entries as sort_key_entries
+from stratalog.record.native.pure_number_columns import differences as differences
+from stratalog.record.native.pure_number_columns import format_numbers as format_numbers
+from stratalog.record.native.pure_number_columns import parse_numbers as parse_numbers
+from stratalog.record.native.pure_number_columns import places_behind as places_behind
+from stratalog.record.native.pure_number_columns import running_sums as running_sums
+from stratalog.record.native.pure_number_columns import steps_behind as steps_behind
+from stratalog.record.native.pure_number_columns import sums as sums
 from stratalog.record.native.pure_offset_map import OffsetMap as OffsetMap
 from stratalog.record.native.pure_record_accumulator import Delivery as Delivery
 from stratalog.record.native.pure_record_accumulator import OpenBatch as OpenBatch

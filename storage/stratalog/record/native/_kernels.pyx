@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The compiled kernels: hand-written C for the bytes, this file for the Python objects around it.
 
-``kernels``, ``batch_kernels``, ``consumer_records`` and ``offset_map`` document each function and class. Those for
+``kernels``, ``batch_kernels``, ``consumer_records``, ``offset_map`` and ``number_columns`` document each function and class. Those for
 single records and headers have twins in plain Python; those for rows of batches save their callers the work batch by
 batch. The bytes are exported buffers, so they stay in place while the interpreter lock is released. Only `encode_records`,
-`decode_records` and those for consumers' records keep the lock: they make and read Python objects all the time.
+`decode_records` and those for consumers' records keep the lock, because they make and read Python objects all the time,
+and those for columns of numbers, because a call is shorter than a change of threads.
 """
 
 import sys
+from array import array
 from collections.abc import Mapping
 from operator import index as index_of
 
@@ -39,6 +41,7 @@ from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text
+from stratalog.record.native.pure_number_columns import NOT_NUMBERS, NUMBER_TOO_LARGE
 from stratalog.record.record_rows import SentRows
 from stratalog.record.record_time import moment_of
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary
@@ -204,3 +207,4 @@ include "cython/clean_kernels.pxi"
 include "cython/consumer_records.pxi"
 include "cython/accumulator.pxi"
 include "cython/record_rows.pxi"
+include "cython/number_columns.pxi"

@@ -17,6 +17,8 @@ from stratalog.remote.metadata.head.page_columns import (
     decode_columns,
     encode_columns,
     joined,
+    memory_bytes,
+    packed,
 )
 
 BASE: Column = [10, 14, 20, 0]
@@ -52,6 +54,7 @@ ODD: list[list[object]] = [
     [{}, {}, {}, {}],
     [[1, 2], [1, 2], [1, 2], [1, 2]],
     [1 << 64, 0, -(1 << 70), 5],
+    [-(1 << 63), (1 << 63) - 1, -(1 << 63), 5],
     [[1 << 64, 0], [[1], 2], ["x", None], [1.5, True]],
     [[[1 << 64, 0]], [[[1], 2]], [["x", None]], [[]]],
 ]
@@ -99,6 +102,18 @@ def test_numbers_are_in_arrays() -> None:
     found = round_trip({**OTHERS, "x": GOLDEN["behind"][0]}, {"x": GOLDEN["behind"][1]})
     assert isinstance(found["x"], array)
     assert isinstance(found["size"], array)
+
+
+def test_the_memory_of_a_column_counts_each_object_once() -> None:
+    text, others = "a" * 20, [[1], [2], [3]]
+    rows = 8 * 3
+    assert memory_bytes(packed([1, 2, 3])) == rows
+    assert memory_bytes([text, text, text]) == rows + 100
+    assert memory_bytes([None, text, None]) == rows + 200
+    assert memory_bytes(others) == rows + 300
+    assert memory_bytes([]) == 0
+    assert memory_bytes(PartsColumn.of([(1, text), (2, text), None], 2, is_pair=False)) == 2 * rows + 100 * 3
+    assert memory_bytes(packed(["ab" * n for n in (1, 1, 1)])) == rows + 100
 
 
 @pytest.mark.parametrize("name", ["parts", "pair"])

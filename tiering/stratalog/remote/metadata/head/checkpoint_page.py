@@ -16,10 +16,9 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import crc32c
 
@@ -43,6 +42,7 @@ from stratalog.remote.metadata.head.page_columns import (
     Encodings,
     decode_columns,
     encode_columns,
+    memory_bytes,
     packed,
 )
 
@@ -55,8 +55,6 @@ ROWS_FORMAT = 1
 COLUMNS_FORMAT = 2
 """The format of a page with a line for each column."""
 _DIGEST_BYTES = 16
-_VALUE_BYTES = 100
-"""About the size of a text or of a short list."""
 
 
 class KeyRange(NamedTuple):
@@ -144,8 +142,7 @@ class Page:
     @property
     def memory_bytes(self) -> int:
         """About the size in memory."""
-        distinct = sum(len(set(map(id, column))) for column in self.values if not isinstance(column, array))
-        return 8 * self.row_count * len(self.columns) + _VALUE_BYTES * distinct
+        return sum(map(memory_bytes, self.values))
 
     def key(self, index: int) -> RowKey:
         """The key of a row."""
@@ -153,11 +150,21 @@ class Page:
 
     def index_of(self, key: RowKey) -> int:
         """The index of the first row that is not below `key`."""
-        return bisect.bisect_left(range(self.row_count), key, key=self.key)
+        return self._indexes_of(key).start
 
     def index_behind(self, key: RowKey) -> int:
         """The index of the first row above `key`."""
-        return bisect.bisect_right(range(self.row_count), key, key=self.key)
+        return self._indexes_of(key).stop
+
+    def _indexes_of(self, key: RowKey) -> range:
+        """The rows with this key, or the empty range between those below and above it."""
+        start, stop = 0, self.row_count
+        for column, value in zip(self.values, key, strict=False):
+            # Rows that agree in the columns before ascend in this one.
+            ascending = cast("Sequence[Any]", column)
+            start = bisect.bisect_left(ascending, value, start, stop)
+            stop = bisect.bisect_right(ascending, value, start, stop)
+        return range(start, stop)
 
     def part(self, start: int, end: int) -> Page:
         """Some of the rows."""

@@ -16,25 +16,38 @@ value all the same; a column of one kind of value compresses well. docs/formats/
     pair A B              the same for lists of one pair
 
 A line of numbers that are all equal is that number. A column may refer to columns of earlier lines only. The
-row before the first and the one behind the last count as 0.
+row before the first and the one behind the last count as 0. All numbers of these encodings have 64 bits, and
+kernels work on them; where a difference needs more, the values are stored as they are.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
-from operator import add, sub
-from typing import NamedTuple, cast, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, cast, overload
 
 from stratalog.base.errors import StoreCorruptError
+from stratalog.record.number_columns import (
+    differences,
+    format_numbers,
+    parse_numbers,
+    places_behind,
+    running_sums,
+    steps_behind,
+    sums,
+)
 from stratalog.remote.json_document import format_json, to_integer, to_items, to_row, to_text
 
 Column = Sequence[object]
-Numbers = Sequence[int]
+Numbers: TypeAlias = "array[int]"
+"""Of 64 bits."""
 MAX_ROWS = 1 << 20
 """A page that claims to have more rows is refused as damaged."""
+_VALUE_BYTES = 100
+"""About the size of a text or of a short list."""
 _FAULTS = (ArithmeticError, LookupError, RecursionError, StoreCorruptError, TypeError, ValueError)
 
 
@@ -108,15 +121,40 @@ class PartsColumn(Sequence[object]):
 
 def packed(values: Column) -> Column:
     """The same values in less memory: integers in an array, equal texts once."""
-    if _is_array(values) or isinstance(values, PartsColumn):
-        return values
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        return _array(cast("Numbers", values))
-    if kinds == {str}:
+    values = _with_array(values)
+    if not _is_array(values) and not isinstance(values, PartsColumn) and set(map(type, values)) == {str}:
         texts: dict[object, object] = {}
-        return [texts.setdefault(value, value) for value in values]
+        return [*map(texts.setdefault, values, values)]
     return values
+
+
+def _with_array(values: Column) -> Column:
+    """The values; integers in an array, if all of them fit."""
+    if _is_array(values) or isinstance(values, PartsColumn) or len(values) == 0:
+        return values
+    if type(values[0]) is not int or set(map(type, values)) != {int}:
+        return values
+    try:
+        return array("q", cast("Sequence[int]", values))
+    except OverflowError:
+        return values
+
+
+def memory_bytes(column: Column) -> int:
+    """About the size of a column in memory."""
+    if isinstance(column, PartsColumn):
+        return sum(map(memory_bytes, column.parts)) + _VALUE_BYTES * len(column.others)
+    return 8 * len(column) + _VALUE_BYTES * _object_count(column)
+
+
+def _object_count(column: Column) -> int:
+    """The number of different objects that a column refers to."""
+    if _is_array(column) or len(column) == 0:
+        return 0
+    first = column[0]
+    if column[-1] is first and column.count(first) == len(column):
+        return 1
+    return len(set(map(id, column)))
 
 
 def joined(columns: Sequence[Column]) -> Column:
@@ -138,20 +176,22 @@ def taken(column: Column, ranges: Sequence[range]) -> Column:
         rows = chain.from_iterable(ranges) if known else ()
         others = {at: known[row] for at, row in enumerate(rows) if row in known}
         return PartsColumn(parts, others, is_pair=column.is_pair)
-    return _chained([column[rows.start : rows.stop] for rows in ranges])
+    pieces = [column[rows.start : rows.stop] for rows in ranges]
+    return _chained_numbers(cast("Sequence[Numbers]", pieces)) if _is_array(column) else _chained(pieces)
 
 
 def _chained(columns: Sequence[Column]) -> Column:
     """One column behind the other, none of them of parts."""
     if all(map(_is_array, columns)):
-        numbers = array("q")
-        for part in cast("Sequence[array[int]]", columns):
-            numbers += part
-        return numbers
-    values: list[object] = []
+        return _chained_numbers(cast("Sequence[Numbers]", columns))
+    return [*chain.from_iterable(columns)]
+
+
+def _chained_numbers(columns: Sequence[Numbers]) -> Numbers:
+    numbers = array("q")
     for column in columns:
-        values += column
-    return values
+        numbers += column
+    return numbers
 
 
 def _joined_parts(columns: Sequence[Column], count: int, *, is_pair: bool) -> PartsColumn:
@@ -171,16 +211,8 @@ def _only_item(value: object) -> object:
     return None
 
 
-def _is_array(column: Column) -> bool:
+def _is_array(column: Column) -> TypeGuard[Numbers]:
     return isinstance(column, array)
-
-
-def _array(numbers: Numbers) -> Numbers:
-    """The numbers as an array; as they are where one is too large for that."""
-    try:
-        return array("q", numbers)
-    except OverflowError:
-        return numbers
 
 
 def encode_columns(columns: Mapping[str, Column], encodings: Encodings) -> EncodedColumns:
@@ -199,9 +231,8 @@ def decode_columns(
     found: dict[str, Column] = {}
     for (name, encoding, *references), text in zip(lines, texts, strict=True):
         try:
-            line: object = json.loads(text)
             others = [found[reference] for reference in references]
-            found[name] = _DECODERS[encoding](line, others, row_count)
+            found[name] = _DECODERS[encoding](text, others, row_count)
         except _FAULTS as error:
             raise StoreCorruptError(
                 "a column of a page cannot be decoded; keep the page and investigate",
@@ -236,175 +267,169 @@ class _Encoder:
         if name in self._taken:
             return
         self._taken.add(name)
-        values = self._columns[name]
+        values = self._columns[name] = _with_array(self._columns[name])
         encoding = self._encodings.get(name, EACH)
         if _is_same(values):
-            self._append(name, SAME, values[0])
+            self._append(name, SAME, format_json(values[0]))
         elif encoding.name in (_PARTS, _PAIR):
             self._take_parts(name, encoding, values)
-        elif encoding.name in _ENCODERS:
-            self._take_encoded(name, encoding, values)
         else:
-            self._append(name, EACH, list(values))
+            for reference in encoding.columns:
+                self.take(reference)
+            text = self._encoded(encoding, values)
+            if text is None:
+                encoding = EACH
+                text = format_numbers(values) if _is_array(values) else format_json([*values])
+            self._append(name, encoding, text)
 
-    def _take_encoded(self, name: str, encoding: Encoding, values: Column) -> None:
-        for reference in encoding.columns:
-            self.take(reference)
+    def _encoded(self, encoding: Encoding, values: Column) -> str | None:
+        """The line of a column; None if the encoding does not suit its values."""
         others = [self._columns[reference] for reference in encoding.columns]
-        line = _ENCODERS[encoding.name](values, others)
-        if line is None:
-            self._append(name, EACH, list(values))
-        else:
-            self._append(name, encoding, line)
+        if encoding.name == _CHOICE:
+            return _encode_choice(values)
+        if encoding.name not in _ENCODERS or not all(map(_is_array, (values, *others[-1:]))):
+            return None
+        try:
+            return _format_numbers(_ENCODERS[encoding.name](cast("Numbers", values), others))
+        except OverflowError:
+            return None
 
     def _take_parts(self, name: str, encoding: Encoding, values: Column) -> None:
         column = PartsColumn.of(values, len(encoding.columns), is_pair=encoding.name == _PAIR)
         self._columns.update(zip(encoding.columns, column.parts, strict=True))
         for part in encoding.columns:
             self.take(part)
-        self._append(name, encoding, [*column.others.items()])
+        self._append(name, encoding, format_json([*column.others.items()]))
 
-    def _append(self, name: str, encoding: Encoding, line: object) -> None:
+    def _append(self, name: str, encoding: Encoding, text: str) -> None:
         self.lines.append((name, encoding.name, *encoding.columns))
-        self.texts.append(format_json(line))
+        self.texts.append(text)
 
 
 def _is_same(values: Column) -> bool:
     """Whether all rows have one plain value, or an empty list each."""
     if isinstance(values, PartsColumn):
         return False
+    if _is_array(values):
+        return _is_constant(values)
     first = values[0]
     if isinstance(first, (list, tuple)):
-        return not any(values) and all(isinstance(value, (list, tuple)) for value in values)
+        return not any(values) and set(map(type, values)) <= {list, tuple}
     if isinstance(first, dict) or values[-1] != first or values.count(first) != len(values):
         return False
-    return _is_array(values) or len(set(map(type, values))) == 1
+    return len(set(map(type, values))) == 1
 
 
-def _is_numbers(column: Column) -> bool:
-    return _is_array(column) or set(map(type, column)) == {int}
+def _is_constant(numbers: Numbers) -> bool:
+    return numbers[-1] == numbers[0] and numbers == numbers[:1] * len(numbers)
 
 
-def _short(numbers: Numbers) -> object:
+def _format_numbers(numbers: Numbers) -> str:
     """The line of numbers."""
-    first = numbers[0]
-    return first if numbers[-1] == first and numbers.count(first) == len(numbers) else numbers
+    return str(numbers[0]) if _is_constant(numbers) else format_numbers(numbers)
 
 
-def _numbers(line: object, count: int) -> Numbers:
-    """The numbers of a line. Raises StoreCorruptError."""
-    if type(line) is int:
-        return [line] * count
-    items = to_row(line, "numbers", count)
-    if not _is_numbers(items):
+def _parse_numbers(text: str, count: int) -> Numbers:
+    """The numbers of a line. Raises OverflowError, StoreCorruptError, ValueError."""
+    if text.startswith("["):
+        with contextlib.suppress(ValueError):
+            return parse_numbers(text, count)
+    return _to_numbers(json.loads(text), count)
+
+
+def _to_numbers(value: object, count: int) -> Numbers:
+    """The numbers of a parsed line. Raises OverflowError, StoreCorruptError."""
+    if type(value) is int:
+        return array("q", [value]) * count
+    items = to_row(value, "numbers", count)
+    if set(map(type, items)) != {int}:
         raise StoreCorruptError("a number is expected in each row")
-    return cast("Numbers", items)
+    return array("q", cast("Sequence[int]", items))
 
 
-def _encode_choice(values: Column, _: Sequence[Column]) -> object:
+def _encode_choice(values: Column) -> str | None:
     if set(map(type, values)) != {str}:
         return None
     texts = sorted(set(cast("Sequence[str]", values)))
-    indexes = {text: index for index, text in enumerate(texts)}
-    return [texts, _short(_steps([indexes[text] for text in cast("Sequence[str]", values)]))]
+    indexes = _indexes(values, texts)
+    return f"[{format_json(texts)},{_format_numbers(differences(indexes, indexes, -1))}]"
 
 
-def _decode_choice(line: object, _: Sequence[Column], count: int) -> Column:
-    stored, steps = to_row(line, "choice", 2)
-    texts = [to_text(text, "choice") for text in to_items(stored, "choice")]
-    indexes = list(accumulate(_numbers(steps, count)))
+def _decode_choice(text: str, _: Sequence[Column], count: int) -> Column:
+    stored, steps = to_row(json.loads(text), "choice", 2)
+    texts = [to_text(item, "choice") for item in to_items(stored, "choice")]
+    indexes = running_sums(_to_numbers(steps, count))
     if min(indexes) < 0:
         raise StoreCorruptError("an index is negative")
-    return [texts[index] for index in indexes]
+    return [*map(texts.__getitem__, indexes)]
 
 
-def _steps(values: Numbers) -> Numbers:
-    return [values[0], *map(sub, values[1:], values)]
+def _indexes(values: Column, different: Iterable[object]) -> Numbers:
+    """The index of each value among the different ones."""
+    indexes = {value: index for index, value in enumerate(different)}
+    return array("q", map(indexes.__getitem__, values))
 
 
-def _next_row(values: Column) -> Iterator[int]:
-    """The values of the next rows, 0 for the last one."""
-    return chain(cast("Numbers", values[1:]), (0,))
+def _between(others: Sequence[Numbers]) -> Numbers:
+    first, second = others
+    return differences(second, first, 0)
 
 
-def _between(others: Sequence[Column]) -> Iterator[int]:
-    first, second = cast("Sequence[Numbers]", others)
-    return map(sub, second, first)
+def _behind(others: Sequence[Column]) -> tuple[Numbers, Numbers]:
+    """The groups of rows as numbers, and the sizes."""
+    groups, sizes = others
+    return _indexes(groups, dict.fromkeys(groups)), cast("Numbers", sizes)
 
 
-def _encode_behind(values: Numbers, others: Sequence[Column]) -> Numbers:
-    ends: dict[object, int] = {}
-    result: list[int] = []
-    for value, group, size in zip(values, others[0], cast("Numbers", others[1]), strict=True):
-        result.append(value - ends.get(group, 0))
-        ends[group] = value + size
-    return result
+def _decode_each(text: str, _: Sequence[Column], count: int) -> Column:
+    if text.startswith("["):
+        with contextlib.suppress(ValueError):
+            return parse_numbers(text, count)
+    return packed(to_row(json.loads(text), "values", count))
 
 
-def _decode_behind(numbers: Numbers, others: Sequence[Column]) -> Numbers:
-    ends: dict[object, int] = {}
-    result: list[int] = []
-    for number, group, size in zip(numbers, others[0], cast("Numbers", others[1]), strict=True):
-        value = number + ends.get(group, 0)
-        ends[group] = value + size
-        result.append(value)
-    return _array(result)
+def _decode_same(text: str, _: Sequence[Column], count: int) -> Column:
+    value: object = json.loads(text)
+    one = _with_array([value])
+    return one * count if _is_array(one) else [value] * count
 
 
-def _decode_each(line: object, _: Sequence[Column], count: int) -> Column:
-    return packed(to_row(line, "values", count))
-
-
-def _decode_same(line: object, _: Sequence[Column], count: int) -> Column:
-    return packed([line] * count)
-
-
-def _decode_parts(line: object, others: Sequence[Column], count: int, *, is_pair: bool) -> Column:
+def _decode_parts(text: str, others: Sequence[Column], count: int, *, is_pair: bool) -> Column:
     if not others:
         raise StoreCorruptError("an array has no items")
-    rows = [to_row(item, "other rows", 2) for item in to_items(line, "other rows")]
+    rows = [to_row(item, "other rows", 2) for item in to_items(json.loads(text), "other rows")]
     exceptions = {to_integer(at, "other rows", 0, count - 1): value for at, value in rows}
     return PartsColumn(others, exceptions, is_pair=is_pair)
 
 
-_Encode = Callable[[Column, Sequence[Column]], object]
-_Decode = Callable[[object, Sequence[Column], int], Column]
+_Combine = Callable[[Numbers, Sequence[Any]], Numbers]
+_Decode = Callable[[str, Sequence[Column], int], Column]
 
 
-def _encoding_numbers(encode: Callable[[Numbers, Sequence[Column]], Iterator[int] | Numbers]) -> _Encode:
-    """An encoder of integers by columns, the last of which hold integers, too."""
-
-    def encode_numbers(values: Column, others: Sequence[Column]) -> object:
-        if not _is_numbers(values) or not all(map(_is_numbers, others[-1:])):
-            return None
-        return _short([*encode(cast("Numbers", values), others)])
-
-    return encode_numbers
+def _decoding_numbers(combine: _Combine) -> _Decode:
+    return lambda text, others, count: combine(_parse_numbers(text, count), others)
 
 
-def _decoding_numbers(decode: Callable[[Numbers, Sequence[Column]], Iterator[int] | Numbers]) -> _Decode:
-    return lambda line, others, count: _array([*decode(_numbers(line, count), others)])
-
-
+_CHOICE = "choice"
 _PARTS = "parts"
 _PAIR = "pair"
-_ENCODERS: Mapping[str, _Encode] = {
-    "choice": _encode_choice,
-    "steps": _encoding_numbers(lambda values, _: _steps(values)),
-    "from": _encoding_numbers(lambda values, others: map(sub, values, cast("Numbers", others[0]))),
-    "until": _encoding_numbers(lambda values, others: map(sub, values, _next_row(others[0]))),
-    "between": _encoding_numbers(lambda values, others: map(sub, values, _between(others))),
-    "behind": _encoding_numbers(_encode_behind),
+_ENCODERS: Mapping[str, _Combine] = {
+    "steps": lambda values, _: differences(values, values, -1),
+    "from": lambda values, others: differences(values, others[0], 0),
+    "until": lambda values, others: differences(values, others[0], 1),
+    "between": lambda values, others: differences(values, _between(others), 0),
+    "behind": lambda values, others: steps_behind(values, *_behind(others)),
 }
+"""The encodings of numbers by columns, the last of which has numbers, too."""
 _DECODERS: Mapping[str, _Decode] = {
     "each": _decode_each,
     "same": _decode_same,
-    "choice": _decode_choice,
-    "steps": _decoding_numbers(lambda numbers, _: accumulate(numbers)),
-    "from": _decoding_numbers(lambda numbers, others: map(add, numbers, cast("Numbers", others[0]))),
-    "until": _decoding_numbers(lambda numbers, others: map(add, numbers, _next_row(others[0]))),
-    "between": _decoding_numbers(lambda numbers, others: map(add, numbers, _between(others))),
-    "behind": _decoding_numbers(_decode_behind),
-    _PARTS: lambda line, others, count: _decode_parts(line, others, count, is_pair=False),
-    _PAIR: lambda line, others, count: _decode_parts(line, others, count, is_pair=True),
+    _CHOICE: _decode_choice,
+    "steps": _decoding_numbers(lambda numbers, _: running_sums(numbers)),
+    "from": _decoding_numbers(lambda numbers, others: sums(numbers, others[0], 0)),
+    "until": _decoding_numbers(lambda numbers, others: sums(numbers, others[0], 1)),
+    "between": _decoding_numbers(lambda numbers, others: sums(numbers, _between(others), 0)),
+    "behind": _decoding_numbers(lambda numbers, others: places_behind(numbers, *_behind(others))),
+    _PARTS: lambda text, others, count: _decode_parts(text, others, count, is_pair=False),
+    _PAIR: lambda text, others, count: _decode_parts(text, others, count, is_pair=True),
 }

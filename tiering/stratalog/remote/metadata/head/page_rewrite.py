@@ -123,7 +123,11 @@ class _MergedRows:
     def append(self, row: Row, extras: Sequence[object] | None) -> None:
         """Take a fresh row, with these values of unknown columns."""
         number = self._base.row_count + len(self._fresh)
-        self._ranges.append(range(number, number + 1))
+        last = self._ranges[-1] if self._ranges else range(0)
+        if last.stop == number > self._base.row_count:
+            self._ranges[-1] = range(last.start, number + 1)
+        else:
+            self._ranges.append(range(number, number + 1))
         self._fresh.append((*row, *(self._nothing if extras is None else extras)))
         self.count += 1
 

@@ -1,0 +1,126 @@
+# Columns of numbers. A part of _kernels.pyx.
+
+cdef extern from "number_kernels.h" nogil:
+    enum:
+        NUMBER_TEXT_BYTES
+
+    size_t kernel_format_numbers(const int64_t *numbers, size_t count, uint8_t *target)
+    bint kernel_parse_numbers(const uint8_t *text, size_t size, int64_t *numbers, size_t count)
+    bint kernel_differences(
+        const int64_t *values, const int64_t *others, size_t count, int shift, int64_t *target)
+    bint kernel_sums(const int64_t *values, const int64_t *others, size_t count, int shift, int64_t *target)
+    bint kernel_running_sums(const int64_t *values, size_t count, int64_t *target)
+    bint kernel_steps_behind(
+        const int64_t *values, const int64_t *groups, const int64_t *sizes, size_t count,
+        int64_t *ends, size_t ends_count, int64_t *target)
+    bint kernel_places_behind(
+        const int64_t *steps, const int64_t *groups, const int64_t *sizes, size_t count,
+        int64_t *ends, size_t ends_count, int64_t *target)
+
+
+cdef object ONE_ZERO = array("q", [0])
+
+
+cdef Export export_numbers(object column):
+    # An array's items are aligned, and it cannot change its size while it is exported.
+    if type(column) is not array or column.typecode != "q":
+        raise TypeError("a column of numbers is expected")
+    return export(column)
+
+
+cdef Export export_others(object column, Export values):
+    cdef Export result = export_numbers(column)
+    if result.size != values.size:
+        raise ValueError("columns differ in length")
+    return result
+
+
+cdef object filled(object target, bint fits):
+    if not fits:
+        raise OverflowError(NUMBER_TOO_LARGE)
+    return target
+
+
+def format_numbers(numbers):
+    """See ``number_columns.format_numbers``."""
+    cdef Export source = export_numbers(numbers)
+    cdef size_t count = source.size // 8
+    cdef Scratch memory = scratch(2 + NUMBER_TEXT_BYTES * count)
+    cdef size_t size = kernel_format_numbers(<const int64_t *> source.data, count, memory.data)
+    return PyUnicode_DecodeUTF8(<const char *> memory.data, <Py_ssize_t> size, NULL)
+
+
+def parse_numbers(str text not None, Py_ssize_t count):
+    """See ``number_columns.parse_numbers``."""
+    cdef Py_ssize_t size = 0
+    cdef const char *data = PyUnicode_AsUTF8AndSize(text, &size)
+    # Each number takes a digit and what is behind it, so a false count takes no more memory than the text.
+    if count <= 0 or count > size // 2:
+        raise ValueError(NOT_NUMBERS)
+    numbers = ONE_ZERO * count
+    cdef Export target = export(numbers, PyBUF_WRITABLE)
+    if not kernel_parse_numbers(<const uint8_t *> data, <size_t> size, <int64_t *> target.data, <size_t> count):
+        raise ValueError(NOT_NUMBERS)
+    return numbers
+
+
+def differences(values, others, int shift):
+    """See ``number_columns.differences``."""
+    cdef Export source = export_numbers(values)
+    cdef Export other = export_others(others, source)
+    cdef size_t count = source.size // 8
+    numbers = ONE_ZERO * count
+    cdef Export target = export(numbers, PyBUF_WRITABLE)
+    return filled(numbers, kernel_differences(
+        <const int64_t *> source.data, <const int64_t *> other.data, count, shift, <int64_t *> target.data))
+
+
+def sums(values, others, int shift):
+    """See ``number_columns.sums``."""
+    cdef Export source = export_numbers(values)
+    cdef Export other = export_others(others, source)
+    cdef size_t count = source.size // 8
+    numbers = ONE_ZERO * count
+    cdef Export target = export(numbers, PyBUF_WRITABLE)
+    return filled(numbers, kernel_sums(
+        <const int64_t *> source.data, <const int64_t *> other.data, count, shift, <int64_t *> target.data))
+
+
+def running_sums(values):
+    """See ``number_columns.running_sums``."""
+    cdef Export source = export_numbers(values)
+    cdef size_t count = source.size // 8
+    numbers = ONE_ZERO * count
+    cdef Export target = export(numbers, PyBUF_WRITABLE)
+    return filled(numbers, kernel_running_sums(<const int64_t *> source.data, count, <int64_t *> target.data))
+
+
+cdef object behind(object values, object groups, object sizes, bint is_steps):
+    cdef Export source = export_numbers(values)
+    cdef Export group = export_others(groups, source)
+    cdef Export size = export_others(sizes, source)
+    cdef size_t count = source.size // 8
+    cdef Scratch ends = scratch(source.size + 1)
+    memset(ends.data, 0, source.size)
+    numbers = ONE_ZERO * count
+    cdef Export target = export(numbers, PyBUF_WRITABLE)
+    cdef bint fits
+    if is_steps:
+        fits = kernel_steps_behind(
+            <const int64_t *> source.data, <const int64_t *> group.data, <const int64_t *> size.data, count,
+            <int64_t *> ends.data, count, <int64_t *> target.data)
+    else:
+        fits = kernel_places_behind(
+            <const int64_t *> source.data, <const int64_t *> group.data, <const int64_t *> size.data, count,
+            <int64_t *> ends.data, count, <int64_t *> target.data)
+    return filled(numbers, fits)
+
+
+def steps_behind(values, groups, sizes):
+    """See ``number_columns.steps_behind``."""
+    return behind(values, groups, sizes, True)
+
+
+def places_behind(steps, groups, sizes):
+    """See ``number_columns.places_behind``."""
+    return behind(steps, groups, sizes, False)

@@ -1,0 +1,106 @@
+"""The kernels for columns of numbers in plain Python: twins of the compiled ones.
+
+``number_columns`` documents them.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import add, sub
+
+NOT_NUMBERS = "the text is not a list of so many numbers"
+NUMBER_TOO_LARGE = "a number does not fit 64 bits, or a group is not one of the column's"
+_NUMBER = "(?:0|-?[1-9][0-9]{0,18})"
+_NUMBERS = re.compile(rf"\[{_NUMBER}(?:,{_NUMBER})*\]")
+
+
+def format_numbers(numbers: array[int]) -> str:
+    """The plain-Python form of ``number_columns.format_numbers``."""
+    return f"[{','.join(map(str, _checked(numbers)))}]"
+
+
+def parse_numbers(text: str, count: int) -> array[int]:
+    """The plain-Python form of ``number_columns.parse_numbers``."""
+    if _NUMBERS.fullmatch(text) is None:
+        raise ValueError(NOT_NUMBERS)
+    try:
+        numbers = array("q", map(int, text[1:-1].split(",")))
+    except OverflowError as error:
+        raise ValueError(NOT_NUMBERS) from error
+    if len(numbers) != count:
+        raise ValueError(NOT_NUMBERS)
+    return numbers
+
+
+def differences(values: array[int], others: array[int], shift: int) -> array[int]:
+    """The plain-Python form of ``number_columns.differences``."""
+    return _fitting(map(sub, values, _shifted(values, others, shift)))
+
+
+def sums(values: array[int], others: array[int], shift: int) -> array[int]:
+    """The plain-Python form of ``number_columns.sums``."""
+    return _fitting(map(add, values, _shifted(values, others, shift)))
+
+
+def running_sums(values: array[int]) -> array[int]:
+    """The plain-Python form of ``number_columns.running_sums``."""
+    return _fitting(accumulate(_checked(values)))
+
+
+def steps_behind(values: array[int], groups: array[int], sizes: array[int]) -> array[int]:
+    """The plain-Python form of ``number_columns.steps_behind``."""
+    ends = _ends(values, groups, sizes)
+
+    def step(value: int, group: int, size: int) -> int:
+        result = value - ends[group]
+        ends[group] = value + size
+        return result
+
+    return _fitting(map(step, values, groups, sizes))
+
+
+def places_behind(steps: array[int], groups: array[int], sizes: array[int]) -> array[int]:
+    """The plain-Python form of ``number_columns.places_behind``."""
+    ends = _ends(steps, groups, sizes)
+
+    def place(number: int, group: int, size: int) -> int:
+        value = number + ends[group]
+        ends[group] = value + size
+        return value
+
+    return _fitting(map(place, steps, groups, sizes))
+
+
+def _ends(values: array[int], groups: array[int], sizes: array[int]) -> array[int]:
+    """The end of each group, which is 0 before its first row."""
+    _shifted(values, groups, 0)
+    _shifted(values, sizes, 0)
+    if len(groups) > 0 and not 0 <= min(groups) <= max(groups) < len(groups):
+        raise OverflowError(NUMBER_TOO_LARGE)
+    return array("q", [0]) * len(values)
+
+
+def _shifted(values: array[int], others: array[int], shift: int) -> array[int]:
+    """The number that each row meets."""
+    if len(_checked(values)) != len(_checked(others)):
+        raise ValueError("columns differ in length")
+    outside = array("q", [0])
+    if shift < 0:
+        return outside + others[:-1]
+    return others[1:] + outside if shift > 0 else others
+
+
+def _checked(column: array[int]) -> array[int]:
+    if type(column) is not array or column.typecode != "q":
+        raise TypeError("a column of numbers is expected")
+    return column
+
+
+def _fitting(numbers: Iterable[int]) -> array[int]:
+    try:
+        return array("q", numbers)
+    except OverflowError as error:
+        raise OverflowError(NUMBER_TOO_LARGE) from error

@@ -1,0 +1,213 @@
+"""Columns of numbers: both kinds of kernels against JSON and plain sums, with any numbers and any text."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.record.native import pure_number_columns
+from tests.support.kernels import both_kinds, each_kind
+
+SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
+KINDS = both_kinds(pure_number_columns)
+each_kernel = each_kind(pure_number_columns)
+EDGES = st.sampled_from((SMALLEST, SMALLEST + 1, -10, -9, -1, 0, 1, 9, 10, 99, LARGEST - 1, LARGEST))
+NUMBERS = EDGES | st.integers(SMALLEST, LARGEST) | st.integers(-1000, 1000)
+
+
+def column(*numbers: int) -> array[int]:
+    return array("q", numbers)
+
+
+def fits(numbers: list[int]) -> bool:
+    return all(SMALLEST <= number <= LARGEST for number in numbers)
+
+
+@each_kernel
+@given(st.lists(NUMBERS, min_size=1))
+def test_the_text_is_the_json_of_the_numbers(kernels: Any, numbers: list[int]) -> None:
+    text = kernels.format_numbers(column(*numbers))
+    assert text == json.dumps(numbers, separators=(",", ":"))
+    assert kernels.parse_numbers(text, len(numbers)) == column(*numbers)
+
+
+@each_kernel
+def test_an_empty_column_has_a_text_and_no_reverse(kernels: Any) -> None:
+    assert kernels.format_numbers(column()) == "[]"
+    with pytest.raises(ValueError, match="many numbers"):
+        kernels.parse_numbers("[]", 0)
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 1),
+        ("[", 1),
+        ("]", 1),
+        ("[]", 1),
+        ("[1", 1),
+        ("1]", 1),
+        ("[1]]", 1),
+        ("[1] ", 1),
+        (" [1]", 1),
+        ("[ 1]", 1),
+        ("[1,]", 1),
+        ("[1,]", 2),
+        ("[,1]", 2),
+        ("[1,2]", 1),
+        ("[1,2]", 3),
+        ("[1,2]", -1),
+        ("[1,2]", 1 << 62),
+        ("[-]", 1),
+        ("[-0]", 1),
+        ("[00]", 1),
+        ("[01]", 1),
+        ("[+1]", 1),
+        ("[--1]", 1),
+        ("[1.0]", 1),
+        ("[1e3]", 1),
+        ("[1_0]", 1),
+        ("[\N{ARABIC-INDIC DIGIT ONE}]", 1),
+        ("[\ud800]", 1),
+        ("[null]", 1),
+        ("[true]", 1),
+        ('["1"]', 1),
+        ("[9223372036854775808]", 1),
+        ("[-9223372036854775809]", 1),
+        ("[9999999999999999999]", 1),
+        ("[18446744073709551617]", 1),
+        (f"[{'1' * 5000}]", 1),
+        ("[1\0]", 1),
+    ],
+)
+def test_any_other_text_is_refused(kernels: Any, text: str, count: int) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - one that is not UTF-8 has a kind of its own
+        kernels.parse_numbers(text, count)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_both_kinds_agree_on_damaged_text(seed: int) -> None:
+    random = Random(seed)
+    count = random.randrange(1, 6)
+    text = pure_number_columns.format_numbers(
+        column(*(random.randrange(-(10**19), 10**19) >> random.choice((1, 8, 40, 62)) for _ in range(count)))
+    )
+    for _ in range(random.randrange(3)):
+        at = random.randrange(len(text) + 1)
+        text = text[:at] + random.choice("0123456789-,[] .e") + text[at + random.randrange(2) :]
+    count = text.count(",") + 1 if random.random() < 0.9 else random.randrange(9)
+    found: list[object] = []
+    for kernels in KINDS:
+        try:
+            found.append(kernels.parse_numbers(text, count))
+        except ValueError:
+            found.append(None)
+    assert found[1:] in ([], found[:1]), (text, count)
+    if found[0] is not None:
+        assert list(found[0]) == json.loads(text)  # type: ignore[call-overload]
+
+
+@each_kernel
+@given(st.lists(st.tuples(NUMBERS, NUMBERS)), st.sampled_from((-1, 0, 1)))
+def test_sums_and_differences(kernels: Any, rows: list[tuple[int, int]], shift: int) -> None:
+    values, others = [value for value, _ in rows], [other for _, other in rows]
+    met = {-1: [0, *others][: len(rows)], 0: others, 1: [*others, 0][1:]}[shift]
+    for name, expected in (
+        ("differences", [value - other for value, other in zip(values, met, strict=True)]),
+        ("sums", [value + other for value, other in zip(values, met, strict=True)]),
+    ):
+        work = getattr(kernels, name)
+        if fits(expected):
+            assert work(column(*values), column(*others), shift) == column(*expected)
+        else:
+            with pytest.raises(OverflowError):
+                work(column(*values), column(*others), shift)
+
+
+@each_kernel
+@given(st.lists(NUMBERS))
+def test_running_sums(kernels: Any, numbers: list[int]) -> None:
+    expected = [sum(numbers[: index + 1]) for index in range(len(numbers))]
+    if fits(expected):
+        assert kernels.running_sums(column(*numbers)) == column(*expected)
+    else:
+        with pytest.raises(OverflowError):
+            kernels.running_sums(column(*numbers))
+
+
+@each_kernel
+@given(st.lists(st.tuples(NUMBERS, st.integers(0, 3), NUMBERS)))
+def test_rows_behind_each_other(kernels: Any, rows: list[tuple[int, int, int]]) -> None:
+    values, groups, sizes = ([row[at] for row in rows] for at in range(3))
+    groups = [group % len(rows) for group in groups]
+    ends: dict[int, int] = {}
+    expected: list[int] = []
+    seen_ends: list[int] = []
+    for value, group, size in zip(values, groups, sizes, strict=True):
+        expected.append(value - ends.get(group, 0))
+        ends[group] = value + size
+        seen_ends.append(value + size)
+    columns = column(*groups), column(*sizes)
+    if fits(expected) and fits(seen_ends):
+        steps = kernels.steps_behind(column(*values), *columns)
+        assert steps == column(*expected)
+        assert kernels.places_behind(steps, *columns) == column(*values)
+    else:
+        with pytest.raises(OverflowError):
+            kernels.steps_behind(column(*values), *columns)
+
+
+@each_kernel
+@pytest.mark.parametrize("group", [-1, 2, SMALLEST, LARGEST])
+@pytest.mark.parametrize("name", ["steps_behind", "places_behind"])
+def test_a_group_that_is_none_of_the_column(kernels: Any, name: str, group: int) -> None:
+    with pytest.raises(OverflowError):
+        getattr(kernels, name)(column(1, 2), column(0, group), column(1, 1))
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("step", "size"), [(LARGEST, 1), (SMALLEST, -1), (LARGEST - 1, 1), (SMALLEST + 1, -1)]
+)
+def test_places_at_the_ends_of_64_bits(kernels: Any, step: int, size: int) -> None:
+    groups, sizes = column(0, 0), column(size, 0)
+    steps = column(step, 0)
+    if fits([step + size]):
+        assert kernels.places_behind(steps, groups, sizes) == column(step, step + size)
+    else:
+        with pytest.raises(OverflowError):
+            kernels.places_behind(steps, groups, sizes)
+    with pytest.raises(OverflowError):
+        kernels.places_behind(column(step, step), groups, column(0, 0))
+
+
+@each_kernel
+def test_columns_of_another_length_or_type_are_refused(kernels: Any) -> None:
+    one, two = column(1), column(1, 2)
+    for name in ("differences", "sums"):
+        for shift in (-1, 0, 1):
+            for columns in ((one, two), (two, one)):
+                with pytest.raises(ValueError, match="length"):
+                    getattr(kernels, name)(*columns, shift)
+    for name in ("steps_behind", "places_behind"):
+        for three in ((one, two, one), (one, one, two), (two, one, one)):
+            with pytest.raises(ValueError, match="length"):
+                getattr(kernels, name)(*three)
+    for other in ([1], b"12345678", array("Q", [1]), array("d", [1.0]), array("i", [1]), None):
+        with pytest.raises(TypeError):
+            kernels.format_numbers(other)
+        with pytest.raises(TypeError):
+            kernels.running_sums(other)
+        with pytest.raises(TypeError):
+            kernels.sums(one, other, 0)
+        with pytest.raises(TypeError):
+            kernels.steps_behind(one, one, other)
+    with pytest.raises(TypeError):
+        kernels.parse_numbers(b"[1]", 1)
