@@ -43,6 +43,8 @@ class _OwnerChannel(ServerChannel):
     """A connection to one owner, which neither follows nor repeats: its user looks the owners up again.
     Belongs to one event loop."""
 
+    follows = False
+
     async def call(
         self,
         call: Awaitable[_T],
@@ -78,23 +80,33 @@ class OwnerChannels:
             by_channel.setdefault(self._channel_to(endpoints.get(number, "")), []).append(number)
         return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
 
-    async def look_up(self, topic: str) -> bool:
-        """Ask where the topic's partitions are; returns whether an owner has changed. Raises
+    def channel_of(self, partition: TopicPartition) -> ServerChannel:
+        """The connection to the owner of a partition, as of the last look. Asks nothing."""
+        return self._channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
+
+    async def look_up(self, topics: Collection[str]) -> bool:
+        """Ask where the partitions of topics are; returns whether an owner has changed. Raises
         LogStoreError."""
-        found: dict[int, str] = {}
-        request = log_pb2.MetadataRequest(topics=[topic])
+        found: dict[str, dict[int, str]] = {topic: {} for topic in topics}
+        request = log_pb2.MetadataRequest(topics=found)
 
         def call(token: str) -> Awaitable[log_pb2.MetadataResponse]:
             request.page_token = token
             return self._stub.Metadata(request, timeout=CALL_TIMEOUT_S)
 
-        async for page in pages(self._channel, call):
+        async for page in pages(self._channel, call, parts=lambda page: page.topics):
             for one in page.topics:
-                found |= {partition.partition: partition.endpoint for partition in one.partitions}
-        is_divided = len({endpoint for endpoint in found.values() if endpoint}) > 1
+                if one.topic in found:
+                    found[one.topic].update((part.partition, part.endpoint) for part in one.partitions)
+        changes = [self._note(topic, endpoints) for topic, endpoints in found.items()]
+        return any(changes)
+
+    def _note(self, topic: str, endpoints: dict[int, str]) -> bool:
+        """Note the owners of a topic; returns whether one has changed."""
+        is_divided = len({endpoint for endpoint in endpoints.values() if endpoint}) > 1
         former = self._endpoints.pop(topic, {})
         if is_divided:
-            self._endpoints[topic] = found
+            self._endpoints[topic] = endpoints
         return former != self._endpoints.get(topic, {})
 
     async def answers(
@@ -113,8 +125,7 @@ class OwnerChannels:
             if failure is None:
                 return [found[index] for index in range(len(partitions))]
             await patience.bear(failure, start_s)
-            for topic in {partitions[index].topic for index in left}:
-                await self.look_up(topic)
+            await self.look_up({partitions[index].topic for index in left})
 
     async def _ask(
         self,

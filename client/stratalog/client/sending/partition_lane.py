@@ -50,6 +50,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
+from stratalog.client.sending.producer_identities import ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.record.batch_producer import MAX_SEQUENCE, BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
@@ -69,13 +70,6 @@ NOT_STORED = (*WITHOUT_EFFECT, NotOwnerError, InvalidRequestError, UnknownTopicO
 
 UNKNOWN_PRODUCER_CODE = "UNKNOWN_PRODUCER_ID"
 """The refused append may be repeated with another producer id, if it is not in doubt."""
-
-
-class ProducerIdentity(NamedTuple):
-    """The id of a producer, and its epoch."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class TakenBatch(NamedTuple):
@@ -100,7 +94,7 @@ class PartitionLane:
         on_pause_over: Callable[[PartitionLane], None],
         is_idempotent: bool = False,
     ) -> None:
-        """`on_settled`, `on_split`: as for `AppendSender`. `on_pause_over` is called when a pause ends."""
+        """`on_settled`, `on_split`: as for `SenderEvents`. `on_pause_over` is called when a pause ends."""
         self.topic_partition = topic_partition
         self._is_idempotent = is_idempotent
         self._identity: ProducerIdentity | None = None
