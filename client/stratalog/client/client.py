@@ -96,7 +96,7 @@ class Client:
         when it begins, and does not move on with the owner."""
         self.operations = Operations(self.channel)
         """The long work that the server does."""
-        self.admin = Admin(self.channel, self.operations)
+        self.admin = Admin(self.owners, self.operations)
         self.topics = Topics(self.admin)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         """Those that `close` ends. The event loop keeps a producer that has records."""

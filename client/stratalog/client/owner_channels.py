@@ -65,7 +65,8 @@ class OwnerChannels:
 
     def __init__(self, channel: ServerChannel) -> None:
         """`channel` is the client's connection, which follows."""
-        self._channel = channel
+        self.channel = channel
+        """The client's connection."""
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._endpoints: dict[str, dict[int, str]] = {}
         """The owner of each partition by number, of topics with several owners."""
@@ -87,6 +88,24 @@ class OwnerChannels:
     async def look_up(self, topics: Collection[str]) -> bool:
         """Ask where the partitions of topics are; returns whether an owner has changed. Raises
         LogStoreError."""
+        found = await self._ask_for_owners(topics)
+        changes = [self._note(topic, endpoints) for topic, endpoints in found.items()]
+        return any(changes)
+
+    async def elsewhere(self, topic: str, numbers: Collection[int]) -> list[OwnedPartitions]:
+        """Those of the partitions of a topic that other servers own than the one of the client's connection,
+        as of now. Raises LogStoreError."""
+        [endpoints] = (await self._ask_for_owners([topic])).values()
+        by_channel: dict[ServerChannel, list[int]] = {}
+        for number in numbers:
+            endpoint = endpoints.get(number, "")
+            if endpoint != self.channel.address:
+                by_channel.setdefault(self._channel_to(endpoint), []).append(number)
+        by_channel.pop(self.channel, None)
+        return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
+
+    async def _ask_for_owners(self, topics: Collection[str]) -> dict[str, dict[int, str]]:
+        """The endpoint of each partition's owner, by topic and number. Raises LogStoreError."""
         found: dict[str, dict[int, str]] = {topic: {} for topic in topics}
         request = log_pb2.MetadataRequest(topics=found)
 
@@ -94,12 +113,11 @@ class OwnerChannels:
             request.page_token = token
             return self._stub.Metadata(request, timeout=CALL_TIMEOUT_S)
 
-        async for page in pages(self._channel, call, parts=lambda page: page.topics):
+        async for page in pages(self.channel, call, parts=lambda page: page.topics):
             for one in page.topics:
                 if one.topic in found:
                     found[one.topic].update((part.partition, part.endpoint) for part in one.partitions)
-        changes = [self._note(topic, endpoints) for topic, endpoints in found.items()]
-        return any(changes)
+        return found
 
     def _note(self, topic: str, endpoints: dict[int, str]) -> bool:
         """Note the owners of a topic; returns whether one has changed."""
@@ -115,7 +133,7 @@ class OwnerChannels:
         """Ask the owners of the partitions, and return an answer for each, in order. Repeats the question
         about those that a server refuses because another one owns them, until the retry policy's deadline;
         if it is repeatable, also about those of an owner that does not answer. Raises LogStoreError."""
-        patience = Patience(self._channel.retry)
+        patience = Patience(self.channel.retry)
         start_s = asyncio.get_running_loop().time()
         found: dict[int, PartT] = {}
         left = list(range(len(partitions)))
@@ -144,7 +162,7 @@ class OwnerChannels:
         for (channel, some), answers in zip(divided, asked, strict=True):
             if isinstance(answers, LogStoreError):
                 may_repeat = is_repeatable or isinstance(answers, NotOwnerError | OverloadedError)
-                if channel is self._channel or not (may_repeat and answers.retriable):
+                if channel is self.channel or not (may_repeat and answers.retriable):
                     raise answers
                 failure = answers
                 continue
@@ -168,17 +186,17 @@ class OwnerChannels:
             endpoint = self._endpoints.get(topic, {}).get(number, "")
             by_channel.setdefault(self._channel_to(endpoint), []).append(index)
         # A question about no partition is judged by a server, too.
-        return list(by_channel.items()) or [(self._channel, [])]
+        return list(by_channel.items()) or [(self.channel, [])]
 
     def _channel_to(self, endpoint: str) -> ServerChannel:
         """The connection to an owner; the client's if no owner is known."""
         if endpoint and endpoint not in self._owners:
             try:
-                self._owners[endpoint] = _OwnerChannel(endpoint, self._channel.retry)
+                self._owners[endpoint] = _OwnerChannel(endpoint, self.channel.retry)
             except InvalidRequestError:
                 # The owner has an address that no client can use.
-                return self._channel
-        return self._owners.get(endpoint, self._channel)
+                return self.channel
+        return self._owners.get(endpoint, self.channel)
 
     async def close(self) -> None:
         """Close the connections to owners; the client's stays."""

@@ -1,4 +1,5 @@
-"""A producer over the partitions of two owners: one stream for each, and none waits for the other."""
+"""Clients of two owners: a producer has one stream for each, and none waits for the other; calls of the
+control plane go to the owner of each partition."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import NotOwnerError
+from stratalog.base.errors import (
+    InvalidRequestError,
+    NotOwnerError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import Durability, TopicIdPartition
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.header import parse_header
+from stratalog.record.record import Record
 from stratalog.remote.store_layout import shard_of
 from stratalog.server.append.append_pipeline import AppendPipeline
 from tests.support.service.scripted_service import ScriptedService, scripted
@@ -205,3 +211,61 @@ async def test_a_killed_owner_loses_and_repeats_no_record_at_object_durability(
             assert {ack.durability for ack in acks} == {Durability.OBJECT}
             expected = [b"%d" % turn for turn in range(turn_count)]
             assert await values_of(client) == [expected] * PARTITION_COUNT
+
+
+async def test_calls_about_partitions_go_to_their_owners(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with (
+        service_bench(tmp_path / "0", store=store, shard_count=2, own_shards=(0,)) as first,
+        service_bench(tmp_path / "1", store=store, own_shards=(1,)) as second,
+    ):
+        await first.refresh()
+        # One of the servers owns nothing of a topic of one partition.
+        counts = {"t": PARTITION_COUNT, "one": 1}
+        for topic, count in counts.items():
+            await first.client.admin.create_topic(topic, count)
+        await second.refresh()
+        for end_offset, bench in enumerate((first, second), 1):
+            async with Client(bench.client.address, retry=PATIENT) as client:
+                for topic, count in counts.items():
+                    numbers = list(range(count))
+                    for number in numbers:
+                        await client.append(topic, number, [Record(0, 1000, b"k", b"v")])
+                    logs = await client.admin.describe_log(topic)
+                    assert [(one.partition, one.log_end_offset, one.offline) for one in logs] == [
+                        (number, end_offset, None) for number in numbers
+                    ]
+                    rolled = await client.admin.roll(topic)
+                    assert [(one.partition, one.active_base_offset, one.error) for one in rolled] == [
+                        (number, end_offset, None) for number in numbers
+                    ]
+                    flushed = await client.admin.flush(topic, numbers[::-1])
+                    assert [(one.partition, one.recovery_point, one.error) for one in flushed] == [
+                        (number, end_offset, None) for number in numbers[::-1]
+                    ]
+                    for place in ("latest", end_offset):
+                        deleted = await client.admin.delete_records_of(topic, dict.fromkeys(numbers, place))
+                        assert [(one.partition, one.log_start_offset, one.error) for one in deleted] == [
+                            (number, end_offset, None) for number in numbers
+                        ]
+                    with pytest.raises(InvalidRequestError):
+                        await client.admin.roll(topic, [0, 0])
+                    with pytest.raises(UnknownTopicOrPartitionError):
+                        await client.admin.flush(topic, [count])
+
+
+async def test_a_partition_whose_owner_is_away_is_described_as_offline(tmp_path: Path) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with service_bench(tmp_path / "0", store=store, shard_count=2, own_shards=(0,)) as first:
+        topic = await first.client.admin.create_topic("t", PARTITION_COUNT)
+        of_first, of_second = numbers_by_shard(topic.topic_id)
+        async with Client(first.client.address, retry=RetryPolicy(deadline_s=0.5)) as client:
+            async with service_bench(tmp_path / "1", store=store, own_shards=(1,)):
+                await first.refresh()
+                assert all(one.offline is None for one in await client.admin.describe_log("t"))
+            logs = await client.admin.describe_log("t")
+            assert [one.partition for one in logs if one.offline is None] == of_first
+            assert [one.partition for one in logs if one.offline is not None] == of_second
+            with pytest.raises(ServerUnavailableError):
+                await client.admin.roll("t")
+            assert [one.error for one in await client.admin.roll("t", of_first)] == [None] * len(of_first)
