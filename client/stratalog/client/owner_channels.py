@@ -15,7 +15,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
+import grpc
+from google.rpc.status_pb2 import Status
+
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    NotOwnerError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, AnswerPart, ServerChannel, no_parts
 from stratalog.client.errors import error_of_status
@@ -30,6 +39,13 @@ PartT = TypeVar("PartT", bound=AnswerPart)
 
 Ask = Callable[[ServerChannel, Sequence[int]], Awaitable[Sequence[PartT]]]
 """Asks a server about the partitions with these indexes; returns the answers in the same order."""
+
+
+REFUSALS = (NotOwnerError, UnknownTopicOrPartitionError)
+"""Errors of a server that does not have a partition. If they are retriable, another server may have it, or
+this one soon."""
+
+_WITHOUT_EFFECT = (*REFUSALS, OverloadedError)
 
 
 class OwnedPartitions(NamedTuple):
@@ -55,6 +71,15 @@ class _OwnerChannel(ServerChannel):
     ) -> _T:
         """One attempt. Raises LogStoreError."""
         return await self.attempt(call, Patience(self._retry), parts)
+
+    def failure(self, failed: grpc.RpcError | Status, server: str) -> LogStoreError:
+        """The error as of `ServerChannel`, but an unknown topic or partition is retriable, too: another
+        server knows it, and the owner follows the catalog. Its user looks the owners up before it asks
+        again."""
+        error = super().failure(failed, server)
+        if isinstance(error, UnknownTopicOrPartitionError) and self._retry.deadline_s > 0:
+            vars(error)["retriable"] = True
+        return error
 
     def _follow(self, endpoint: str, server: str) -> bool:
         return self._retry.deadline_s > 0
@@ -161,7 +186,7 @@ class OwnerChannels:
         asked = await asyncio.gather(*(ask(*one) for one in divided), return_exceptions=True)
         for (channel, some), answers in zip(divided, asked, strict=True):
             if isinstance(answers, LogStoreError):
-                may_repeat = is_repeatable or isinstance(answers, NotOwnerError | OverloadedError)
+                may_repeat = is_repeatable or isinstance(answers, _WITHOUT_EFFECT)
                 if channel is self.channel or not (may_repeat and answers.retriable):
                     raise answers
                 failure = answers
@@ -170,7 +195,7 @@ class OwnerChannels:
                 raise answers
             server = channel.address
             for index, answer in zip(some, answers, strict=True):
-                refusal = channel.failure(answer.error, server) if _is_refusal(answer) else None
+                refusal = channel.failure(answer.error, server) if is_refusal(answer) else None
                 if refusal is not None and refusal.retriable:
                     failure = refusal
                 else:
@@ -204,6 +229,6 @@ class OwnerChannels:
             await channel.close()
 
 
-def _is_refusal(answer: AnswerPart) -> bool:
-    """Whether another server owns the partition of the answer."""
-    return answer.HasField("error") and isinstance(error_of_status(answer.error), NotOwnerError)
+def is_refusal(answer: AnswerPart) -> bool:
+    """Whether the server does not have the partition of the answer."""
+    return answer.HasField("error") and isinstance(error_of_status(answer.error), REFUSALS)

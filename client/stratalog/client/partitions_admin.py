@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar, cast
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.client import values
 from stratalog.client.admin_calls import AdminCalls
-from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S, AnswerPart, ServerChannel
 from stratalog.client.errors import refusing_misfits
+from stratalog.client.owner_channels import is_refusal
 from stratalog.client.pages import at_page, pages
 from stratalog.client.position import OffsetPosition, Place, Position, position_of, wire_position
 from stratalog.client.values.conversion import value_of, values_of
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, partition_pb2
+
+
+class ChangedPartition(AnswerPart, Protocol):
+    """The answer about a partition that was to be changed."""
+
+    @property
+    def partition(self) -> int: ...
+
+
+ChangedT = TypeVar("ChangedT", bound=ChangedPartition)
+
+AskNumbers = Callable[[ServerChannel, Sequence[int]], Awaitable[Sequence[ChangedT]]]
+"""Asks a server about the partitions with these numbers, or all; returns the answers in the same order."""
 
 
 class PartitionsAdmin(AdminCalls):
@@ -130,18 +144,16 @@ class PartitionsAdmin(AdminCalls):
         """Close the active segments of the named partitions, or all. A partition that fails has an error in
         its result. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError. Safe to repeat: an empty
         active segment stays."""
-        places = await self._places(topic, partitions)
 
         async def ask(
-            channel: ServerChannel, indexes: Sequence[int]
+            channel: ServerChannel, numbers: Sequence[int]
         ) -> Sequence[partition_pb2.RolledPartition]:
-            numbers = [places[index].partition for index in indexes]
             with refusing_misfits():
                 request = partition_pb2.RollRequest(topic=topic, partitions=numbers, topic_id=topic_id)
             call = _stub_of(channel).Roll(request, timeout=CALL_TIMEOUT_S)
             return (await channel.call(call, is_repeatable=True)).partitions
 
-        return values_of(values.RolledPartition, await self._owners.answers(places, ask))
+        return values_of(values.RolledPartition, await self._changed(topic, partitions, ask))
 
     async def flush(
         self, topic: str, partitions: Sequence[int] = (), *, topic_id: str = ""
@@ -149,29 +161,37 @@ class PartitionsAdmin(AdminCalls):
         """Make the records of the named partitions, or of all, durable on their servers' disks. A partition
         that fails has an error in its result. Raises UnknownTopicOrPartitionError and
         InconsistentTopicIdError."""
-        places = await self._places(topic, partitions)
 
         async def ask(
-            channel: ServerChannel, indexes: Sequence[int]
+            channel: ServerChannel, numbers: Sequence[int]
         ) -> Sequence[partition_pb2.FlushedPartition]:
-            numbers = [places[index].partition for index in indexes]
             with refusing_misfits():
                 request = partition_pb2.FlushRequest(topic=topic, partitions=numbers, topic_id=topic_id)
             call = _stub_of(channel).Flush(request, timeout=CALL_TIMEOUT_S)
             return (await channel.call(call, is_repeatable=True)).partitions
 
-        return values_of(values.FlushedPartition, await self._owners.answers(places, ask))
+        return values_of(values.FlushedPartition, await self._changed(topic, partitions, ask))
 
-    async def _places(self, topic: str, partitions: Sequence[int]) -> list[TopicPartition]:
-        """The named partitions of a topic, or all. Raises UnknownTopicOrPartitionError."""
-        numbers: Sequence[int] = partitions
+    async def _changed(
+        self, topic: str, partitions: Sequence[int], ask: AskNumbers[ChangedT]
+    ) -> list[ChangedT]:
+        """The answers about the named partitions of a topic, or all. Raises LogStoreError."""
+        found: dict[int, ChangedT] = {}
+        numbers = list(partitions)
         if not numbers:
-            with refusing_misfits():
-                request = admin_pb2.DescribeTopicsRequest(names=[topic])
-            call = self._stub.DescribeTopics(request, timeout=CALL_TIMEOUT_S)
-            [described] = (await self._channel.call(call, is_repeatable=True)).topics
-            numbers = range(described.partition_count)
-        return [TopicPartition(topic, number) for number in numbers]
+            # One server knows all numbers, and changes the partitions that it owns.
+            found = {part.partition: part for part in await ask(self._channel, ())}
+            numbers = [number for number, part in found.items() if is_refusal(part)]
+        if not numbers:
+            return list(found.values())
+
+        async def ask_owner(channel: ServerChannel, indexes: Sequence[int]) -> Sequence[ChangedT]:
+            return await ask(channel, [numbers[index] for index in indexes])
+
+        places = [TopicPartition(topic, number) for number in numbers]
+        answers = await self._owners.answers(places, ask_owner)
+        found |= {part.partition: part for part in answers}
+        return list(found.values())
 
 
 async def _described(

@@ -269,3 +269,29 @@ async def test_a_partition_whose_owner_is_away_is_described_as_offline(tmp_path:
             with pytest.raises(ServerUnavailableError):
                 await client.admin.roll("t")
             assert [one.error for one in await client.admin.roll("t", of_first)] == [None] * len(of_first)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+async def test_an_owner_that_does_not_know_the_topic_yet_learns_of_it(tmp_path: Path, is_first: bool) -> None:
+    store = MemoryObjectStore(SystemClock())
+    async with (
+        service_bench(tmp_path / "0", store=store, shard_count=2, own_shards=(0,)) as first,
+        service_bench(tmp_path / "1", store=store, own_shards=(1,)) as second,
+    ):
+        await first.refresh()
+        await first.client.admin.create_topic("t", PARTITION_COUNT)
+        address = (first if is_first else second).client.address
+        async with (
+            Client(address, retry=PATIENT) as client,
+            client.producer(**SMALL_BATCHES) as producer,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            sent = [producer.send("t", value=b"x", partition=one) for one in range(PARTITION_COUNT)]
+            assert [(await delivery).offset for delivery in sent] == [0] * PARTITION_COUNT
+            assert await values_of(client) == [[b"x"]] * PARTITION_COUNT
+            # A topic that is gone is not waited for.
+            await first.client.admin.delete_topic("t")
+            await second.refresh()
+            gone = [producer.send("t", value=b"x", partition=one) for one in range(PARTITION_COUNT)]
+            for outcome in await asyncio.gather(*gone, return_exceptions=True):
+                assert isinstance(outcome, UnknownTopicOrPartitionError)

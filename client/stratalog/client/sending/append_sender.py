@@ -41,6 +41,7 @@ from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ClientClosedError
+from stratalog.client.owner_channels import REFUSALS
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.producer_identities import ProducerIdentities, ProducerIdentity
@@ -314,7 +315,7 @@ class AppendSender:
             return
         if response.HasField("status"):
             error = self.channel.failure(response.status, server)
-            if isinstance(error, NotOwnerError) and error.retriable:
+            if isinstance(error, REFUSALS) and error.retriable:
                 # The answers to the other requests say which batches it has stored.
                 self._is_ending = True
                 self._stray_topics.add(lane.topic_partition.topic)
