@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from stratalog.client import values
-from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
+from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.pages import at_page, pages
 from stratalog.client.partitions_admin import PartitionsAdmin
 from stratalog.client.tier_admin import TierAdmin
@@ -15,13 +16,14 @@ from stratalog.v1 import admin_pb2
 
 
 class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
-    """The control plane of one server, that of its tiers included. Every method raises LogStoreError, and
-    InvalidRequestError for values that no message can hold. Belongs to one event loop.
+    """The control plane, that of the tiers included. Calls about partitions go to their owners, all others to
+    one server. Every method raises LogStoreError, and InvalidRequestError for values that no message can
+    hold. Belongs to one event loop.
     """
 
-    def __init__(self, channel: ServerChannel, operations: Operations) -> None:
-        TopicsAdmin.__init__(self, channel)
-        TierAdmin.__init__(self, channel, operations)
+    def __init__(self, owners: OwnerChannels, operations: Operations) -> None:
+        TopicsAdmin.__init__(self, owners)
+        TierAdmin.__init__(self, owners.channel, operations)
 
     async def server_info(self) -> values.ServerInfo:
         """Version, shards and limits of the server."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import grpc
 from google.rpc.status_pb2 import Status
@@ -85,6 +85,9 @@ def no_parts(_: object) -> Iterable[AnswerPart]:
 
 class ServerChannel:
     """A connection to the owner of the data. Belongs to one event loop."""
+
+    follows: ClassVar[bool] = True
+    """Whether it moves on to another server by itself."""
 
     def __init__(self, addresses: str, retry: RetryPolicy | None = None) -> None:
         """`addresses` is HOST:PORT, or several with commas between. Connects when first used. Without retries

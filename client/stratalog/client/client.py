@@ -96,7 +96,7 @@ class Client:
         when it begins, and does not move on with the owner."""
         self.operations = Operations(self.channel)
         """The long work that the server does."""
-        self.admin = Admin(self.channel, self.operations)
+        self.admin = Admin(self.owners, self.operations)
         self.topics = Topics(self.admin)
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         """Those that `close` ends. The event loop keeps a producer that has records."""
@@ -322,7 +322,7 @@ class Client:
         max_buffered_bytes: int | None = None,
         retry: RetryPolicy | None = None,
     ) -> Producer:
-        """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+        """A producer. `ProducerSettings` documents the settings; None is its default.
         `retry` is how long records wait for a server that is away; None: the client's policy, or `LONG_WORK`
         without one.
 
@@ -338,7 +338,7 @@ class Client:
             durability=durability,
             **{name: value for name, value in sizes.items() if value is not None},
         )
-        producer = Producer(self.channel, self.topics.describe, settings, retry or self._long_retry)
+        producer = Producer(self.owners, self.topics.describe, settings, retry or self._long_retry)
         self._producers.add(producer)
         return producer
 

@@ -15,7 +15,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
+import grpc
+from google.rpc.status_pb2 import Status
+
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    NotOwnerError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S, AnswerPart, ServerChannel, no_parts
 from stratalog.client.errors import error_of_status
@@ -32,6 +41,13 @@ Ask = Callable[[ServerChannel, Sequence[int]], Awaitable[Sequence[PartT]]]
 """Asks a server about the partitions with these indexes; returns the answers in the same order."""
 
 
+REFUSALS = (NotOwnerError, UnknownTopicOrPartitionError)
+"""Errors of a server that does not have a partition. If they are retriable, another server may have it, or
+this one soon."""
+
+_WITHOUT_EFFECT = (*REFUSALS, OverloadedError)
+
+
 class OwnedPartitions(NamedTuple):
     """Partitions of a topic that one server owns, and the connection to it."""
 
@@ -42,6 +58,8 @@ class OwnedPartitions(NamedTuple):
 class _OwnerChannel(ServerChannel):
     """A connection to one owner, which neither follows nor repeats: its user looks the owners up again.
     Belongs to one event loop."""
+
+    follows = False
 
     async def call(
         self,
@@ -54,6 +72,15 @@ class _OwnerChannel(ServerChannel):
         """One attempt. Raises LogStoreError."""
         return await self.attempt(call, Patience(self._retry), parts)
 
+    def failure(self, failed: grpc.RpcError | Status, server: str) -> LogStoreError:
+        """The error as of `ServerChannel`, but an unknown topic or partition is retriable, too: another
+        server knows it, and the owner follows the catalog. Its user looks the owners up before it asks
+        again."""
+        error = super().failure(failed, server)
+        if isinstance(error, UnknownTopicOrPartitionError) and self._retry.deadline_s > 0:
+            vars(error)["retriable"] = True
+        return error
+
     def _follow(self, endpoint: str, server: str) -> bool:
         return self._retry.deadline_s > 0
 
@@ -63,7 +90,8 @@ class OwnerChannels:
 
     def __init__(self, channel: ServerChannel) -> None:
         """`channel` is the client's connection, which follows."""
-        self._channel = channel
+        self.channel = channel
+        """The client's connection."""
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
         self._endpoints: dict[str, dict[int, str]] = {}
         """The owner of each partition by number, of topics with several owners."""
@@ -78,23 +106,50 @@ class OwnerChannels:
             by_channel.setdefault(self._channel_to(endpoints.get(number, "")), []).append(number)
         return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
 
-    async def look_up(self, topic: str) -> bool:
-        """Ask where the topic's partitions are; returns whether an owner has changed. Raises
+    def channel_of(self, partition: TopicPartition) -> ServerChannel:
+        """The connection to the owner of a partition, as of the last look. Asks nothing."""
+        return self._channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
+
+    async def look_up(self, topics: Collection[str]) -> bool:
+        """Ask where the partitions of topics are; returns whether an owner has changed. Raises
         LogStoreError."""
-        found: dict[int, str] = {}
-        request = log_pb2.MetadataRequest(topics=[topic])
+        found = await self._ask_for_owners(topics)
+        changes = [self._note(topic, endpoints) for topic, endpoints in found.items()]
+        return any(changes)
+
+    async def elsewhere(self, topic: str, numbers: Collection[int]) -> list[OwnedPartitions]:
+        """Those of the partitions of a topic that other servers own than the one of the client's connection,
+        as of now. Raises LogStoreError."""
+        [endpoints] = (await self._ask_for_owners([topic])).values()
+        by_channel: dict[ServerChannel, list[int]] = {}
+        for number in numbers:
+            endpoint = endpoints.get(number, "")
+            if endpoint != self.channel.address:
+                by_channel.setdefault(self._channel_to(endpoint), []).append(number)
+        by_channel.pop(self.channel, None)
+        return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
+
+    async def _ask_for_owners(self, topics: Collection[str]) -> dict[str, dict[int, str]]:
+        """The endpoint of each partition's owner, by topic and number. Raises LogStoreError."""
+        found: dict[str, dict[int, str]] = {topic: {} for topic in topics}
+        request = log_pb2.MetadataRequest(topics=found)
 
         def call(token: str) -> Awaitable[log_pb2.MetadataResponse]:
             request.page_token = token
             return self._stub.Metadata(request, timeout=CALL_TIMEOUT_S)
 
-        async for page in pages(self._channel, call):
+        async for page in pages(self.channel, call, parts=lambda page: page.topics):
             for one in page.topics:
-                found |= {partition.partition: partition.endpoint for partition in one.partitions}
-        is_divided = len({endpoint for endpoint in found.values() if endpoint}) > 1
+                if one.topic in found:
+                    found[one.topic].update((part.partition, part.endpoint) for part in one.partitions)
+        return found
+
+    def _note(self, topic: str, endpoints: dict[int, str]) -> bool:
+        """Note the owners of a topic; returns whether one has changed."""
+        is_divided = len({endpoint for endpoint in endpoints.values() if endpoint}) > 1
         former = self._endpoints.pop(topic, {})
         if is_divided:
-            self._endpoints[topic] = found
+            self._endpoints[topic] = endpoints
         return former != self._endpoints.get(topic, {})
 
     async def answers(
@@ -103,7 +158,7 @@ class OwnerChannels:
         """Ask the owners of the partitions, and return an answer for each, in order. Repeats the question
         about those that a server refuses because another one owns them, until the retry policy's deadline;
         if it is repeatable, also about those of an owner that does not answer. Raises LogStoreError."""
-        patience = Patience(self._channel.retry)
+        patience = Patience(self.channel.retry)
         start_s = asyncio.get_running_loop().time()
         found: dict[int, PartT] = {}
         left = list(range(len(partitions)))
@@ -113,8 +168,7 @@ class OwnerChannels:
             if failure is None:
                 return [found[index] for index in range(len(partitions))]
             await patience.bear(failure, start_s)
-            for topic in {partitions[index].topic for index in left}:
-                await self.look_up(topic)
+            await self.look_up({partitions[index].topic for index in left})
 
     async def _ask(
         self,
@@ -132,8 +186,8 @@ class OwnerChannels:
         asked = await asyncio.gather(*(ask(*one) for one in divided), return_exceptions=True)
         for (channel, some), answers in zip(divided, asked, strict=True):
             if isinstance(answers, LogStoreError):
-                may_repeat = is_repeatable or isinstance(answers, NotOwnerError | OverloadedError)
-                if channel is self._channel or not (may_repeat and answers.retriable):
+                may_repeat = is_repeatable or isinstance(answers, _WITHOUT_EFFECT)
+                if channel is self.channel or not (may_repeat and answers.retriable):
                     raise answers
                 failure = answers
                 continue
@@ -141,7 +195,7 @@ class OwnerChannels:
                 raise answers
             server = channel.address
             for index, answer in zip(some, answers, strict=True):
-                refusal = channel.failure(answer.error, server) if _is_refusal(answer) else None
+                refusal = channel.failure(answer.error, server) if is_refusal(answer) else None
                 if refusal is not None and refusal.retriable:
                     failure = refusal
                 else:
@@ -157,17 +211,17 @@ class OwnerChannels:
             endpoint = self._endpoints.get(topic, {}).get(number, "")
             by_channel.setdefault(self._channel_to(endpoint), []).append(index)
         # A question about no partition is judged by a server, too.
-        return list(by_channel.items()) or [(self._channel, [])]
+        return list(by_channel.items()) or [(self.channel, [])]
 
     def _channel_to(self, endpoint: str) -> ServerChannel:
         """The connection to an owner; the client's if no owner is known."""
         if endpoint and endpoint not in self._owners:
             try:
-                self._owners[endpoint] = _OwnerChannel(endpoint, self._channel.retry)
+                self._owners[endpoint] = _OwnerChannel(endpoint, self.channel.retry)
             except InvalidRequestError:
                 # The owner has an address that no client can use.
-                return self._channel
-        return self._owners.get(endpoint, self._channel)
+                return self.channel
+        return self._owners.get(endpoint, self.channel)
 
     async def close(self) -> None:
         """Close the connections to owners; the client's stays."""
@@ -175,6 +229,6 @@ class OwnerChannels:
             await channel.close()
 
 
-def _is_refusal(answer: AnswerPart) -> bool:
-    """Whether another server owns the partition of the answer."""
-    return answer.HasField("error") and isinstance(error_of_status(answer.error), NotOwnerError)
+def is_refusal(answer: AnswerPart) -> bool:
+    """Whether the server does not have the partition of the answer."""
+    return answer.HasField("error") and isinstance(error_of_status(answer.error), REFUSALS)

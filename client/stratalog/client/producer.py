@@ -28,12 +28,12 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, RecordTooLargeError
 from stratalog.base.randomness import system_random
 from stratalog.base.types import TopicPartition
-from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import BufferFullError, ClientClosedError
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.batch_router import BatchRouter
 from stratalog.client.sending.home_process import HomeProcess
 from stratalog.client.sending.known_topics import MAX_BATCH_KEY, KnownTopics
 from stratalog.client.sending.sealed_batch import SealedBatch
@@ -85,7 +85,7 @@ class Producer(RecordAccumulator):
 
     def __init__(
         self,
-        channel: ServerChannel,
+        owners: OwnerChannels,
         describe: Callable[[str], Awaitable[Topic]],
         settings: ProducerSettings,
         retry: RetryPolicy,
@@ -110,7 +110,7 @@ class Producer(RecordAccumulator):
         """The buffer has room for a batch up to this."""
         self._linger_s = settings.linger_ms / 1000
         self._loop = asyncio.get_running_loop()
-        self._sender = AppendSender(channel, settings.durability, retry, self, settings.idempotent)
+        self._router = BatchRouter(owners, settings.durability, retry, self, settings.idempotent)
         self._known_topics = KnownTopics(self, describe, system_random(), settings, retry, self)
         self._timers: dict[OpenBatch, asyncio.TimerHandle] = {}
         """The ends of the lingering of open batches."""
@@ -219,7 +219,7 @@ class Producer(RecordAccumulator):
 
     def _give_up(self) -> int:
         """Abandon. Returns the number of records."""
-        self._sender.abandon()
+        self._router.abandon()
         count = self._known_topics.abandon()
         self.close_all()
         self._collect(is_abandoned=True)
@@ -344,7 +344,7 @@ class Producer(RecordAccumulator):
         if batch not in self._timers:
             # It was full, and is on its way.
             return
-        if self._sender.is_busy_with(_place(batch)):
+        if self._router.is_busy_with(_place(batch)):
             self._overdue[_place(batch)] = batch
             return
         self.close_batch(batch)
@@ -363,7 +363,7 @@ class Producer(RecordAccumulator):
             # Several batches are compressed at a time, and the loop goes on.
             work = self._loop.run_in_executor(None, compress, codec, section)
             work.add_done_callback(functools.partial(self._on_compressed, sealed, section))
-        self._sender.send(sealed)
+        self._router.send(sealed)
 
     def _on_compressed(self, batch: SealedBatch, section: memoryview, work: asyncio.Future[bytes]) -> None:
         if work.cancelled() or work.exception() is not None:
@@ -371,7 +371,7 @@ class Producer(RecordAccumulator):
             batch.contents, batch.section = batch.contents._replace(codec=Codec.NONE), section
         else:
             batch.section = work.result()
-        self._sender.compressed(batch)
+        self._router.compressed(batch)
 
     # --- the sender's calls ---------------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class Producer(RecordAccumulator):
     def on_described(self, topic: str, *, is_changed: bool) -> None:
         """Let records of other sizes go out, and `flush` look again."""
         if is_changed:
-            self._sender.forget_limits(topic)
+            self._router.forget_limits(topic)
         self._settled.set()
 
     def on_refused(self, receipt: BatchReceipt, error: LogStoreError) -> None:

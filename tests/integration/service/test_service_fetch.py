@@ -22,8 +22,9 @@ from stratalog.client.messages import FetchAnswer, FetchedPartition, FetchStart,
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from stratalog.v1 import log_pb2
+from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.error_details import error_info
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
 
@@ -318,3 +319,26 @@ async def test_an_offset_outside_the_log_is_refused(bench: ServiceBench, offset:
     request = fetch_request({T0: FetchStart(offset)}, 0, 1, 0, 0, IsolationLevel.READ_UNCOMMITTED)
     [answer] = (await bench.client.log.Fetch(request)).partitions
     assert isinstance(error_of_status(answer.error), OffsetOutOfRangeError)
+
+
+async def test_the_errors_of_as_many_partitions_as_a_fetch_may_name_fit_an_answer(
+    bench: ServiceBench,
+) -> None:
+    name = "n" * 249
+    await bench.client.admin.create_topic(name)
+    numbers = range(1, MAX_FETCH_PARTITION_COUNT + 1)
+    request = log_pb2.FetchRequest(
+        partitions=[log_pb2.FetchPartition(topic=name, partition=number) for number in numbers]
+    )
+    # A client takes 4 MiB unless it asks for more, as ours does.
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        stub = log_pb2_grpc.LogServiceStub(channel)
+        response = await stub.Fetch(request)
+        async for page in stub.FetchStream(request):
+            assert 0 < page.ByteSize() <= 4 << 20
+            break
+    assert [(one.topic, one.partition) for one in response.partitions] == [(name, one) for one in numbers]
+    errors = [error_of_status(one.error) for one in response.partitions]
+    assert {type(error) for error in errors} == {UnknownTopicOrPartitionError}
+    assert errors[0].fields == {"topic": name, "partition": 1, "partition_count": 1}
+    assert errors[-1].fields == {}

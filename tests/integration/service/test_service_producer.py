@@ -23,9 +23,10 @@ from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import BufferFullError, ServerUnavailableError
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sending.append_sender import AppendSender
 from stratalog.client.sending.batch_receipt import BatchReceipt
+from stratalog.client.sending.batch_router import BatchRouter
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.record.ack import Ack
@@ -348,7 +349,7 @@ class QueuedBatches:
 
     def __init__(self, address: str, retry: RetryPolicy, count: int) -> None:
         self._channel = ServerChannel(address)
-        sender = AppendSender(self._channel, None, retry, self)
+        router = BatchRouter(OwnerChannels(self._channel), None, retry, self)
         self.deliveries: list[Delivery] = []
         for number in range(count):
             batch = encode_batch([Record(0, 0, None, b"%d" % number)])
@@ -362,7 +363,7 @@ class QueuedBatches:
                 batch[HEADER_SIZE:],
             )
             self.deliveries.append(Delivery(receipt, 0, 0))
-            sender.send(sealed)
+            router.send(sealed)
 
     def on_settled(self, batch: SealedBatch, error: LogStoreError | None) -> None: ...
 

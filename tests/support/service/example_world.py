@@ -247,6 +247,7 @@ class ExampleWorld:
             "s3://bucket/restored": f"file://{room}/restored",
             ADDRESS: address,
             "127.0.0.1:9191": "127.0.0.1:0",
+            "--server 127.0.0.1:9191": f"--server {address}",
             "--port 9000": "--port 0",
             "--data DIR": f"--data {room}/objects",
         }

@@ -49,6 +49,11 @@ class ScriptedService:
         self.ends_append_streams = False
         """A stream of appends ends at its first request."""
         self.append_stream_count = 0
+        self.appends: list[log_pb2.AppendStreamRequest] = []
+        self.is_appended = asyncio.Event()
+        """An append has come."""
+        self.endpoints: Sequence[str] = ()
+        """The owners of the partitions, by number."""
         self.producer_id = 7
         self.id_refusal: LogStoreError | None = None
         """The failure of requests for a producer id."""
@@ -78,6 +83,8 @@ class ScriptedService:
         self.append_stream_count += 1
         await context.send_initial_metadata(())
         async for request in requests:
+            self.appends.append(request)
+            self.is_appended.set()
             if self.ends_append_streams:
                 return
             if self.append_refusal is not None:
@@ -122,6 +129,20 @@ class ScriptedService:
         )
         return admin_pb2.DescribeTopicsResponse(topics=[topic])
 
+    async def metadata(
+        self, request: log_pb2.MetadataRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> log_pb2.MetadataResponse:
+        await self._refuse(context)
+        parts = [
+            log_pb2.PartitionMetadata(partition=number, endpoint=endpoint)
+            for number, endpoint in enumerate(self.endpoints)
+        ]
+        topics = [
+            log_pb2.TopicMetadata(topic=name, topic_id=self.topic_id, partitions=parts)
+            for name in request.topics
+        ]
+        return log_pb2.MetadataResponse(topics=topics)
+
     async def _refuse(self, context: grpc.aio.ServicerContext[object, object]) -> None:
         if self.refusal is not None:
             self.refused_count += 1
@@ -156,6 +177,11 @@ async def scripted(service: ScriptedService) -> AsyncGenerator[str]:
             service.init_producer,
             log_pb2.InitProducerRequest.FromString,
             log_pb2.InitProducerResponse.SerializeToString,
+        ),
+        "Metadata": grpc.unary_unary_rpc_method_handler(
+            service.metadata,
+            log_pb2.MetadataRequest.FromString,
+            log_pb2.MetadataResponse.SerializeToString,
         ),
         "ListOffsets": grpc.unary_unary_rpc_method_handler(
             service.list_offsets,

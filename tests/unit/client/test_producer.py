@@ -20,6 +20,7 @@ from stratalog.base.errors import (
 from stratalog.client.channel import ServerChannel
 from stratalog.client.client import Client
 from stratalog.client.errors import ClientClosedError, ServerUnavailableError
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.producer import Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.retry import RetryPolicy
@@ -63,7 +64,7 @@ def producer_of(
     describe: Callable[[str], Awaitable[Topic]], linger_ms: int = LONG_MS, batch_bytes: int = 1000
 ) -> Producer:
     settings = ProducerSettings(linger_ms=linger_ms, batch_bytes=batch_bytes)
-    return Producer(ServerChannel(NOWHERE), describe, settings, PATIENT)
+    return Producer(OwnerChannels(ServerChannel(NOWHERE)), describe, settings, PATIENT)
 
 
 async def outcome_of(delivery: Delivery) -> object:
@@ -124,7 +125,9 @@ async def test_a_record_that_is_early_no_more_is_placed_at_once() -> None:
                 self.open_topic("t")
             return super().__getattribute__(name)
 
-    producer = Slow(ServerChannel(NOWHERE), for_ever, ProducerSettings(linger_ms=LONG_MS), PATIENT)
+    producer = Slow(
+        OwnerChannels(ServerChannel(NOWHERE)), for_ever, ProducerSettings(linger_ms=LONG_MS), PATIENT
+    )
     first, second = (in_thread(lambda: producer.send("t", "k", "v")) for _ in range(2))
     assert [first.index, second.index] == [0, 1]
     assert first.receipt is second.receipt

@@ -199,7 +199,7 @@ class ClientCalls:
         max_buffered_bytes: int | None = None,
         retry: RetryPolicy | None = None,
     ) -> SyncProducer:
-        """A producer over this connection. `ProducerSettings` documents the settings; None is its default.
+        """A producer. `ProducerSettings` documents the settings; None is its default.
         `retry` is how long records wait for a server that is away; None: the client's policy, or `LONG_WORK`
         without one.
 

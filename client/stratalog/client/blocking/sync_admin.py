@@ -16,8 +16,9 @@ from stratalog.client.topics_admin import ConfigValue
 
 
 class SyncAdmin:
-    """The control plane of one server, that of its tiers included. Every method raises LogStoreError, and
-    InvalidRequestError for values that no message can hold. Thread-safe.
+    """The control plane, that of the tiers included. Calls about partitions go to their owners, all others to
+    one server. Every method raises LogStoreError, and InvalidRequestError for values that no message can
+    hold. Thread-safe.
     """
 
     def __init__(self, thread: LoopThread, admin: Admin) -> None:
@@ -81,7 +82,9 @@ class SyncAdmin:
         )
 
     def describe_log(self, topic: str, partitions: Sequence[int] = ()) -> list[values.PartitionLog]:
-        """Offsets and sizes of the named partitions, each once, or of all; sorted by number."""
+        """Offsets and sizes of the named partitions, each once, or of all; sorted by number. Their owners
+        describe them. A partition whose owner does not answer is offline: another server describes what it
+        has in the object store."""
         return self._thread.run(self._admin.describe_log(topic, partitions))
 
     def list_segments(self, topic: str, partition: int) -> list[values.Segment]:
@@ -111,7 +114,8 @@ class SyncAdmin:
         later, and all if there is none.
 
         A partition that fails has an error in its result. Raises OffsetOutOfRangeError for a place behind
-        the high watermark, UnknownTopicOrPartitionError and InconsistentTopicIdError, with nothing deleted.
+        the high watermark, UnknownTopicOrPartitionError and InconsistentTopicIdError, with nothing deleted
+        from the partitions of the server that refuses it.
         Offsets are safe to repeat: log starts move forward only. The other places move on with the log, so a
         request with one is sent again only if it was refused: after ServerUnavailableError look at the log
         starts before you repeat it.
@@ -129,8 +133,9 @@ class SyncAdmin:
     def flush(
         self, topic: str, partitions: Sequence[int] = (), *, topic_id: str = ""
     ) -> list[values.FlushedPartition]:
-        """Make the records of the named partitions, or of all, durable on the server's disk. A partition that
-        fails has an error in its result. Raises UnknownTopicOrPartitionError, InconsistentTopicIdError."""
+        """Make the records of the named partitions, or of all, durable on their servers' disks. A partition
+        that fails has an error in its result. Raises UnknownTopicOrPartitionError and
+        InconsistentTopicIdError."""
         return self._thread.run(self._admin.flush(topic, partitions, topic_id=topic_id))
 
     def tier_status(self) -> values.TierStatus:

@@ -364,7 +364,7 @@ class TopicFollower:
                     yield answered
             except LogStoreError as error:
                 await patience.bear(error, on_first=self._settings.on_broken)
-                if isinstance(error, NotOwnerError) or owned.channel is not self._client.channel:
+                if isinstance(error, NotOwnerError) or not owned.channel.follows:
                     await self._look_up_owners()
             finally:
                 await session.aclose()
@@ -372,7 +372,7 @@ class TopicFollower:
     async def _look_up_owners(self) -> None:
         """Begin the sessions anew if a partition has another owner than before, where there are several."""
         try:
-            if await self._client.owners.look_up(self._wanted.topic):
+            if await self._client.owners.look_up([self._wanted.topic]):
                 self._changed.set()
         except LogStoreError as error:
             # The next session fails, too, and counts.

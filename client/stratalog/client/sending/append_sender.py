@@ -1,7 +1,7 @@
-"""Sends the sealed batches of a producer over one AppendStream, which is opened on demand.
+"""Sends the sealed batches of a producer to one server over one AppendStream, which is opened on demand.
 
 Each partition has a `PartitionLane`, with its order, its failures and its pauses. The lanes take turns on the
-stream, one batch a turn, and none waits for another.
+stream, one batch a turn, and none waits for another. A `BatchRouter` gives each sender its lanes.
 
 No batch leaves its lane without a connection, so a failed connection has no effect: the sender tries again
 after growing pauses. At the retry policy's deadline the queued batches of all lanes fail: it is one budget of
@@ -20,6 +20,10 @@ not wait for them.
 
 An idempotent producer has an id from the server. When a lane can no longer use it, the stream ends, and the
 lane goes on with a new id; the other lanes keep theirs.
+
+Between two streams no batch is in flight, and lanes may change over to the senders of their owners. A sender
+asks for the owners after a refusal because of another owner, and after the connection to a single owner has
+failed.
 """
 
 from __future__ import annotations
@@ -28,22 +32,19 @@ import asyncio
 import logging
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 import grpc
 
 from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
 from stratalog.base.types import TopicPartition
-from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
+from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ClientClosedError
-from stratalog.client.messages import DurabilityLike, wire_durability
+from stratalog.client.owner_channels import REFUSALS
 from stratalog.client.retry import Patience, RetryPolicy
-from stratalog.client.sending.partition_lane import (
-    MAX_IN_FLIGHT_COUNT,
-    PartitionLane,
-    ProducerIdentity,
-)
+from stratalog.client.sending.partition_lane import PartitionLane
+from stratalog.client.sending.producer_identities import ProducerIdentities, ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
@@ -83,33 +84,39 @@ class SenderEvents(Protocol):
         ...
 
 
+MoveLanes = Callable[["AppendSender", Collection[str]], Awaitable[None]]
+"""Asks for the owners of topics, and passes lanes of the sender on to them. Raises LogStoreError."""
+
+
 class AppendSender:
-    """Sends the batches of a producer, in order within each partition. Belongs to one event loop. Sends while
-    batches are queued; holds no stream when idle."""
+    """Sends the batches of lanes to one server, in order within each lane. Belongs to one event loop. Sends
+    while batches are queued; holds no stream when idle."""
 
     def __init__(
         self,
         channel: ServerChannel,
-        durability: DurabilityLike | None,
+        durability: log_pb2.Durability.ValueType,
         retry: RetryPolicy,
         events: SenderEvents,
-        is_idempotent: bool = False,
+        identities: ProducerIdentities | None,
+        move: MoveLanes,
     ) -> None:
-        self._channel = channel
+        """`identities` are those of an idempotent producer."""
+        self.channel = channel
+        """The connection to the server."""
         self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
-        self._durability = wire_durability(durability)
-        self._retry = retry
+        self._durability = durability
         self._events = events
-        self._is_idempotent = is_idempotent
-        self._identity: ProducerIdentity | None = None
-        """For lanes that begin anew."""
+        self._identities = identities
+        self._move = move
         self._patience = Patience(retry)
         """Counts failures of the stream that had no effect."""
         self._pause_s = 0.0
         """Pause before the next stream."""
-        self._lanes: dict[TopicPartition, PartitionLane] = {}
         self._busy: dict[TopicPartition, PartitionLane] = {}
-        """Those with batches."""
+        """The lanes with batches."""
+        self._stray_topics: set[str] = set()
+        """Topics whose owners have to be asked for before the next stream."""
         self._row: OrderedDict[TopicPartition, PartitionLane] = OrderedDict()
         """Those that may send a batch, in the order of their turns."""
         self._lane_by_sequence: dict[int, PartitionLane] = {}
@@ -126,42 +133,24 @@ class AppendSender:
         """The stream that may take batches from the lanes."""
         self._task: asyncio.Task[None] | None = None
 
-    def send(self, batch: SealedBatch) -> None:
-        """Queue `batch` behind all earlier ones of its partition."""
-        topic_partition = batch.topic_partition
-        lane = self._lanes.get(topic_partition)
-        if lane is None:
-            lane = PartitionLane(
-                topic_partition,
-                self._retry,
-                self._events.on_settled,
-                self._events.on_split,
-                self._lane_changed,
-                self._is_idempotent,
-            )
-            self._lanes[topic_partition] = lane
-        lane.queue(batch)
-        self._busy[topic_partition] = lane
-        self._lane_changed(lane)
+    def serve(self, lane: PartitionLane) -> None:
+        """Send the batches of a lane, which no other sender has."""
+        assert lane.is_busy
+        self._busy[lane.topic_partition] = lane
+        self.on_lane_changed(lane)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
-    def is_busy_with(self, topic_partition: TopicPartition) -> bool:
-        """Whether another batch of the partition could not be sent now."""
-        lane = self._lanes.get(topic_partition)
-        return lane is not None and lane.batch_count >= MAX_IN_FLIGHT_COUNT
+    @property
+    def lanes(self) -> list[PartitionLane]:
+        """Those that have batches here."""
+        return list(self._busy.values())
 
-    def compressed(self, batch: SealedBatch) -> None:
-        """Note that a queued batch has its records now."""
-        lane = self._lanes.get(batch.topic_partition)
-        if lane is not None:
-            self._lane_changed(lane)
-
-    def forget_limits(self, topic: str) -> None:
-        """Note that the limits of a topic may have changed."""
-        for topic_partition, lane in self._lanes.items():
-            if topic_partition.topic == topic:
-                lane.forget_limits()
+    def release(self, lane: PartitionLane) -> None:
+        """Pass a lane on to another sender. Only between two streams: none of its batches is in flight."""
+        assert not lane.in_flight_count
+        del self._busy[lane.topic_partition]
+        self._row.pop(lane.topic_partition, None)
 
     def abandon(self) -> None:
         """Stop at once and discard unacknowledged batches, which may or may not have been applied."""
@@ -174,12 +163,11 @@ class AppendSender:
             lane.abandon()
         self._busy.clear()
         self._row.clear()
+        self._stray_topics.clear()
 
     def check(self) -> None:
         """Assert the invariants of the state."""
-        for topic_partition, lane in self._lanes.items():
-            lane.check()
-            assert (topic_partition in self._busy) == lane.is_busy
+        assert all(lane.is_busy for lane in self._busy.values())
         assert all(self._busy[topic_partition] is lane for topic_partition, lane in self._row.items())
 
     async def _run(self) -> None:
@@ -191,7 +179,7 @@ class AppendSender:
                 self._events.on_cancelled()
         except Exception as failure:
             # Unexpected. Waiting callers must neither wait for ever nor get the answers of other batches.
-            logger.exception("sending to %s failed", self._channel.address)
+            logger.exception("sending to %s failed", self.channel.address)
             cause = LogStoreError(
                 "the client failed; report the traceback in the process's log", reason=repr(failure)
             )
@@ -202,29 +190,45 @@ class AppendSender:
         self._patience.succeed()
         self._pause_s = 0.0
         while self._busy:
+            if self._stray_topics:
+                await self._seek_owners()
+                continue
             if self._pause_s:
                 await asyncio.sleep(self._pause_s)
             now_s = asyncio.get_running_loop().time()
             attempt_s: float | None = now_s
             try:
-                await self._channel.connect(self._patience)
+                await self.channel.connect(self._patience)
                 # A server that was reached and then failed is not left without a try of another one, however
                 # late it failed.
                 attempt_s = None
                 if any(lane.needs_identity(self._identity) for lane in self._busy.values()):
-                    self._identity = await self._new_identity()
-                with self._channel.open():
+                    assert self._identities is not None
+                    await self._identities.renew(self.channel, self._patience)
+                with self.channel.open():
                     await self._send_over_stream()
             except ClientClosedError:
                 raise
             except LogStoreError as error:
                 self._fail(error, attempt_s)
+                if isinstance(error, NotOwnerError) or not self.channel.follows:
+                    self._stray_topics.update(one.topic for one in self._busy)
 
-    async def _new_identity(self) -> ProducerIdentity:
-        """An identity from the server, by one attempt; `_send_all` repeats it. Raises LogStoreError."""
-        call = self._stub.InitProducer(log_pb2.InitProducerRequest(), timeout=CALL_TIMEOUT_S)
-        response = await self._channel.attempt(call, self._patience)
-        return ProducerIdentity(response.producer_id, response.producer_epoch)
+    async def _seek_owners(self) -> None:
+        """Let lanes change over to their owners. Raises ClientClosedError."""
+        topics, self._stray_topics = self._stray_topics, set()
+        try:
+            await self._move(self, topics)
+        except ClientClosedError:
+            raise
+        except LogStoreError as error:
+            # The next stream fails, too, and counts.
+            logger.debug("the owners of partitions are not known: %s", error)
+
+    @property
+    def _identity(self) -> ProducerIdentity | None:
+        """The identity for lanes that begin anew."""
+        return None if self._identities is None else self._identities.newest
 
     async def _send_over_stream(self) -> None:
         """Send over one stream until no lane has batches, one needs another identity, or the stream breaks.
@@ -236,7 +240,7 @@ class AppendSender:
         self._row.clear()
         self._is_ending = False
         self._offer_all()
-        server = self._channel.address
+        server = self.channel.address
         call = self._stub.AppendStream(self._requests(stream))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S) as deadline:
@@ -252,9 +256,9 @@ class AppendSender:
                         break
                     deadline.reschedule(loop.time() + ANSWER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            raise self._channel.failure(error, server) from None
+            raise self.channel.failure(error, server) from None
         except TimeoutError:
-            raise self._channel.no_answer("the server did not answer in time; try again", server) from None
+            raise self.channel.no_answer("the server did not answer in time; try again", server) from None
         finally:
             call.cancel()
             # grpc.aio may ask for requests after a call has failed. It must not get batches of the next
@@ -264,7 +268,7 @@ class AppendSender:
                 self._changed.set()
         if any(lane.in_flight_count for lane in self._busy.values()):
             # A server answers every request before it ends a stream, unless it is stopped.
-            raise self._channel.no_answer("the server ended the stream early; try again", server)
+            raise self.channel.no_answer("the server ended the stream early; try again", server)
 
     async def _requests(self, stream: object) -> AsyncIterator[log_pb2.AppendStreamRequest]:
         """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
@@ -306,19 +310,24 @@ class AppendSender:
             )
         self._patience.succeed()
         self._pause_s = 0.0
+        if lane.topic_partition not in self._busy:
+            # Its batches have failed meanwhile. It may be with another sender.
+            return
         if response.HasField("status"):
-            error = self._channel.failure(response.status, server)
-            if isinstance(error, NotOwnerError) and error.retriable:
+            error = self.channel.failure(response.status, server)
+            if isinstance(error, REFUSALS) and error.retriable:
                 # The answers to the other requests say which batches it has stored.
                 self._is_ending = True
+                self._stray_topics.add(lane.topic_partition.topic)
             if error.code in STALE_CODES:
                 self._events.on_stale(lane.topic_partition.topic)
             lane.refuse(response.sequence, error)
         else:
             lane.acknowledge(response.sequence, response.ack)
-        self._lane_changed(lane)
+        self.on_lane_changed(lane)
 
-    def _lane_changed(self, lane: PartitionLane) -> None:
+    def on_lane_changed(self, lane: PartitionLane) -> None:
+        """Look again whether the lane may send a batch."""
         self._offer(lane)
         self._changed.set()
 
@@ -345,7 +354,7 @@ class AppendSender:
         if isinstance(cause, OverloadedError):
             may_try_again = self._may_try_again(cause, attempt_s)
             self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.give_up(cause))
-        elif in_flight_count and self._is_idempotent and cause.retriable:
+        elif in_flight_count and self._identities is not None and cause.retriable:
             may_try_again = self._may_try_again(cause, attempt_s)
             self._fail_lanes(lambda lane: lane.lose())
             if not may_try_again:

@@ -6,7 +6,8 @@ order, and the next one resumes. Answers to the requests from before the failure
 
 * The server has no room (`OverloadedError`): the oldest batch was not applied. The lane sends it again with
   all later ones, after growing pauses; at the retry policy's deadline all of them fail.
-* Another server owns the data (`NotOwnerError`): the same, over a stream to that one.
+* Another server owns the data (`NotOwnerError`): the same, over a stream to that one. It is the same if the
+  owner does not know the topic yet, which another server knows.
 * The server refuses a batch: that batch fails, and the later ones are sent again.
 * The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
   by its halves, and so is every batch of that size from then on. A single record that is too large fails.
@@ -48,8 +49,10 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.owner_channels import REFUSALS
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
+from stratalog.client.sending.producer_identities import ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
 from stratalog.record.batch_producer import MAX_SEQUENCE, BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
@@ -69,13 +72,6 @@ NOT_STORED = (*WITHOUT_EFFECT, NotOwnerError, InvalidRequestError, UnknownTopicO
 
 UNKNOWN_PRODUCER_CODE = "UNKNOWN_PRODUCER_ID"
 """The refused append may be repeated with another producer id, if it is not in doubt."""
-
-
-class ProducerIdentity(NamedTuple):
-    """The id of a producer, and its epoch."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class TakenBatch(NamedTuple):
@@ -100,7 +96,7 @@ class PartitionLane:
         on_pause_over: Callable[[PartitionLane], None],
         is_idempotent: bool = False,
     ) -> None:
-        """`on_settled`, `on_split`: as for `AppendSender`. `on_pause_over` is called when a pause ends."""
+        """`on_settled`, `on_split`: as for `SenderEvents`. `on_pause_over` is called when a pause ends."""
         self.topic_partition = topic_partition
         self._is_idempotent = is_idempotent
         self._identity: ProducerIdentity | None = None
@@ -250,7 +246,7 @@ class PartitionLane:
         if isinstance(cause, InconsistentTopicIdError):
             self._fail_topic(oldest.topic_id, cause)
             return
-        is_elsewhere = isinstance(cause, NotOwnerError) and cause.retriable
+        is_elsewhere = isinstance(cause, REFUSALS) and cause.retriable
         has_no_effect = is_elsewhere or isinstance(cause, WITHOUT_EFFECT)
         begins_anew = cause.code == UNKNOWN_PRODUCER_CODE and not oldest.is_in_doubt
         is_repeatable = has_no_effect or begins_anew or (self._is_idempotent and cause.retriable)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -212,6 +212,11 @@ class TopicManager:
             finally:
                 self._lock.release()
         return self._followed(state)
+
+    def may_be_behind(self, names: Iterable[str]) -> bool:
+        """Whether another server of the store may have created one of these topics since the last look at the
+        catalog. Asks nothing."""
+        return bool(self._shards.foreign) and any(self._registry.find(name) is None for name in names)
 
     def followed_last(self) -> FollowedCatalog:
         """The result of `follow_catalog` for the newest catalog that was read. Asks nothing."""

@@ -79,6 +79,7 @@ from stratalog.client.errors import ClientClosedError
 from stratalog.client.producer import Producer
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.channel import ServerChannel
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.retry import LONG_WORK
 from stratalog.client.values import Topic
 
@@ -89,7 +90,7 @@ async def describe(name):
     return Topic(name, "id", 1, {}, {}, [], 0)
 
 async def main():
-    producer = Producer(ServerChannel("127.0.0.1:1"), describe, ProducerSettings(), LONG_WORK)
+    producer = Producer(OwnerChannels(ServerChannel("127.0.0.1:1")), describe, ProducerSettings(), LONG_WORK)
     await producer.learn("t")
     return producer, [producer.send("t", value="in a batch"), producer.send("u", value="early")]
 

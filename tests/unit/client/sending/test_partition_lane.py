@@ -26,9 +26,9 @@ from stratalog.client.sending.partition_lane import (
     MAX_IN_FLIGHT_COUNT,
     SURE_BYTES,
     PartitionLane,
-    ProducerIdentity,
     TakenBatch,
 )
+from stratalog.client.sending.producer_identities import ProducerIdentity
 from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.record.ack import Ack
 from stratalog.record.batch import decode
