@@ -54,6 +54,12 @@ class Throttler:
                 self._clock.wait(self._changed, max(wait_s, _LEAST_WAIT_S))
             self._owed_bytes += size_bytes
 
+    def owe(self, size_bytes: int) -> None:
+        """Note bytes that are moved without a wait: the calls that wait, and those to come, pay for them."""
+        with self._changed:
+            self._settle()
+            self._owed_bytes += size_bytes
+
     def interrupt(self) -> None:
         """Make all waiting calls run their `check_done`."""
         with self._changed:

@@ -100,6 +100,7 @@ class TieredLogs:
             max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
         )
         self.turns, budget = UploadTurns(sends or clock), UploadBudget(sends or clock)
+        budget_of_tails = UploadBudget(sends or clock, payer=budget)
 
         def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
             spool = ObjectWriterSettings(
@@ -110,7 +111,12 @@ class TieredLogs:
                 sends or clock,
                 sends.run_beside if sends else lambda task: task(),
                 stop,
-                UploadedShard(self.metadata, self.turns, budget, has_precedence=is_of_tails),
+                UploadedShard(
+                    self.metadata,
+                    self.turns,
+                    budget_of_tails if is_of_tails else budget,
+                    has_precedence=is_of_tails,
+                ),
                 ObjectBuilder(filesystem, self.metadata, spool),
                 lambda: settings,
             )

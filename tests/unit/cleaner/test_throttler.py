@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,17 +9,9 @@ import pytest
 from stratalog.cleaner.throttler import AHEAD_S, Throttler
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.cleaner.cleaner_machine import WaitingClock
+from tests.support.cleaner.hasty_clock import HastyClock
 
 RATE = 1_000_000
-
-
-class HastyClock(ManualClock):
-    """A clock whose time passes when a thread waits. Used by one thread, which stands for all."""
-
-    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
-        assert timeout_s is not None
-        self.advance(round(timeout_s * 1000))
-        return False
 
 
 def go_on() -> None:

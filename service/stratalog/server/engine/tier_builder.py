@@ -126,16 +126,23 @@ class TierBuilder:
         # A server that stops still commits what callers wait for.
         stop_of_tails = StopSignal()
         turns, budget = UploadTurns(self._clock), UploadBudget(self._clock)
+        tail_budget = UploadBudget(self._clock, payer=budget)
 
         def uploader(
             name: str, settings: Callable[[BrokerConfig], UploaderSettings], stop: StopSignal
         ) -> Uploader:
+            is_of_tails = name == "tail"
             return Uploader(
                 store=StoppableObjectStore(self._store, stop),
                 clock=self._clock,
                 run_beside=partial(self._seams.long_scheduler.once, "send an object"),
                 stop=stop,
-                shard=UploadedShard(shard.metadata, turns, budget, has_precedence=name == "tail"),
+                shard=UploadedShard(
+                    shard.metadata,
+                    turns,
+                    tail_budget if is_of_tails else budget,
+                    has_precedence=is_of_tails,
+                ),
                 builder=ObjectBuilder(
                     logs.filesystem,
                     shard.metadata,

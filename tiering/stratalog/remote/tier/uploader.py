@@ -83,7 +83,7 @@ class UploadedShard:
     turns: UploadTurns
     """Shared with the other uploader of the shard."""
     budget: UploadBudget
-    """Shared with it, too."""
+    """The one of segments owes what tails send."""
     has_precedence: bool = False
     """The other one gives way."""
 
