@@ -64,7 +64,8 @@ class TierDrops:
         reasons = Counter(one.reason.replace("_", "-") for one in refused)
         if shown:
             reasons[SHOWN_BY_OBJECT] = len(shown)
-        return PassOutcome({"partitions": dropped_count}, reasons)
+        failures = tuple(_text_of(one) for one in refused if one.damage is not None)
+        return PassOutcome({"partitions": dropped_count}, reasons, failures)
 
     def _is_needed(self) -> bool:
         has_left = any(tier.uploads.drop.has_left for tier in self._tiers)
@@ -84,3 +85,12 @@ class TierDrops:
 
 def _is_shown_by_object(partition: HostedPartition) -> bool:
     return partition.log.local_log.config.min_durability is Durability.OBJECT
+
+
+def _text_of(refused: RefusedDrop) -> str:
+    """What a person can do about damage."""
+    return (
+        f"the tier of {refused.topic_partition} stays, because the local log has damaged records that the"
+        " object store has; set remote.storage.enable to true again to keep them, or delete the records up to"
+        f" there: {refused.damage}"
+    )
