@@ -100,7 +100,7 @@ def check_dropped(site: Leaving, begin: int = GONE) -> None:
     assert site.local_offsets() == [*range(GONE, END)]
     assert site.log.offsets.log_start_offset == begin
     # The topic is tiered again.
-    site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+    site.logs.keep_tiers()
     site.append()
     site.logs.seal()
     assert not site.logs.upload().refused
@@ -156,7 +156,7 @@ def test_a_topic_that_is_tiered_again_meanwhile_loses_no_record_of_its_disk(
     site.plans.append(no_faults)
     for _ in range(2):
         site.logs.metadata.refresh()
-        site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+        site.logs.keep_tiers()
         site.free_space()
         faulty.release_all()
     site.logs.seal()
@@ -164,7 +164,7 @@ def test_a_topic_that_is_tiered_again_meanwhile_loses_no_record_of_its_disk(
         site.append()
         site.logs.seal()
         site.logs.upload()
-        site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+        site.logs.keep_tiers()
         site.free_space()
     partition = site.partition
     offsets = [record.offset for record in site.logs.tiered_records(site.log)]
@@ -191,12 +191,12 @@ def test_a_late_commit_finds_that_the_disk_has_what_it_drops(occurrence: int) ->
         site.logs.drop_tiers()
     site.plans.append(no_faults)
     site.logs.metadata.refresh()
-    site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+    site.logs.keep_tiers()
     site.free_space()
     assert site.local_offsets() == [*range(GONE, END)], "it may still land"
     faulty.release_all()
     assert site.partition.tiered_end_offset == (GONE if occurrence == 2 else GONE + TIERED)
-    site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+    site.logs.keep_tiers()
     site.append()
     site.logs.seal()
     assert not site.logs.upload().refused
