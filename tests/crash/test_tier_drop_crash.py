@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import PreconditionFailedError, StoreUnavailableError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import LogConfig
@@ -19,7 +19,7 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.tier.tier_drop import UPLOAD_UNDER_WAY
+from stratalog.remote.tier.tier_drop import UPLOAD_UNDER_WAY, LeavingLogs
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation, no_faults
@@ -100,7 +100,7 @@ def check_dropped(site: Leaving, begin: int = GONE) -> None:
     assert site.local_offsets() == [*range(GONE, END)]
     assert site.log.offsets.log_start_offset == begin
     # The topic is tiered again.
-    site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+    site.logs.keep_tiers()
     site.append()
     site.logs.seal()
     assert not site.logs.upload().refused
@@ -156,7 +156,7 @@ def test_a_topic_that_is_tiered_again_meanwhile_loses_no_record_of_its_disk(
     site.plans.append(no_faults)
     for _ in range(2):
         site.logs.metadata.refresh()
-        site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+        site.logs.keep_tiers()
         site.free_space()
         faulty.release_all()
     site.logs.seal()
@@ -164,7 +164,7 @@ def test_a_topic_that_is_tiered_again_meanwhile_loses_no_record_of_its_disk(
         site.append()
         site.logs.seal()
         site.logs.upload()
-        site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+        site.logs.keep_tiers()
         site.free_space()
     partition = site.partition
     offsets = [record.offset for record in site.logs.tiered_records(site.log)]
@@ -173,10 +173,8 @@ def test_a_topic_that_is_tiered_again_meanwhile_loses_no_record_of_its_disk(
     assert site.log.offsets.local_log_start_offset == END + 2, "nothing holds the disk for ever"
 
 
-@pytest.mark.parametrize("occurrence", [1, 2])
-def test_a_late_commit_finds_that_the_disk_has_what_it_drops(occurrence: int) -> None:
-    """The store goes away behind a commit, comes back, and the topic is tiered again before it lands."""
-    site = Leaving()
+def drop_late(site: Leaving, occurrence: int) -> FaultyObjectStore:
+    """A drop whose commit of that number lands late, and whose store is away until the call has ended."""
     faulty = site.store
     assert isinstance(faulty, FaultyObjectStore)
     late = FaultOn(Fault.LANDS_LATE, "PUT", HEAD, occurrence)
@@ -191,18 +189,50 @@ def test_a_late_commit_finds_that_the_disk_has_what_it_drops(occurrence: int) ->
         site.logs.drop_tiers()
     site.plans.append(no_faults)
     site.logs.metadata.refresh()
-    site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
-    site.free_space()
-    assert site.local_offsets() == [*range(GONE, END)], "it may still land"
-    faulty.release_all()
-    assert site.partition.tiered_end_offset == (GONE if occurrence == 2 else GONE + TIERED)
-    site.logs.tier_drop.run([], leader_epoch=lambda: 0, catalog_seq=0)
+    return faulty
+
+
+def check_tiered_again(site: Leaving) -> None:
+    """The topic stays in the store, which gets all that the disk has, and then the disk may let go of it."""
+    site.logs.keep_tiers()
     site.append()
     site.logs.seal()
     assert not site.logs.upload().refused
     assert [record.offset for record in site.logs.tiered_records(site.log)] == [*range(GONE, END + 1)]
     site.free_space()
     assert site.log.offsets.local_log_start_offset == END + 1, "nothing holds the disk for ever"
+
+
+@pytest.mark.parametrize("occurrence", [1, 2])
+def test_a_late_commit_finds_that_the_disk_has_what_it_drops(occurrence: int) -> None:
+    """The store goes away behind a commit, comes back, and the topic is tiered again before it lands."""
+    site = Leaving()
+    faulty = drop_late(site, occurrence)
+    site.logs.keep_tiers()
+    site.free_space()
+    assert site.local_offsets() == [*range(GONE, END)], "it may still land"
+    faulty.release_all()
+    assert site.partition.tiered_end_offset == (GONE if occurrence == 2 else GONE + TIERED)
+    check_tiered_again(site)
+
+
+def test_a_late_commit_finds_it_also_after_a_call_that_was_refused() -> None:
+    """The topic is tiered again just before the later call would have dropped the slices."""
+    site = Leaving()
+    faulty = drop_late(site, 2)
+    all_logs = [*site.logs.logs.values()]
+    answers = iter([all_logs, all_logs, []])
+    with pytest.raises(PreconditionFailedError):
+        site.logs.tier_drop.run(
+            lambda: LeavingLogs(site.logs.catalog.refresh().seq, next(answers)),
+            leader_epoch=lambda: site.logs.claimed.epoch,
+        )
+    site.logs.keep_tiers()
+    site.free_space()
+    assert site.local_offsets() == [*range(GONE, END)], "it may still land"
+    faulty.release_all()
+    assert site.partition.tiered_end_offset == GONE
+    check_tiered_again(site)
 
 
 def test_a_tier_waits_for_the_uploads_of_its_partition() -> None:

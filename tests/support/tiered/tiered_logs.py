@@ -40,7 +40,7 @@ from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.partition_upload import UploadCandidate
-from stratalog.remote.tier.tier_drop import DropReport, TierDrop
+from stratalog.remote.tier.tier_drop import DropReport, LeavingLogs, TierDrop
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.remote.tier.upload_turns import UploadTurns
@@ -175,10 +175,13 @@ class TieredLogs:
     def drop_tiers(self) -> DropReport:
         """Drop the tiers of all logs, as the newest catalog says."""
         return self.tier_drop.run(
-            list(self.logs.values()),
+            lambda: LeavingLogs(self.catalog.refresh().seq, list(self.logs.values())),
             leader_epoch=lambda: self.claimed.epoch,
-            catalog_seq=self.catalog.refresh().seq,
         )
+
+    def keep_tiers(self) -> None:
+        """Let logs whose tiers were not dropped take up what is left of them."""
+        self.tier_drop.run(lambda: LeavingLogs(0, ()), leader_epoch=lambda: self.claimed.epoch)
 
     def candidate(self, log: UnifiedLog) -> UploadCandidate:
         topic = self.catalog.by_id(log.topic_id)

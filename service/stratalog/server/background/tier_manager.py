@@ -102,7 +102,7 @@ class TierManager:
         self._topics = topics
         self._rounds = rounds
         self._foreign = tuple(foreign)
-        self.drops = TierDrops(registry, topics, self._tiers)
+        self.drops = TierDrops(registry, topics, self._tiers, rounds)
         self._shown_seqs = [tier.shard.metadata.state().seq for tier in self._tiers]
         """For each shard the newest commit that has woken the readers of a followed one. The pass does not go
         by its own look alone: a reader that misses an object reads the head, too."""

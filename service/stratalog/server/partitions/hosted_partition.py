@@ -60,7 +60,7 @@ class HostedPartition:
         self._reader = reader
         self._ensure_room = ensure_room
         self._is_withdrawn = False
-        # Below this offset the local log is damaged.
+        # Below this offset the local log is damaged, and the object store had it.
         self._intact_from_offset = 0
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id_partition = TopicIdPartition(log.topic_id, log.topic_partition.partition)
@@ -217,7 +217,12 @@ class HostedPartition:
         # The local start is read first: it may move up to the tiered end meanwhile, never back, and the data
         # that it leaves behind is committed. A global start read later may be the larger one: take it for
         # both.
-        local_log_start_offset = max(self.log.offsets.local_log_start_offset, self._intact_from_offset)
+        local_log_start_offset = self.log.offsets.local_log_start_offset
+        if self._intact_from_offset:
+            # What the object store does not have any more, only the local log may have.
+            local_log_start_offset = max(
+                local_log_start_offset, min(self._intact_from_offset, self.tiered_end_offset)
+            )
         log_start_offset = self.log_start_offset
         # Each of these is read before the one that it may not exceed.
         last_stable_offset = self.log.offsets.last_stable_offset

@@ -3,10 +3,12 @@
 The order keeps every record that is on the disk:
 
 1. No uploader has the partition, nor waits for the outcome of a commit of its.
-2. The local log counts nothing of its own as tiered any more, so nothing deletes a segment because the object
+2. What the local log has below the tiered end is read once: of records that it has damaged, the object store
+   has the only sound copy, and so the tier stays.
+3. The local log counts nothing of its own as tiered any more, so nothing deletes a segment because the object
    store has it.
-3. The log start moves to the beginning of the local log, then the tiered end back to the log start.
-4. The local log follows the log start.
+4. The log start moves to the beginning of the local log, then the tiered end back to the log start.
+5. The local log follows the log start.
 
 Nothing is remembered beyond this process. A crash leaves a partition whose tier is whole, or shorter, and the
 next pass goes on there.
@@ -22,15 +24,30 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from stratalog.base.errors import StoreError
+from stratalog.base.errors import CorruptRecordError, PreconditionFailedError, StoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.log.read.log_proof import LogProof
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.tier.upload_turns import UploadTurns
 
 UPLOAD_UNDER_WAY = "upload_under_way"
 """An uploader has the partition."""
+LOCAL_DAMAGE = "local_damage"
+"""The local log has damaged records that the object store has."""
+LOCAL_PROOF = "local_proof_under_way"
+"""The local log is read for damage; the next call goes on."""
+PROVEN_BYTES = 1024 * 1024 * 1024
+"""Bytes of local logs that one call reads, so that it ends soon."""
 _SETTLED = -1
+
+
+class LeavingLogs(NamedTuple):
+    """The logs whose tiers are to be dropped."""
+
+    catalog_seq: int
+    """The number of the catalog that says so, just read."""
+    logs: Sequence[UnifiedLog]
 
 
 class RefusedDrop(NamedTuple):
@@ -38,6 +55,8 @@ class RefusedDrop(NamedTuple):
 
     topic_partition: TopicPartition
     reason: str
+    damage: CorruptRecordError | None = None
+    """What is damaged, if the reason is `LOCAL_DAMAGE`."""
 
 
 class DropReport(NamedTuple):
@@ -56,41 +75,55 @@ class _Left(NamedTuple):
     """A commit of ours may replace this one, and its outcome is not known; `_SETTLED` if there is none."""
 
 
+class _Proof(NamedTuple):
+    """How far a log has been read for damage."""
+
+    log: UnifiedLog
+    proof: LogProof
+
+
 class TierDrop:
     """Drops the tiers of a shard's partitions. Thread-safe: `_lock` admits one call at a time; logs, metadata
     and turns have locks of their own."""
 
-    def __init__(self, metadata: MetadataLog, turns: UploadTurns) -> None:
-        """`turns`: those of the shard's uploaders."""
+    def __init__(
+        self, metadata: MetadataLog, turns: UploadTurns, *, proven_bytes: int = PROVEN_BYTES
+    ) -> None:
+        """`turns`: those of the shard's uploaders. `proven_bytes`: see `PROVEN_BYTES`."""
         self._metadata = metadata
         self._turns = turns
+        self._proven_bytes = proven_bytes
         self._lock = threading.Lock()
         self._left: dict[TopicIdPartition, _Left] = {}
+        self._proofs: dict[TopicIdPartition, _Proof] = {}
 
     @property
     def has_left(self) -> bool:
         """Whether logs count nothing as tiered."""
         return bool(self._left)
 
-    def run(
-        self, logs: Sequence[UnifiedLog], *, leader_epoch: Callable[[], int], catalog_seq: int
-    ) -> DropReport:
-        """Drop the tiers of these partitions, and let the logs of earlier calls that are not among them take
-        up what is left of theirs. `catalog_seq` is the number of the catalog that says so, or an older one.
+    def run(self, leaving: Callable[[], LeavingLogs], *, leader_epoch: Callable[[], int]) -> DropReport:
+        """Drop the tiers of the partitions that are `leaving`, and let the logs of earlier calls that are not
+        among them take up what is left of theirs. `leaving` reads the catalog; it is asked first, before the
+        commits, and between them.
 
-        Raises NotOwnerError, PreconditionFailedError (a newer configuration was used before: read the catalog
-        and try again), StoreError, DataDirectoryError. The next call goes on where this one stopped.
+        Raises NotOwnerError, PreconditionFailedError (a topic is to stay after all, or a newer configuration
+        was used before: try again), StoreError, DataDirectoryError. The next call goes on where this one
+        stopped.
         """
         with self._lock:
-            by_tip = {_tip_of(log): log for log in logs}
+            by_tip = _by_tip(leaving())
             self._rejoin(by_tip)
+            self._proofs = {tip: one for tip, one in self._proofs.items() if by_tip.get(tip) is one.log}
             state = self._metadata.state()
             wanted = [tip for tip in by_tip if state.partition(tip).row.pieces]
             if not wanted:
                 return DropReport()
             taken = self._turns.take(wanted, self)
             try:
-                report = self._drop({tip: by_tip[tip] for tip in taken}, leader_epoch(), catalog_seq)
+                unproven = self._prove({tip: by_tip[tip] for tip in taken})
+                sound = {tip: by_tip[tip] for tip in taken if tip not in unproven}
+                report = self._drop(sound, leaving, leader_epoch()) if sound else DropReport()
             finally:
                 self._turns.release(taken, self)
             busy = [
@@ -98,17 +131,51 @@ class TierDrop:
                 for tip in wanted
                 if tip not in taken
             ]
-            return report._replace(refused=(*report.refused, *busy))
+            return report._replace(refused=(*report.refused, *unproven.values(), *busy))
 
-    def _drop(self, logs: dict[TopicIdPartition, UnifiedLog], epoch: int, catalog_seq: int) -> DropReport:
+    def _prove(self, logs: dict[TopicIdPartition, UnifiedLog]) -> dict[TopicIdPartition, RefusedDrop]:
+        """Read on in what these logs have below their tiered ends; returns those that are not proven to be
+        sound. A sound record is read once, however many calls a drop takes. Raises DataDirectoryError."""
+        state, remaining_bytes = self._metadata.state(), self._proven_bytes
+        unproven: dict[TopicIdPartition, RefusedDrop] = {}
+        for tip, log in logs.items():
+            proof = self._proofs.setdefault(tip, _Proof(log, LogProof(log.reader, log.offsets))).proof
+            end_offset = state.partition(tip).tiered_end_offset
+            try:
+                remaining_bytes -= proof.prove(end_offset, remaining_bytes)
+            except CorruptRecordError as damage:
+                unproven[tip] = RefusedDrop(log.topic_partition, LOCAL_DAMAGE, damage)
+            else:
+                if not proof.reaches(end_offset):
+                    unproven[tip] = RefusedDrop(log.topic_partition, LOCAL_PROOF)
+        return unproven
+
+    def _drop(
+        self, logs: dict[TopicIdPartition, UnifiedLog], leaving: Callable[[], LeavingLogs], epoch: int
+    ) -> DropReport:
+        def confirm() -> int:
+            """The number of the catalog that says so now. Raises PreconditionFailedError, StoreError."""
+            now = leaving()
+            staying = logs.keys() - _by_tip(now).keys()
+            if staying:
+                raise PreconditionFailedError(
+                    "the data in the object store is to stay, or the disk has failed; the other partitions"
+                    " follow with the next turn",
+                    **logs[min(staying)].topic_partition.error_fields,
+                )
+            return now.catalog_seq
+
+        catalog_seq = confirm()
         starts: dict[TopicIdPartition, int] = {}
         for tip, log in logs.items():
-            self._left[tip] = _Left(log, _SETTLED)
+            former = self._left.get(tip)
+            self._left[tip] = _Left(log, _SETTLED if former is None else former.seq)
             starts[tip] = log.leave_tier()
-        if not starts:
-            return DropReport()
         try:
-            outcome = self._metadata.drop_tier(starts, epoch=epoch, catalog_seq=catalog_seq)
+            outcome = self._metadata.drop_tier(starts, epoch=epoch, catalog_seq=catalog_seq, confirm=confirm)
+        except PreconditionFailedError:
+            # Refused before it was sent: the outcome of all commits is known, but that of an earlier call's.
+            raise
         except StoreError:
             seq = self._metadata.state().seq
             self._left.update((tip, _Left(log, seq)) for tip, log in logs.items())
@@ -144,3 +211,7 @@ class TierDrop:
 
 def _tip_of(log: UnifiedLog) -> TopicIdPartition:
     return TopicIdPartition(log.topic_id, log.topic_partition.partition)
+
+
+def _by_tip(leaving: LeavingLogs) -> dict[TopicIdPartition, UnifiedLog]:
+    return {_tip_of(log): log for log in leaving.logs}

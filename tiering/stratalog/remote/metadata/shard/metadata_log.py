@@ -11,7 +11,7 @@ it returns the outcome of the first call if that one landed after all.
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -278,12 +278,18 @@ class MetadataLog(CommittedLog[ShardState]):
         return AdvanceOutcome(landed.seq, landed.outcome)
 
     def drop_tier(
-        self, starts: Mapping[TopicIdPartition, int], *, epoch: int, catalog_seq: int
+        self,
+        starts: Mapping[TopicIdPartition, int],
+        *,
+        epoch: int,
+        catalog_seq: int,
+        confirm: Callable[[], int] | None = None,
     ) -> AdvanceOutcome:
         """Drop the tier of partitions whose records from these offsets on are on the owner's disk: their log
         starts move there, then all of their slices go, and an upload would begin at the log start.
 
-        `catalog_seq` is from `Catalog.confirm`, called just before. Refuses all of them before a metadata
+        `catalog_seq` is from `Catalog.confirm`, called just before; `confirm` is asked for it again once the
+        log starts have moved, and what it raises ends the drop there. Refuses all of them before a metadata
         version is finalized that has this action. A call after a failure goes on where that one stopped.
         Raises NotOwnerError if `epoch` has ended, PreconditionFailedError if a newer configuration was used
         here before.
@@ -294,8 +300,9 @@ class MetadataLog(CommittedLog[ShardState]):
             return AdvanceOutcome(self.state().seq, refused)
         # The start first: between the two commits the partition is a tiered one that begins later.
         self.advance_log_start(starts, epoch=epoch, catalog_seq=catalog_seq)
+        confirmed_seq = catalog_seq if confirm is None else confirm()
         landed = self._commit(
-            lambda state: shard_judge.judge_drop_slices(state, starts, epoch, catalog_seq), epoch=epoch
+            lambda state: shard_judge.judge_drop_slices(state, starts, epoch, confirmed_seq), epoch=epoch
         )
         return AdvanceOutcome(landed.seq, landed.outcome)
 
