@@ -49,6 +49,23 @@ async def test_records_that_no_upload_has_reached_are_served_under_a_rebuilt_hea
         assert await bench.values("a") == [[b"x", b"y", b"z"]]
 
 
+@pytest.mark.parametrize("has_restarted", [True, False])
+async def test_the_claim_of_a_new_store_outlasts_its_head(tmp_path: Path, *, has_restarted: bool) -> None:
+    store = MemoryObjectStore(SystemClock())
+    for _ in range(has_restarted):
+        async with service_bench(tmp_path, store=store):
+            pass
+    async with service_bench(tmp_path, store=store) as bench:
+        await bench.client.admin.create_topic("a", 1, {"min.durability": "disk"})
+        await bench.append("a", [b"x"])
+        await bench.client.admin.upload(["a"])
+        await bench.append("a", [b"only here"])
+    store.delete_many(HEADS[1:])
+    rebuild_heads(store)
+    async with service_bench(tmp_path, store=store) as bench:
+        assert await bench.values("a") == [[b"x", b"only here"]]
+
+
 @pytest.mark.parametrize("has_data_dir", [True, False])
 @pytest.mark.parametrize("is_folded", [True, False])
 async def test_a_server_goes_on_with_rebuilt_heads(

@@ -13,23 +13,6 @@ from tests.integration.restore.test_service_rebuilt_head import HEADS, rebuild_h
 from tests.support.service.service_bench import service_bench
 
 
-@pytest.mark.parametrize("has_restarted", [True, False])
-async def test_the_claim_of_a_new_store_outlasts_its_head(tmp_path: Path, *, has_restarted: bool) -> None:
-    store = MemoryObjectStore(SystemClock())
-    for _ in range(has_restarted):
-        async with service_bench(tmp_path, store=store):
-            pass
-    async with service_bench(tmp_path, store=store) as bench:
-        await bench.client.admin.create_topic("a", 1, {"min.durability": "disk"})
-        await bench.append("a", [b"x"])
-        await bench.client.admin.upload(["a"])
-        await bench.append("a", [b"only here"])
-    store.delete_many(HEADS[1:])
-    rebuild_heads(store)
-    async with service_bench(tmp_path, store=store) as bench:
-        assert await bench.values("a") == [[b"x", b"only here"]]
-
-
 @pytest.mark.parametrize("is_compacted", [False, True])
 async def test_a_compaction_that_no_checkpoint_has_leaves_the_log(tmp_path: Path, *, is_compacted: bool) -> None:
     store = MemoryObjectStore(SystemClock())
