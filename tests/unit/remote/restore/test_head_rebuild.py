@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from random import Random
 
 import pytest
@@ -10,12 +11,18 @@ from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.json_document import stored_text
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
+from stratalog.remote.metadata.head.checkpoint import read_root
+from stratalog.remote.metadata.head.checkpoint_page import ROWS_FORMAT
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome
 from stratalog.remote.metadata.shard.partition_row import StoredSlices
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.restore.catalog_rebuild import rebuild_catalog
 from stratalog.remote.restore.head_rebuild import HeadRebuild
@@ -342,3 +349,55 @@ def test_a_server_that_has_claimed_may_go_on_though_the_head_is_lost_right_behin
     rebuild.write(plan)
     again = site.start(opens=False)
     assert [one.set_aside_path for one in again.open_topic(again.catalog.topics()["t"]).values()] == [None]
+
+
+def head_of(world: RestoreWorld) -> Head:
+    return Head.decode(world.bucket.get(SHARD).data, SHARD, SHARD_ACTIONS)
+
+
+def page_formats(world: RestoreWorld) -> set[int]:
+    """The format versions of the pages of the newest checkpoint."""
+    checkpoint = head_of(world).checkpoint
+    assert checkpoint is not None
+    layout = StoreLayout(0)
+    root = read_root(world.bucket, layout, checkpoint)
+    texts = [stored_text(world.bucket.get(layout.page_key(page.name)).data, page.name) for page in root.pages]
+    return {int(text.split('"read_version":')[1][0]) for text in texts}
+
+
+def older_world() -> RestoreWorld:
+    """A store in which older software may still write."""
+    world = RestoreWorld(1)
+    older = dataclasses.replace(head_of(world), read_version=2, write_version=2)
+    world.bucket.put(SHARD, older.encode())
+    world.reopen()
+    for name in ("upload", "fold", "upload", "fold"):
+        world.step(name)
+    assert head_of(world).write_version == 2
+    return world
+
+
+@pytest.mark.parametrize("has_pages", [True, False])
+def test_a_rebuild_finalizes_nothing(has_pages: bool) -> None:
+    world = older_world()
+    if not has_pages:
+        # The root of the newest checkpoint alone is damaged, and an older one is taken.
+        world.lose(keys(world, "shards/0000/checkpoints/")[-1])
+    world.lose(SHARD)
+    world.rebuild()
+    head = head_of(world)
+    assert (head.read_version, head.write_version) == (2, 2)
+    world.step("upload")
+    world.step("fold")
+    assert head_of(world).write_version == 2
+    assert page_formats(world) == {ROWS_FORMAT}
+
+
+def test_what_was_finalized_after_the_checkpoint_stays_finalized() -> None:
+    world = older_world()
+    world.tiered.metadata.finalize()
+    world.step("fold")
+    roots = keys(world, "shards/0000/checkpoints/")
+    world.lose(SHARD, roots[-1])
+    world.rebuild()
+    assert head_of(world).write_version == METADATA_VERSION

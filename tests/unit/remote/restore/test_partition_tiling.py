@@ -10,7 +10,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.slice_entry import OpenTransaction
+from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction
 from stratalog.remote.restore.partition_tiling import (
     LostOffsets,
     Output,
@@ -123,6 +123,26 @@ def test_offsets_of_lost_records_are_never_given_again() -> None:
     nothing.partition.check()
     assert nothing.partition.tiered_end_offset == nothing.partition.log_start_offset == 9
     assert nothing.lost == (LostOffsets(TIP, 2, 9, is_start=True),)
+
+
+def marked(name: str, base: int, end: int, crc: int) -> LiveSlice:
+    return LiveSlice(
+        name, base, end, sample_entry(base, end, data_bytes=1, last_batch=LastBatch(base, 0, crc))
+    )
+
+
+def test_the_end_mark_is_a_batch_as_it_was_uploaded_and_never_one_of_a_compaction() -> None:
+    known = TieredPartition(TIP, row_of([marked("a", 0, 5, 1)]))
+    rewritten, uploaded = marked("r", 0, 5, 2), marked("b", 5, 8, 3)
+    # Outputs in the place of all that is known; of an upload, too; beyond every upload.
+    assert closed(TIP, known, [rewritten], 0).partition.end_mark == LastBatch(0, 0, 1)
+    assert closed(TIP, known, [rewritten, uploaded], 0, uploaded).partition.end_mark == LastBatch(5, 0, 3)
+    whole = marked("r", 0, 8, 4)
+    assert closed(TIP, known, [whole], 0, uploaded).partition.end_mark == LastBatch(5, 0, 3)
+    assert closed(TIP, known, [marked("r", 0, 9, 5)], 0, uploaded).partition.end_mark is None
+    assert closed(TIP, known, [whole], 0).partition.end_mark is None
+    # Records at the end are lost, and the log is still compared with the last of them.
+    assert closed(TIP, known, [marked("r", 0, 3, 6)], 0).partition.end_mark == LastBatch(0, 0, 1)
 
 
 def test_a_partition_of_many_slices_is_put_together_in_steps_of_one_size(

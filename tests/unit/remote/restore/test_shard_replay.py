@@ -70,6 +70,7 @@ def test_a_replay_with_all_objects_is_the_state(harness: MetadataHarness) -> Non
             its.tiered_end_offset,
         )
         assert mine.compacted_upto == its.compacted_upto
+        assert mine.end_mark == its.end_mark
     assert set(partitions_in(found.state)) == {A0, A1}
 
 

@@ -118,7 +118,9 @@ class HeadRebuild:
 
 
 def _beginning(found: FoundState[Any] | None, actions: Sequence[Action] = ()) -> Beginning:
-    return Beginning(actions=actions) if found is None else Beginning(found.history, found.root, actions)
+    if found is None:
+        return Beginning(actions=actions)
+    return Beginning(found.history, found.root, actions, found.metadata_version)
 
 
 def _require_known_actions(state: HeadState, log: str) -> None:

@@ -19,6 +19,7 @@ from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Action, Fold
 from stratalog.remote.metadata.head.head_log import CommitSettings, StateMachine, StoreActor
 from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.store_layout import StoreLayout
 
 S = TypeVar("S", bound=HeadState)
@@ -33,6 +34,8 @@ class Beginning(NamedTuple):
     """The checkpoint that the state was read from, of the same log. Its files are dropped, but for pages that
     the new one shares."""
     actions: Sequence[Action] = ()
+    metadata_version: int = METADATA_VERSION
+    """The finalized version; that of a new log by default."""
 
 
 def put_new_head(
@@ -44,20 +47,27 @@ def put_new_head(
     """
     folder = CheckpointFolder(actor.store, layout, actor.loader)
     writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
-    known = beginning.root
+    known, version = beginning.root, beginning.metadata_version
     if known is not None and not any(file.name in state.dropped_objects for file in known.files):
-        root = writer.write(state.seq, machine.to_checkpoint(state), known)
+        root = writer.write(state.seq, machine.to_checkpoint(state), known, metadata_version=version)
     else:
         # Pages of another log, or pages that a later fold has dropped, cannot be shared.
         files = () if known is None else known.files
         replaced = tuple(file for file in files if file.name not in state.dropped_objects)
         changes = machine.to_checkpoint(machine.detached(state))
-        root = writer.write(state.seq, changes, None, replaced=replaced)
+        root = writer.write(state.seq, changes, None, replaced=replaced, metadata_version=version)
     fold = Fold(root.ref, beginning.history, None)
     actions = (fold, *beginning.actions)
     commit = Commit.build(state.seq + 1, actor.ids.uuid(), state.time_ms, actor.writer, None, actions)
     assert state.uuid is not None, "a state with commits"
-    before = Head(store_id=actor.identity.store_id, shard=layout.shard, uuid=state.uuid, seq=state.seq)
+    before = Head(
+        store_id=actor.identity.store_id,
+        shard=layout.shard,
+        uuid=state.uuid,
+        seq=state.seq,
+        read_version=version,
+        write_version=version,
+    )
     head = before.after(commit, machine.apply(state, commit, root))
     _put(actor, layout, head)
     return head

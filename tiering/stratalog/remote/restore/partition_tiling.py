@@ -25,7 +25,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, Gap, GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
 
 
 class Upload(NamedTuple):
@@ -126,9 +126,16 @@ def with_output(
     return [*below, *crossing, *taken, *behind, *above]
 
 
-def closed(tip: TopicIdPartition, before: TieredPartition, tiles: Iterable[LiveSlice], now_ms: int) -> Tiling:
+def closed(
+    tip: TopicIdPartition,
+    before: TieredPartition,
+    tiles: Iterable[LiveSlice],
+    now_ms: int,
+    newest_upload: LiveSlice | None = None,
+) -> Tiling:
     """The partition of these tiles, which ascend; gaps fill what lies between them. `before`: the partition
-    in the known state."""
+    in the known state. `newest_upload`: the last of the uploads that it does not know, even if an output is
+    in its place."""
     kept = [one for one in tiles if one.end_offset > before.log_start_offset]
     if not kept:
         return _emptied(tip, before)
@@ -142,12 +149,25 @@ def closed(tip: TopicIdPartition, before: TieredPartition, tiles: Iterable[LiveS
     if before.tiered_end_offset > made.tiered_end_offset:
         # An offset has one record for ever: those of lost records are not given again.
         lost.append(LostOffsets(tip, made.tiered_end_offset, before.tiered_end_offset, is_start=False))
-        made = _with_gap(tip, made, before.tiered_end_offset, now_ms)._replace(end_mark=before.end_mark)
+        made = _with_gap(tip, made, before.tiered_end_offset, now_ms)
     row = made._replace(
+        end_mark=_end_mark(made.tiered_end_offset, before, newest_upload),
         stable_end_offset=max(made.stable_end_offset, before.stable_end_offset, log_start_offset),
         compacted_upto=before.compacted_upto,
     )
     return Tiling(TieredPartition(tip, row), tuple(lost))
+
+
+def _end_mark(
+    tiered_end_offset: int, before: TieredPartition, newest_upload: LiveSlice | None
+) -> LastBatch | None:
+    """The last batch before the tiered end as it was uploaded; None if no upload shows it. The local log has
+    that batch, and not the one that a compaction has made of it."""
+    if tiered_end_offset == before.tiered_end_offset:
+        return before.end_mark
+    if newest_upload is not None and tiered_end_offset == newest_upload.end_offset:
+        return newest_upload.entry.last_batch
+    return None
 
 
 def extended(tip: TopicIdPartition, before: PartitionRow, tiles: Iterable[LiveSlice], now_ms: int) -> Tiling:

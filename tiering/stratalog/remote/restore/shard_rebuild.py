@@ -247,7 +247,8 @@ class ShardRebuild:
     ) -> Tiling:
         """The partition of all that is there; adds the names of outputs that have no place to `refused`."""
         names = {one.object_name for one in uploads}
-        tiles = with_uploads(self._present(known), known.tiered_end_offset, uploads)
+        added = with_uploads((), known.tiered_end_offset, uploads)
+        tiles = [*self._present(known), *added]
         start = known.slices[0].base_offset if known.slices else known.tiered_end_offset
         for output in outputs:
             replaced = with_output(tiles, output, start, names)
@@ -255,7 +256,7 @@ class ShardRebuild:
                 refused.add(output.slices[0].object_name)
             else:
                 tiles = replaced
-        return closed(tip, known, tiles, self._now_ms)
+        return closed(tip, known, tiles, self._now_ms, added[-1] if added else None)
 
     def _partitions_with_losses(self, before: ShardState) -> set[TopicIdPartition]:
         """The known partitions of which an object is gone."""

@@ -125,7 +125,9 @@ class ShardReplay:
 
     def _append(self, tip: TopicIdPartition, live: LiveSlice) -> None:
         before = self._rows.get(tip, EMPTY_ROW)
-        self._rows[tip] = before._replace(tiered_end_offset=live.end_offset)
+        self._rows[tip] = before._replace(
+            tiered_end_offset=live.end_offset, end_mark=live.entry.last_batch or before.end_mark
+        )
         self._tiles.setdefault(tip, []).append(live)
 
     def _replace(self, replace: Replace) -> None:
@@ -155,6 +157,8 @@ class ShardReplay:
             upto = end_offset if tip in compacted else 0
             self._rows[tip] = before._replace(
                 tiered_end_offset=max(before.tiered_end_offset, end_offset),
+                # The upload that ended there is gone, and with it its last batch.
+                end_mark=before.end_mark if end_offset <= before.tiered_end_offset else None,
                 compacted_upto=max(before.compacted_upto, upto),
             )
 

@@ -23,6 +23,7 @@ from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fol
 from stratalog.remote.metadata.head.head_log import StateMachine
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import read_history
+from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
@@ -40,6 +41,8 @@ class FoundState(NamedTuple, Generic[S]):
     alone."""
     history: DocumentRef | None = None
     """The newest history file that the state has taken in."""
+    metadata_version: int = METADATA_VERSION
+    """The finalized version at the state; the newest one if no file tells of another."""
 
 
 class StoredLog(Generic[S]):
@@ -109,7 +112,8 @@ class StoredLog(Generic[S]):
         root = self._folder.root(ref)
         # Every page is read once, and not kept: a damaged one passes the checkpoint over.
         in_lanes(self._folder.loader.run_all, root.pages, self._folder.read_page, lambda _, __: None)
-        return FoundState(self._machine.from_checkpoint(self._folder, root), root)
+        state = self._machine.from_checkpoint(self._folder, root)
+        return FoundState(state, root, metadata_version=root.metadata_version)
 
     def history(self, after: int, up_to: int = MAX_SEQ) -> Iterator[tuple[DocumentRef, tuple[Commit, ...]]]:
         """The sound history files with a commit in (after, up_to], in the order of their commits."""
@@ -220,18 +224,22 @@ class StoredLog(Generic[S]):
         found = self.newest_checkpoint()
         state = self._machine.empty() if found is None else found.state
         history = None if found is None else self._history_at(state.seq)
+        version = FIRST_VERSION if found is None else found.metadata_version
         for ref, commits in self.history(state.seq):
             try:
                 for commit in commits:
                     if commit.seq > state.seq:
                         state = self._after(state, commit)
+                        version = max(version, commit.finalized_version)
             except _Unreadable as error:
                 self.problems.append(f"commits from {state.seq + 1} on cannot be applied: {error}")
                 break
             history = ref
         if state.seq == 0:
             return None
-        return FoundState(state, None if found is None else found.root, history)
+        if found is None and version == FIRST_VERSION:
+            version = METADATA_VERSION
+        return FoundState(state, None if found is None else found.root, history, version)
 
     def _history_at(self, seq: int) -> DocumentRef | None:
         """A sound history file that ends at this commit."""

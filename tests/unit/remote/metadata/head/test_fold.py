@@ -66,6 +66,14 @@ def test_the_state_survives_a_fold(harness: MetadataHarness) -> None:
         assert getattr(opened.state(), name) == getattr(before, name)
 
 
+def test_the_first_commit_of_a_log_is_folded_too(harness: MetadataHarness) -> None:
+    log, _ = harness.owned()
+    assert len(harness.head().commits) == 1
+    log.fold_at_once()
+    assert harness.head().folded_seq == 1
+    assert log.fold() is None
+
+
 def test_a_fold_alone_is_not_folded_again(harness: MetadataHarness) -> None:
     log = everything(harness)
     assert log.fold() is not None

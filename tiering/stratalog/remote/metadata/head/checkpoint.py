@@ -2,12 +2,13 @@
 
     {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,
-     "history_start":N,"pins":[...],"times":[[TIME_MS,SEQ]...],"replaced":[FILE...],"pages":[PAGE...],
+     "history_start":N,"pins":[...],"metadata_version":N,"times":[[TIME_MS,SEQ]...],"replaced":[FILE...],"pages":[PAGE...],
      and the fields of the kind of state}
 
 Rows of one kind are divided into pages by ranges of their keys. `checkpoint_writer` writes checkpoints. The
 state does not keep all rows in memory: it may read a page when it wants one.
 
+`metadata_version` is the finalized one, for a head that has to be rebuilt; earlier software wrote none.
 `times` is a sparse table from time to commit: one entry for each fold, thinned towards the past. `replaced`
 has the files of the base that this checkpoint does not share; its fold drops them.
 """
@@ -28,6 +29,7 @@ from stratalog.remote.metadata.head.document_ref import (
     TrackedFile,
     parse_tracked_file,
 )
+from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, UNRECORDED_VERSION
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout
 
@@ -48,6 +50,7 @@ COMMON_FIELDS = frozenset(
         "catalog_seq",
         "history_start",
         "pins",
+        "metadata_version",
         "times",
         "replaced",
         "pages",
@@ -72,6 +75,13 @@ class CheckpointRoot:
     times: tuple[TimePoint, ...]
     replaced: tuple[TrackedFile, ...] = ()
     """The files of its base that it does not share."""
+
+    @property
+    def metadata_version(self) -> int:
+        """The metadata version that was finalized when this was written; the last one that kept no record of
+        it if there is none."""
+        found = self.fields.optional_integer("metadata_version", minimum=FIRST_VERSION)
+        return UNRECORDED_VERSION if found is None else found
 
     @property
     def files(self) -> tuple[TrackedFile, ...]:

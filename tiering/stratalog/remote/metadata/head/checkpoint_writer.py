@@ -103,6 +103,7 @@ class CheckpointWriter:
             "seq": seq,
             "base": None if base is None else base.ref.name,
             **changes.fields.values,
+            "metadata_version": metadata_version,
             "times": [list(point) for point in times],
             "replaced": [file.to_json() for file in replaced],
             "pages": [page.to_json() for page in pages],

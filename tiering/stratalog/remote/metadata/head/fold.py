@@ -86,7 +86,8 @@ class Folder(Generic[S]):
         view = log.refresh()
         log.require_writable(view)
         # The last fold is a commit and stays inline; alone it is not worth another fold.
-        if len(view.head.commits) <= 1:
+        actions = (action for commit in view.head.commits for action in commit.actions)
+        if all(isinstance(action, Fold) for action in actions):
             return None
         current = view.head.checkpoint
         base = None if current is None else log.checkpoints.root_to_replace(current)

@@ -12,6 +12,8 @@ Version 1 has all actions but these, which version 2 has added: `add_gap`, `rais
 fold under an older version writes the older format, and later ones replace it page by page. `finalize`
 belongs to the version that it finalizes.
 
+The roots of checkpoints have the finalized version, too, so that the rebuilt head of a log goes on with it.
+
 A new field needs no version, because older software keeps the fields that it does not know.
 """
 
@@ -24,6 +26,8 @@ from stratalog.base.errors import StoreNotUsableError
 METADATA_VERSION = 3
 """The newest version, whose actions this software knows."""
 FIRST_VERSION = 1
+UNRECORDED_VERSION = 2
+"""The newest version of the software whose checkpoints do not say which version is finalized."""
 COLUMN_PAGES_VERSION = 3
 """From this version on, folds write pages by columns, which older software cannot read."""
 

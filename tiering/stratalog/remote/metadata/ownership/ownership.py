@@ -115,8 +115,8 @@ def reconcile_log(
     except CorruptRecordError as damage:
         raise DataDirectoryError(
             "the local log is damaged, or is not the one that was tiered; restore it, or remove the segments"
-            " that end at or below the tiered end, or, to continue from the tiered end, move its directory"
-            " away and make an empty one",
+            " that end at or below the tiered end; its records at or above that are nowhere else: to go on"
+            " without them, move its directory away, keep it, and make an empty one in its place",
             path=log.local_log.directory,
             tiered_end_offset=partition.tiered_end_offset,
             log_end_offset=log.offsets.log_end_offset,

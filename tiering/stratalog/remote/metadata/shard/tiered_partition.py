@@ -161,7 +161,8 @@ class TieredPartition:
         row = row._replace(
             # What is known is that of the last slice: a transaction that it leaves open is undecided again.
             stable_end_offset=min(offset, max(row.log_start_offset, last.stable_end_offset)),
-            end_mark=last.last_batch,
+            # A compaction may have made the last slice, and local logs have other batches than that.
+            end_mark=None,
             open_transactions=last.open_transactions,
         )
         return ChangedPartition(row, lost)
