@@ -2,15 +2,14 @@
 
 A column is an ``array("q")``: signed integers of 64 bits. Pages of checkpoints consist of such columns. The
 compiled functions hold the interpreter lock, because a call takes microseconds; without them come their
-twins, ``native.pure_number_columns``. Both have the same results and raise the same errors. All are safe on
-any text and numbers. A result that does not fit 64 bits raises OverflowError, columns of different lengths
-raise ValueError, and another object than such an array raises TypeError. Thread-safe as long as no other
-thread changes the columns.
+twins, ``pure_number_columns``. Both have the same results and raise the same errors. All are safe on
+any text and numbers. A result that does not fit 64 bits, columns of different lengths, and another object
+than such an array raise InvalidRequestError. Thread-safe as long as no other thread changes the columns.
 
 format_numbers(numbers) -> str
     A JSON list without white space.
 parse_numbers(text, count) -> array
-    The reverse. Raises ValueError unless the text is exactly what `format_numbers` writes for `count`
+    The reverse. Raises CorruptRecordError unless the text is exactly what `format_numbers` writes for `count`
     numbers, of which there is one at least.
 differences(values, others, shift) -> array
     values[i] - others[i + shift]; `shift` is -1, 0 or 1, and outside of a column is 0.
@@ -20,7 +19,7 @@ running_sums(values) -> array
     values[0] + ... + values[i].
 steps_behind(values, groups, sizes) -> array
     The difference of each value from the end of the last row before in its group: that row's value + size; 0
-    before the first one. Groups are numbers from 0 to the number of rows - 1, others raise OverflowError.
+    before the first one. A group is a number below the number of rows; others raise InvalidRequestError.
 places_behind(steps, groups, sizes) -> array
     The reverse: the values from the differences.
 """
@@ -42,7 +41,7 @@ __all__ = (
 )
 
 if TYPE_CHECKING or not NATIVE:
-    from stratalog.record.native.pure_number_columns import (
+    from stratalog.record.pure_number_columns import (
         differences,
         format_numbers,
         parse_numbers,

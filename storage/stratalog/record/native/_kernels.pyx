@@ -41,7 +41,7 @@ from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text
-from stratalog.record.native.pure_number_columns import NOT_NUMBERS, NUMBER_TOO_LARGE
+from stratalog.record.pure_number_columns import NO_COLUMN, NOT_NUMBERS, NUMBER_TOO_LARGE, OTHER_LENGTH
 from stratalog.record.record_rows import SentRows
 from stratalog.record.record_time import moment_of
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary

@@ -24,20 +24,20 @@ cdef object ONE_ZERO = array("q", [0])
 cdef Export export_numbers(object column):
     # An array's items are aligned, and it cannot change its size while it is exported.
     if type(column) is not array or column.typecode != "q":
-        raise TypeError("a column of numbers is expected")
+        raise InvalidRequestError(NO_COLUMN)
     return export(column)
 
 
 cdef Export export_others(object column, Export values):
     cdef Export result = export_numbers(column)
     if result.size != values.size:
-        raise ValueError("columns differ in length")
+        raise InvalidRequestError(OTHER_LENGTH)
     return result
 
 
 cdef object filled(object target, bint fits):
     if not fits:
-        raise OverflowError(NUMBER_TOO_LARGE)
+        raise InvalidRequestError(NUMBER_TOO_LARGE)
     return target
 
 
@@ -53,14 +53,17 @@ def format_numbers(numbers):
 def parse_numbers(str text not None, Py_ssize_t count):
     """See ``number_columns.parse_numbers``."""
     cdef Py_ssize_t size = 0
-    cdef const char *data = PyUnicode_AsUTF8AndSize(text, &size)
+    cdef const char *data
+    if not text.isascii():
+        raise CorruptRecordError(NOT_NUMBERS)
+    data = PyUnicode_AsUTF8AndSize(text, &size)
     # Each number takes a digit and what is behind it, so a false count takes no more memory than the text.
     if count <= 0 or count > size // 2:
-        raise ValueError(NOT_NUMBERS)
+        raise CorruptRecordError(NOT_NUMBERS)
     numbers = ONE_ZERO * count
     cdef Export target = export(numbers, PyBUF_WRITABLE)
     if not kernel_parse_numbers(<const uint8_t *> data, <size_t> size, <int64_t *> target.data, <size_t> count):
-        raise ValueError(NOT_NUMBERS)
+        raise CorruptRecordError(NOT_NUMBERS)
     return numbers
 
 

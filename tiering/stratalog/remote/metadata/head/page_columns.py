@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, cast, overload
 
-from stratalog.base.errors import StoreCorruptError
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError, StoreCorruptError
 from stratalog.record.number_columns import (
     differences,
     format_numbers,
@@ -48,7 +48,15 @@ MAX_ROWS = 1 << 20
 """A page that claims to have more rows is refused as damaged."""
 _VALUE_BYTES = 100
 """About the size of a text or of a short list."""
-_FAULTS = (ArithmeticError, LookupError, RecursionError, StoreCorruptError, TypeError, ValueError)
+_FAULTS = (
+    ArithmeticError,
+    InvalidRequestError,
+    LookupError,
+    RecursionError,
+    StoreCorruptError,
+    TypeError,
+    ValueError,
+)
 
 
 class Encoding(NamedTuple):
@@ -291,7 +299,7 @@ class _Encoder:
             return None
         try:
             return _format_numbers(_ENCODERS[encoding.name](cast("Numbers", values), others))
-        except OverflowError:
+        except InvalidRequestError:
             return None
 
     def _take_parts(self, name: str, encoding: Encoding, values: Column) -> None:
@@ -330,15 +338,15 @@ def _format_numbers(numbers: Numbers) -> str:
 
 
 def _parse_numbers(text: str, count: int) -> Numbers:
-    """The numbers of a line. Raises OverflowError, StoreCorruptError, ValueError."""
+    """The numbers of a line. Raises one of `_FAULTS`."""
     if text.startswith("["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(CorruptRecordError):
             return parse_numbers(text, count)
     return _to_numbers(json.loads(text), count)
 
 
 def _to_numbers(value: object, count: int) -> Numbers:
-    """The numbers of a parsed line. Raises OverflowError, StoreCorruptError."""
+    """The numbers of a parsed line. Raises one of `_FAULTS`."""
     if type(value) is int:
         return array("q", [value]) * count
     items = to_row(value, "numbers", count)
@@ -383,7 +391,7 @@ def _behind(others: Sequence[Column]) -> tuple[Numbers, Numbers]:
 
 def _decode_each(text: str, _: Sequence[Column], count: int) -> Column:
     if text.startswith("["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(CorruptRecordError):
             return parse_numbers(text, count)
     return packed(to_row(json.loads(text), "values", count))
 

@@ -11,8 +11,12 @@ from collections.abc import Iterable
 from itertools import accumulate
 from operator import add, sub
 
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
+
 NOT_NUMBERS = "the text is not a list of so many numbers"
 NUMBER_TOO_LARGE = "a number does not fit 64 bits, or a group is not one of the column's"
+OTHER_LENGTH = "columns differ in length"
+NO_COLUMN = "a column of 64-bit numbers is expected"
 _NUMBER = "(?:0|-?[1-9][0-9]{0,18})"
 _NUMBERS = re.compile(rf"\[{_NUMBER}(?:,{_NUMBER})*\]")
 
@@ -25,13 +29,13 @@ def format_numbers(numbers: array[int]) -> str:
 def parse_numbers(text: str, count: int) -> array[int]:
     """The plain-Python form of ``number_columns.parse_numbers``."""
     if _NUMBERS.fullmatch(text) is None:
-        raise ValueError(NOT_NUMBERS)
+        raise CorruptRecordError(NOT_NUMBERS)
     try:
         numbers = array("q", map(int, text[1:-1].split(",")))
     except OverflowError as error:
-        raise ValueError(NOT_NUMBERS) from error
+        raise CorruptRecordError(NOT_NUMBERS) from error
     if len(numbers) != count:
-        raise ValueError(NOT_NUMBERS)
+        raise CorruptRecordError(NOT_NUMBERS)
     return numbers
 
 
@@ -79,14 +83,14 @@ def _ends(values: array[int], groups: array[int], sizes: array[int]) -> array[in
     _shifted(values, groups, 0)
     _shifted(values, sizes, 0)
     if len(groups) > 0 and not 0 <= min(groups) <= max(groups) < len(groups):
-        raise OverflowError(NUMBER_TOO_LARGE)
+        raise InvalidRequestError(NUMBER_TOO_LARGE)
     return array("q", [0]) * len(values)
 
 
 def _shifted(values: array[int], others: array[int], shift: int) -> array[int]:
     """The number that each row meets."""
     if len(_checked(values)) != len(_checked(others)):
-        raise ValueError("columns differ in length")
+        raise InvalidRequestError(OTHER_LENGTH)
     outside = array("q", [0])
     if shift < 0:
         return outside + others[:-1]
@@ -95,7 +99,7 @@ def _shifted(values: array[int], others: array[int], shift: int) -> array[int]:
 
 def _checked(column: array[int]) -> array[int]:
     if type(column) is not array or column.typecode != "q":
-        raise TypeError("a column of numbers is expected")
+        raise InvalidRequestError(NO_COLUMN)
     return column
 
 
@@ -103,4 +107,4 @@ def _fitting(numbers: Iterable[int]) -> array[int]:
     try:
         return array("q", numbers)
     except OverflowError as error:
-        raise OverflowError(NUMBER_TOO_LARGE) from error
+        raise InvalidRequestError(NUMBER_TOO_LARGE) from error
