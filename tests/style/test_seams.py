@@ -12,7 +12,7 @@ from tests.support.style.sources import ENGINE, Rule, Source, complaints_about
 
 # The last one asks the environment, once, whether the compiled kernels are wanted.
 HOMES = re.compile(
-    r"storage/stratalog/base/(clock|randomness|posix_filesystem)\.py"
+    r"storage/stratalog/base/(clock|randomness|posix_filesystem|direct_appends)\.py"
     r"|tiering/stratalog/objectstore/s3\.py"
     r"|storage/stratalog/record/native/kernels\.py"
 )

@@ -21,7 +21,6 @@ from stratalog.base.errors import (
     StoreNotUsableError,
     StoreUnavailableError,
 )
-from stratalog.base.filesystem import AppendFile
 from stratalog.base.posix_filesystem import PosixAppendFile, PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.objectstore.local import LOCK_TIMEOUT_S, LocalObjectStore
@@ -52,19 +51,16 @@ class TestInMemory(ObjectStoreContract):
         return LocalObjectStore(MemoryFileSystem(now_ms=clock.now_ms), clock, SequentialIds(1), "/store")
 
 
-def test_large_data_objects_pass_the_page_cache(tmp_path: Path) -> None:
+def test_large_data_objects_pass_the_page_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[int] = []
+    bypass = PosixAppendFile.bypass_cache
 
-    class NotingFile(PosixAppendFile):
-        def bypass_cache(self) -> None:
-            passed.append(self.size())
-            super().bypass_cache()
+    def noting(file: PosixAppendFile) -> None:
+        passed.append(file.size())
+        bypass(file)
 
-    class NotingFileSystem(PosixFileSystem):
-        def open_append(self, path: str) -> AppendFile:
-            return NotingFile(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-
-    store = LocalObjectStore(NotingFileSystem(), SystemClock(), SystemIdGenerator(), str(tmp_path))
+    monkeypatch.setattr(PosixAppendFile, "bypass_cache", noting)
+    store = LocalObjectStore(PosixFileSystem(), SystemClock(), SystemIdGenerator(), str(tmp_path))
     large = [b"header", bytes(range(256)) * 10_000, b"footer"]
     # What is read again and again, or is small, is written through it.
     store.put("head", b"".join(large))

@@ -11,7 +11,7 @@ written. Writes without a precondition take it too: a rename between another wri
 undo a finished write.
 
 A large data object is written past the page cache: what is uploaded lies in it already, as the tail of a log,
-and a copy would push out pages that are read. Nobody asks for the ETag of a data object, so only objects that
+and a copy would push out pages that are read. A data object needs no ETag, so only objects that
 are put whole are hashed.
 
 The ETag is a hash of the content, so there is no second file that a crash could separate from the object. A
