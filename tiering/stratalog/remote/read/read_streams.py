@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class ReaderAhead:
-    """What read-ahead has reserved for one reader. Thread-safe: both are single operations of Python."""
+    """The reservations of read-ahead for one reader. Thread-safe: each use is one operation of Python."""
 
     def __init__(self) -> None:
         self.ranges: list[CachedRange] = []
