@@ -112,7 +112,7 @@ def _is_shown_by_object(partition: HostedPartition) -> bool:
 
 
 def _text_of(refused: RefusedDrop) -> str:
-    """What a person can do about damage."""
+    """The damage, and a person's ways out of it."""
     return (
         f"the tier of {refused.topic_partition} stays, because the local log has damaged records that the"
         " object store has; set remote.storage.enable to true again to keep them, or delete the records up to"

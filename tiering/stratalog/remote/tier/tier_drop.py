@@ -56,7 +56,7 @@ class RefusedDrop(NamedTuple):
     topic_partition: TopicPartition
     reason: str
     damage: CorruptRecordError | None = None
-    """What is damaged, if the reason is `LOCAL_DAMAGE`."""
+    """The damage, if the reason is `LOCAL_DAMAGE`."""
 
 
 class DropReport(NamedTuple):
