@@ -39,7 +39,7 @@ def rebuild(site: Leaving) -> None:
 def give_up_upload(site: Leaving) -> None:
     """An upload whose object lands, and which its uploader gives up without a commit."""
     metadata = site.logs.metadata
-    metadata.add = lambda *_: AddOutcome(0, ())  # type: ignore[method-assign]
+    metadata.add = lambda *_: AddOutcome(0, ())  # type: ignore[method-assign]  # it gives up here
     site.logs.upload()
     del metadata.add
 
