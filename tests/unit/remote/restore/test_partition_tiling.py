@@ -10,6 +10,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import EMPTY_ROW, PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction
 from stratalog.remote.restore.partition_tiling import (
     LostOffsets,
@@ -17,6 +18,7 @@ from stratalog.remote.restore.partition_tiling import (
     Upload,
     closed,
     extended,
+    is_refused,
     with_output,
     with_uploads,
 )
@@ -123,6 +125,18 @@ def test_offsets_of_lost_records_are_never_given_again() -> None:
     nothing.partition.check()
     assert nothing.partition.tiered_end_offset == nothing.partition.log_start_offset == 9
     assert nothing.lost == (LostOffsets(TIP, 2, 9, is_start=True),)
+
+
+@pytest.mark.parametrize(
+    ("birth_seq", "end_offset", "expected"), [(6, 5, True), (7, 5, False), (8, 5, False), (6, 4, False)]
+)
+def test_what_was_begun_before_the_tiered_end_moved_back_is_refused_above_it(
+    birth_seq: int, end_offset: int, *, expected: bool
+) -> None:
+    row = row_of([live("a", 0, 4)])._replace(lowered_seq=7)
+    name = format_object_name(birth_seq, UUID(int=0))
+    assert is_refused(row, name, end_offset) is expected
+    assert not is_refused(row._replace(lowered_seq=0), name, end_offset), "no end has moved back"
 
 
 def marked(name: str, base: int, end: int, crc: int) -> LiveSlice:

@@ -71,6 +71,7 @@ def test_a_replay_with_all_objects_is_the_state(harness: MetadataHarness) -> Non
         )
         assert mine.compacted_upto == its.compacted_upto
         assert mine.end_mark == its.end_mark
+        assert mine.row.lowered_seq == its.row.lowered_seq > 0
     assert set(partitions_in(found.state)) == {A0, A1}
 
 

@@ -11,6 +11,10 @@ Three kinds of slices compete for the offsets of a partition:
   is taken only where everything that it covers is an input, an upload or nothing: if a known slice or
   another output is there that it was not made from, it is the left-over of a refused job.
 
+Neither an upload nor an output reaches above the known tiered end if it was begun before the commit that
+moved this end back. No uploader had the partition at that commit, and the inputs of a compaction above it
+went with it. The local disk has these records, and the log must not begin above them.
+
 Slices are never cut at their upper end, because the format cannot say so; at the lower end they are. Offsets
 between two slices that no object has become a gap with the reason `object_lost`.
 """
@@ -26,6 +30,7 @@ from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, Gap, G
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
+from stratalog.remote.store_layout import seq_prefix
 
 
 class Upload(NamedTuple):
@@ -61,6 +66,12 @@ class Tiling(NamedTuple):
 
     partition: TieredPartition
     lost: tuple[LostOffsets, ...]
+
+
+def is_refused(row: PartitionRow, object_name: str, end_offset: int) -> bool:
+    """Whether a slice of the object up to this offset was begun before the tiered end moved back below it.
+    `row`: the partition in the known state."""
+    return end_offset > row.tiered_end_offset and object_name < seq_prefix(row.lowered_seq)
 
 
 def with_uploads(tiles: Sequence[LiveSlice], from_offset: int, uploads: Iterable[Upload]) -> list[LiveSlice]:
@@ -154,6 +165,7 @@ def closed(
         end_mark=_end_mark(made.tiered_end_offset, before, newest_upload),
         stable_end_offset=max(made.stable_end_offset, before.stable_end_offset, log_start_offset),
         compacted_upto=before.compacted_upto,
+        lowered_seq=before.row.lowered_seq,
     )
     return Tiling(TieredPartition(tip, row), tuple(lost))
 
@@ -213,5 +225,6 @@ def _emptied(tip: TopicIdPartition, before: TieredPartition) -> Tiling:
         stable_end_offset=end_offset,
         end_mark=before.end_mark,
         compacted_upto=before.compacted_upto,
+        lowered_seq=before.row.lowered_seq,
     )
     return Tiling(TieredPartition(tip, row), lost)

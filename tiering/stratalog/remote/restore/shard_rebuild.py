@@ -44,6 +44,7 @@ from stratalog.remote.restore.partition_tiling import (
     Upload,
     closed,
     extended,
+    is_refused,
     with_output,
     with_uploads,
 )
@@ -222,7 +223,12 @@ class ShardRebuild:
                 changes.drop(tip)
                 continue
             # A claim is known with all commits of the owners before it.
-            of_uploads = [one for one in uploads.get(tip, ()) if one.epoch >= before.epoch]
+            of_uploads = [
+                one
+                for one in uploads.get(tip, ())
+                if one.epoch >= before.epoch
+                and not is_refused(known.row, one.object_name, one.entry.end_offset)
+            ]
             if known.row.pieces and tip not in damaged and tip not in outputs:
                 tiles = with_uploads((), known.tiered_end_offset, of_uploads)
                 tiling = extended(tip, known.row, tiles, self._now_ms)
@@ -251,7 +257,9 @@ class ShardRebuild:
         tiles = [*self._present(known), *added]
         start = known.slices[0].base_offset if known.slices else known.tiered_end_offset
         for output in outputs:
-            replaced = with_output(tiles, output, start, names)
+            newest = output.slices[-1]
+            is_late = is_refused(known.row, newest.object_name, newest.end_offset)
+            replaced = None if is_late else with_output(tiles, output, start, names)
             if replaced is None:
                 refused.add(output.slices[0].object_name)
             else:

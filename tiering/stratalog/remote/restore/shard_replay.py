@@ -83,7 +83,7 @@ class ShardReplay:
                 case AdvanceLogStart():
                     self._advance(action)
                 case LowerTieredEnd():
-                    self._lower(action)
+                    self._lower(action, commit)
                 case DropPartitions():
                     self._drop(action, commit)
                 case _:
@@ -191,7 +191,7 @@ class ShardReplay:
             )
             self._tiles[tip] = [live for live in self._tiles.get(tip, ()) if live.end_offset > offset]
 
-    def _lower(self, lower: LowerTieredEnd) -> None:
+    def _lower(self, lower: LowerTieredEnd, commit: Commit) -> None:
         self._forget(lower.dropped)
         self._use_catalog(lower.catalog_seq)
         for tip, offset in lower.ends:
@@ -201,6 +201,7 @@ class ShardReplay:
                 stable_end_offset=before.log_start_offset,
                 end_mark=None,
                 compacted_upto=min(before.compacted_upto, offset),
+                lowered_seq=commit.seq,
             )
             self._tiles[tip] = [live for live in self._tiles.get(tip, ()) if live.end_offset <= offset]
 

@@ -50,6 +50,9 @@ class PartitionRow(NamedTuple):
     open_transactions: tuple[OpenTransaction, ...] = ()
     """The transactions that are open at the tiered end."""
     pieces: tuple[Piece, ...] = ()
+    lowered_seq: int = 0
+    """The newest commit that has moved the tiered end back; 0 if none has. Whatever was begun before it and
+    goes on above the tiered end is never committed."""
 
     def with_slice(self, live: LiveSlice) -> PartitionRow:
         """The partition with one more slice at its tiered end."""
@@ -69,6 +72,7 @@ class PartitionRow(NamedTuple):
             newest_ms=max(self.newest_ms, live.newest_ms),
             open_transactions=entry.open_transactions,
             pieces=(*self.pieces, live),
+            lowered_seq=self.lowered_seq,
         )
 
     @property

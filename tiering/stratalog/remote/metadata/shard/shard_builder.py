@@ -247,7 +247,7 @@ class _Builder:
             if after is None:
                 raise self._contradiction("a tiered end does not move back to a boundary", **tip.error_fields)
             lost.extend(after.lost)
-            self._change(tip, before.row, after.row)
+            self._change(tip, before.row, after.row._replace(lowered_seq=self._commit.seq))
         self._drop_slices(lost, set(lower.dropped))
 
     def _drop_topic(self, drop: DropPartitions) -> None:

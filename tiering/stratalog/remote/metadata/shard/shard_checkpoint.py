@@ -52,6 +52,7 @@ _PARTITION_COLUMNS = (
     "oldest_ms",
     "newest_ms",
     "open_transactions",
+    "lowered_seq",
 )
 _OBJECT_COLUMNS = (
     "name",
@@ -200,6 +201,7 @@ def _format_partition(tip: TopicIdPartition, row: PartitionRow) -> Row:
         row.oldest_ms,
         row.newest_ms,
         row.open_transactions,
+        row.lowered_seq,
     )
 
 
@@ -227,6 +229,8 @@ def _parse_partition(row: JsonFields) -> tuple[TopicIdPartition, PartitionRow]:
         newest_ms=row.integer("newest_ms", minimum=NO_MINIMUM),
         open_transactions=parse_transactions(row, "open_transactions"),
         pieces=(stored,) if slice_count else (),
+        # Earlier software kept none, and lowered no tiered end.
+        lowered_seq=row.optional_integer("lowered_seq") or 0,
     )
 
 

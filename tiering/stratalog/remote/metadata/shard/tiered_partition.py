@@ -155,7 +155,9 @@ class TieredPartition:
             pieces=kept,
         )
         if not kept:
-            row = PartitionRow(offset, offset, offset, compacted_upto=row.compacted_upto)
+            row = PartitionRow(
+                offset, offset, offset, compacted_upto=row.compacted_upto, lowered_seq=row.lowered_seq
+            )
             return ChangedPartition(row, lost)
         last = SliceList(self._tip, row, self._pages)[-1].entry
         row = row._replace(
