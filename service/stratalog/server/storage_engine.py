@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -113,12 +114,12 @@ from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
-from stratalog.server.worker_pools import run_together
+from stratalog.server.worker_pools import begin, run_together
 
 logger = logging.getLogger(__name__)
 
 FLUSH_THREAD_COUNT = 16
-"""Logs that are fsynced at a time for appends at `object`: a disk serves them together."""
+"""Logs of a log directory that are fsynced at a time for appends at `object`: a disk serves them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +290,7 @@ class StorageEngineBuilder:
     ) -> StorageEngine:
         """Open the store, claim the shards, and put the parts together. Raises as `open` does."""
         identity = self._open_identity(logs)
-        self._flushing = opening("flush", FLUSH_THREAD_COUNT)
+        self._opening = opening
         if not self._settings.read_only:
             require_conditional_writes(self._store, self._ids)
         threads = opening("metadata", self._settings.metadata_thread_count)
@@ -613,7 +614,7 @@ class StorageEngineBuilder:
 
         tails = TailCommits(
             self._clock,
-            CommitThreads(self._seams.long_scheduler, partial(run_together, self._flushing), stop_of_tails),
+            CommitThreads(self._seams.long_scheduler, self._run_on_disk, stop_of_tails),
             shard,
             catalog,
             uploader("tail", _tail_settings, stop_of_tails),
@@ -622,6 +623,12 @@ class StorageEngineBuilder:
         )
         segments = uploader("upload", _uploader_settings, self._seams.stop)
         return ShardUploads(segments, tails, TierDrop(shard.metadata, turns))
+
+    def _run_on_disk(self, partition: HostedPartition, task: Callable[[], None]) -> None:
+        """Run a task on a thread of the partition's log directory, so that no disk waits for another. Raises
+        StoppingError."""
+        directory = posixpath.dirname(partition.log.local_log.directory)
+        begin(self._opening(f"flush {directory}", FLUSH_THREAD_COUNT), task)
 
     def _tier(
         self,
