@@ -49,8 +49,8 @@ class WorkerPools:
 
     def opening(self, directory: str, thread_count: int) -> Executor:
         """The threads that open the logs of this log directory, so that no disk waits for another, those for
-        the requests of the `metadata`, or those that `flush` tails; the first call sets their number. Any
-        thread may call."""
+        the requests of the `metadata`, or those that fsync the tails of a log directory; the first call sets
+        their number. Any thread may call."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:
@@ -110,6 +110,15 @@ def run_request(request: Callable[[], None]) -> None:
     threading.Thread(target=request, name="stratalog-request", daemon=True).start()
 
 
+def begin(threads: Executor, function: Callable[[], _T]) -> Future[_T]:
+    """Begin to run a function on threads. Raises StoppingError if they are closed, as they are while long
+    work still ends."""
+    try:
+        return threads.submit(function)
+    except RuntimeError as closed:
+        raise StoppingError("the server is stopping; send the request again to the next server") from closed
+
+
 def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
     """Run functions on threads, and wait for all of them; their results in order. Raises the first error;
     StoppingError if the threads are closed, as they are while long work still ends.
@@ -120,9 +129,7 @@ def run_together(threads: Executor, functions: Sequence[Callable[[], object]]) -
         return [functions[0]()]
     futures: list[Future[object]] = []
     try:
-        futures += (threads.submit(function) for function in functions)
-    except RuntimeError as closed:
-        raise StoppingError("the server is stopping; send the request again to the next server") from closed
+        futures += (begin(threads, function) for function in functions)
     finally:
         wait(futures)
     return [future.result() for future in futures]

@@ -30,6 +30,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
+from tests.support.gate import Gate
 from tests.support.service.service_bench import ServiceBench, metadata_elsewhere, service_bench, until
 
 OBJECT = {"min.durability": "object"}
@@ -379,3 +380,35 @@ async def test_appends_to_a_deleted_topic_do_not_wait(tmp_path: Path) -> None:
         await bench.client.admin.delete_topic("t")
         with pytest.raises(UnknownTopicOrPartitionError):
             await appending
+
+
+async def test_a_disk_that_hangs_holds_up_the_appends_of_its_own_partitions_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        flusher = bench.partition("t", 0).log.flusher
+        flush = type(flusher).flush
+
+        def held(self: object, *args: object, **kwargs: object) -> object:
+            if self is flusher:
+                gate.pass_through()
+            return flush(self, *args, **kwargs)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(type(flusher), "flush", held)
+
+        async def append(number: int) -> object:
+            return await bench.client.append(
+                "t", number, [Record(0, 1000, b"k", b"v")], durability=Durability.OBJECT
+            )
+
+        await append(1)
+        gate.close()
+        hanging = asyncio.create_task(append(0))
+        assert await asyncio.to_thread(gate.is_reached.wait, 30)
+        try:
+            await asyncio.wait_for(append(1), 10)
+        finally:
+            gate.open()
+            await hanging

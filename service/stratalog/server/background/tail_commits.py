@@ -8,8 +8,9 @@ that each commit has made durable.
 The next turn fsyncs while the upload is under way, and the upload takes its logs between two objects. So
 the disk, the requests to the store and the commits of a busy shard run beside each other, and commits stay
 in order. One turn at a time fsyncs, and waits until the upload has taken its logs: what comes meanwhile is
-in the one after it, in larger objects then. An upload ends about `MAX_UPLOAD_S` after its begin, so that the
-shard's other uploader gets its partitions.
+in the one after it, in larger objects then. A turn waits for slow disks for `FLUSH_WAIT_MS`: a log that is
+fsynced later joins an upload then, and is in no other turn before. An upload ends about `MAX_UPLOAD_S` after
+its begin, so that the shard's other uploader gets its partitions.
 
 Where the store does not answer, uploads are tried again with growing pauses. Appends wait for `timeout_ms`
 and fail then (`LateAppends`). Their records stay in the log, and the turns go on until they are committed. A
@@ -23,7 +24,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from stratalog.base.errors import (
     StoppingError,
     UnknownTopicOrPartitionError,
 )
-from stratalog.base.scheduler import Scheduler
+from stratalog.base.scheduler import ScheduledTask, Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.remote.metadata.catalog.catalog import Catalog
@@ -61,19 +62,23 @@ MAX_PAUSE_S = 5.0
 MAX_UPLOAD_S = 2.0
 """An upload takes no more logs after this time, and ends with the objects that are on their way."""
 
+FLUSH_WAIT_MS = 1000
+"""A turn goes on without the logs that are not fsynced after this time."""
+
 _TOLERANCE_S = 0.001
 """A turn may begin so much too early."""
 
-RunTogether = Callable[[Sequence[Callable[[], object]]], Sequence[object]]
-"""Runs functions beside each other, and waits for all of them."""
+RunOnDisk = Callable[[HostedPartition, Callable[[], None]], object]
+"""Runs a task on a thread of the partition's log directory, without waiting for it, or at once. Raises
+StoppingError."""
 
 
 class CommitThreads(NamedTuple):
     """The threads of commits."""
 
     scheduler: Scheduler
-    """Has a thread for each turn."""
-    run_together: RunTogether
+    """Has a thread for each upload."""
+    run_on_disk: RunOnDisk
     """Runs fsyncs."""
     stop: StopSignal
     """Ends the uploads."""
@@ -113,7 +118,8 @@ class TailCommits:
     ) -> None:
         """`settings` is asked for each turn."""
         self._clock = clock
-        self._run_together = threads.run_together
+        self._scheduler = threads.scheduler
+        self._run_on_disk = threads.run_on_disk
         self._stop = threads.stop
         self._shard = shard
         self._catalog = catalog
@@ -124,12 +130,18 @@ class TailCommits:
         self._waiting = WaitingTails(clock)
         self._timer = TurnTimer(clock, threads.scheduler, "commit tails", self._begin_turn)
         self._late = LateAppends(threads.scheduler, lambda: settings().timeout_ms, self._reason)
+        self._flushing: set[TopicIdPartition] = set()
+        """Partitions whose logs are being fsynced, of this turn and earlier ones."""
+        self._awaited: set[TopicIdPartition] = set()
+        """Those that the turn waits for."""
+        self._patience: ScheduledTask | None = None
+        """Ends the turn's wait for them."""
         self._flushed: dict[TopicIdPartition, HostedPartition] = {}
         """Partitions whose logs are fsynced, for the upload."""
         self._failures: list[LogStoreError] = []
         """Failures of single partitions, for the outcome of the upload."""
         self._stats = CommitStats()
-        self._is_flushing = self._is_uploading = self._is_hurried = self._is_stopped = False
+        self._is_uploading = self._is_hurried = self._is_stopped = False
         self._store_failure: _StoreFailure | None = None
 
     @property
@@ -201,7 +213,7 @@ class TailCommits:
 
     def _plan(self) -> None:
         """Plan the next turn, unless one is under way. Called with the lock held."""
-        if not self._is_flushing and not self._flushed and not self._is_stopped:
+        if not self._awaited and not self._flushed and not self._is_stopped:
             self._timer.plan(self._due_s())
 
     def _due_s(self) -> float:
@@ -211,41 +223,65 @@ class TailCommits:
         return due_s if failure is None or due_s == math.inf else failure.retry_at_s
 
     def _begin_turn(self) -> None:
-        """Fsync what waits, and let it be uploaded."""
+        """Fsync what waits, each log on a thread of its disk, and let it be uploaded."""
         with self._lock:
             self._timer.fired()
-            if self._is_flushing or self._flushed or self._is_stopped:
+            if self._awaited or self._flushed or self._is_stopped:
                 return
             if self._due_s() > self._clock.monotonic_s() + _TOLERANCE_S:
                 # More partitions wait by now.
                 self._plan()
                 return
-            partitions = self._waiting.take()
-            self._is_flushing = True
-        try:
-            self._run_together([partial(self._flush, partition) for partition in partitions])
-        except Exception as error:  # noqa: BLE001 - no thread could be had for some of them
-            for partition in partitions:
-                if partition.topic_id_partition not in self._flushed:
-                    self._fail(partition, error)
-        with self._lock:
-            self._is_flushing = False
-            is_first = not self._is_uploading
-            self._is_uploading = True
-            self._plan()
-        if is_first:
-            self._upload_all()
+            # Those that are being fsynced wait again after their upload.
+            partitions = [one for one in self._waiting.take() if one.topic_id_partition not in self._flushing]
+            self._awaited = {partition.topic_id_partition for partition in partitions}
+            self._flushing |= self._awaited
+            if partitions:
+                self._patience = self._scheduler.once("commit tails", self._go_on, FLUSH_WAIT_MS)
+        for partition in partitions:
+            try:
+                self._run_on_disk(partition, partial(self._flush, partition))
+            except Exception as error:  # noqa: BLE001 - no thread could be had for it
+                self._end_flush(partition, error)
 
     def _flush(self, partition: HostedPartition) -> None:
         """Fsync a log for the upload. If that fails, so do the appends of the partition, and nothing else."""
+        failure: Exception | None = None
         try:
             partition.ensure_served()
             partition.log.flusher.flush()
         except Exception as error:  # noqa: BLE001 - the appends of the partition have it
-            self._fail(partition, error)
-            return
+            failure = error
+        self._end_flush(partition, failure)
+
+    def _end_flush(self, partition: HostedPartition, failure: Exception | None) -> None:
+        if failure is not None:
+            self._fail(partition, failure)
+        tip = partition.topic_id_partition
         with self._lock:
-            self._flushed[partition.topic_id_partition] = partition
+            self._flushing.discard(tip)
+            self._awaited.discard(tip)
+            if failure is None:
+                self._flushed[tip] = partition
+            if not self._awaited:
+                self._hand_over()
+
+    def _go_on(self) -> None:
+        """Let the turn wait no longer for slow disks."""
+        with self._lock:
+            self._awaited.clear()
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let what is fsynced be uploaded. Called with the lock held."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if not self._is_uploading:
+            self._is_uploading = True
+            # On a thread of its own: those of the disk have other logs to fsync.
+            self._scheduler.once("commit tails", self._upload_all)
+        self._plan()
 
     def _fail(self, partition: HostedPartition, error: Exception) -> None:
         """Fail the appends of one partition, which is tried again later unless it or its disk is gone."""
@@ -276,12 +312,8 @@ class TailCommits:
                     turn.outcome = self._upload(upload)
             except Exception as error:  # noqa: BLE001 - `turn` has logged it, and the appends wait for the next try
                 failure = error
-            self._end_upload(upload, failure)
-            with self._lock:
-                if failure is not None or not self._flushed:
-                    self._is_uploading = False
-                    self._plan()
-                    return
+            if not self._end_upload(upload, failure):
+                return
 
     def _upload(self, upload: _Upload) -> PassOutcome:
         """Upload the tails, and answer the appends. Raises NotOwnerError, StoreError, DataDirectoryError,
@@ -329,27 +361,29 @@ class TailCommits:
                 self._fail(partition, error)
         return found
 
-    def _end_upload(self, upload: _Upload, failure: Exception | None) -> None:
-        """Let the partitions wait again of which something is left, after a failure all of them."""
-        partitions = [*upload.partitions.values()]
+    def _end_upload(self, upload: _Upload, failure: Exception | None) -> bool:
+        """Let the partitions wait again of which something is left, after a failure all of them. Returns
+        whether another upload follows at once."""
+        done = [one for one in upload.partitions.values() if one.topic_partition not in upload.failed]
+        left = done if failure is not None else [one for one in done if upload.is_left(one)]
         with self._lock:
             if failure is not None:
                 # A try of these alone would not wait for the store.
-                partitions += self._flushed.values()
+                left = [*left, *self._flushed.values()]
                 self._flushed = {}
-        if isinstance(failure, NotOwnerError | StoppingError):
-            error = _stopping() if isinstance(failure, StoppingError) else failure
-            for partition in partitions:
-                partition.writer.commit_waiters.fail(error)
-            partitions = []
-        done = [one for one in partitions if one.topic_partition not in upload.failed]
-        left = done if failure is not None else [one for one in done if upload.is_left(one)]
-        with self._lock:
             self._store_failure = self._next_failure(failure)
             if failure is None:
                 self._waiting.note_success(done)
-            for partition in left:
+            is_over = isinstance(failure, NotOwnerError | StoppingError)
+            for partition in () if is_over else left:
                 self._waiting.add(partition)
+            self._is_uploading = has_more = bool(self._flushed)
+            self._plan()
+        if failure is not None and is_over:
+            error = _stopping() if isinstance(failure, StoppingError) else failure
+            for partition in left:
+                partition.writer.commit_waiters.fail(error)
+        return has_more
 
     def _next_failure(self, error: Exception | None) -> _StoreFailure | None:
         if error is None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -97,12 +98,12 @@ from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
-from stratalog.server.worker_pools import run_together
+from stratalog.server.worker_pools import begin, run_together
 
 logger = logging.getLogger(__name__)
 
 FLUSH_THREAD_COUNT = 16
-"""Logs that are fsynced at a time for appends at `object`: a disk serves them together."""
+"""Logs of a log directory that are fsynced at a time for appends at `object`: a disk serves them together."""
 
 
 class StorageEngineBuilder:
@@ -201,7 +202,7 @@ class StorageEngineBuilder:
             opened,
             self._reads,
             self._passes,
-            partial(run_together, opening("flush", FLUSH_THREAD_COUNT)),
+            partial(_run_on_disk, opening),
             partial(run_together, opening("verification", VERIFIED_AT_ONCE)),
         )
         claimed = self._claim_shards(opened, self._owned(shards), on_fenced)
@@ -458,6 +459,15 @@ class StorageEngineBuilder:
             silence_ms = self._settings.max_silence_ms
             claimed_shards.append(HostedShard(self._clock, metadata, claimed, on_fenced, silence_ms, faults))
         return claimed_shards
+
+
+def _run_on_disk(
+    opening: Callable[[str, int], Executor], partition: HostedPartition, task: Callable[[], None]
+) -> None:
+    """Run a task on a thread of the partition's log directory, so that no disk waits for another. Raises
+    StoppingError."""
+    directory = posixpath.dirname(partition.log.local_log.directory)
+    begin(opening(f"flush {directory}", FLUSH_THREAD_COUNT), task)
 
 
 def _require_a_disk(logs: LogManager) -> None:

@@ -36,7 +36,7 @@ from stratalog.server.background.pass_registry import PassRegistry
 from stratalog.server.background.shard_tier import ShardTier, ShardUploads
 from stratalog.server.background.tail_commits import (
     CommitThreads,
-    RunTogether,
+    RunOnDisk,
     TailCommits,
 )
 from stratalog.server.configuration.broker_config import BrokerConfig
@@ -67,10 +67,10 @@ class TierBuilder:
         opened: OpenedStore,
         reads: ObjectReads,
         passes: PassRegistry,
-        run_flushes: RunTogether,
+        run_on_disk: RunOnDisk,
         run_verifications: RunAll,
     ) -> None:
-        """`reads`: of all shards. `run_flushes` runs the fsyncs of waiting tails, and `run_verifications` the
+        """`reads`: of all shards. `run_on_disk` runs the fsyncs of waiting tails, and `run_verifications` the
         reads of a verification, several at once each."""
         self._seams = seams
         self._store = seams.store
@@ -81,7 +81,7 @@ class TierBuilder:
         self._opened = opened
         self._reads = reads
         self._passes = passes
-        self._run_flushes = run_flushes
+        self._run_on_disk = run_on_disk
         self._run_verifications = run_verifications
 
     def tier(self, shard: HostedShard) -> ShardTier:
@@ -154,7 +154,7 @@ class TierBuilder:
 
         tails = TailCommits(
             self._clock,
-            CommitThreads(self._seams.long_scheduler, self._run_flushes, stop_of_tails),
+            CommitThreads(self._seams.long_scheduler, self._run_on_disk, stop_of_tails),
             shard,
             catalog,
             uploader("tail", tail_settings, stop_of_tails),

@@ -25,7 +25,7 @@ from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.background import tail_commits
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.tail_commits import CommitThreads, TailCommits
+from stratalog.server.background.tail_commits import FLUSH_WAIT_MS, CommitThreads, TailCommits
 from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
@@ -74,10 +74,6 @@ def as_candidate(_: object, partition: FakePartition, *, is_tail: bool) -> FakeP
     return partition
 
 
-def in_turns(functions: Sequence[Callable[[], object]]) -> Sequence[object]:
-    return [function() for function in functions]
-
-
 class Bench:
     """Commits over a store that does as the test says. Belongs to the event loop."""
 
@@ -94,12 +90,18 @@ class Bench:
         self.left_out: set[TopicPartition] = set()
         self.refusal = ""
         self.during: Callable[[], object] = lambda: None
+        self.near_end: Callable[[], object] = lambda: None
+        """Called once an upload takes no more logs."""
         self.is_owner = True
+        self.slow: set[int] = set()
+        """The partitions whose disks are slow."""
+        self.fsyncs: list[Callable[[], None]] = []
+        """Of slow disks."""
         monkeypatch.setattr(tail_commits, "candidate_of", as_candidate)
         monkeypatch.setattr(tail_commits, "may_upload", bool)
         self.commits = TailCommits(
             self.clock,
-            CommitThreads(self.scheduler, in_turns, StopSignal()),
+            CommitThreads(self.scheduler, cast(Any, self.run_on_disk), StopSignal()),
             cast(Any, self),
             cast(Any, None),
             cast(Any, self),
@@ -110,6 +112,12 @@ class Bench:
         for partition in self.partitions:
             self.commits.follow(cast(Any, partition))
         self.advance(1_000)
+
+    def run_on_disk(self, partition: FakePartition, task: Callable[[], None]) -> None:
+        if partition.topic_partition.partition in self.slow:
+            self.fsyncs.append(task)
+        else:
+            task()
 
     def leader_epoch(self) -> int:
         if not self.is_owner:
@@ -132,6 +140,7 @@ class Bench:
         self.during()
         joined = more()
         self.joined_counts.append(len(joined))
+        self.near_end()
         candidates, ends = [*candidates, *joined], [*ends, *(one.log_end_offset for one in joined)]
         if self.failure is not None:
             raise self.failure
@@ -328,6 +337,115 @@ async def test_the_next_turn_fsyncs_beside_the_upload_which_takes_its_logs(
     bench.scheduler.run_due()
     assert (bench.counts, bench.joined_counts) == ([1], [1])
     assert [await answered(first), await answered(late[0])] == [0, 0]
+
+
+async def test_a_disk_that_hangs_holds_up_its_own_partitions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow = {0}
+    hanging, other = [bench.append(0), bench.append(0)], bench.append(1)
+    bench.advance(FLUSH_WAIT_MS - 1)
+    assert not other.future.done(), "the turn is patient"
+    bench.advance(1)
+    assert await answered(other) == 0
+    for offset in range(1, 5):
+        hanging.append(bench.append(0))
+        other = bench.append(1)
+        bench.advance(250)
+        assert await answered(other) == offset, "turns do not wait for it again"
+    [fsync] = bench.fsyncs
+    bench.advance(5_000)
+    assert not any(one.future.done() for one in hanging)
+    fsync()
+    bench.scheduler.run_due()
+    assert [await answered(one) for one in hanging] == [*range(6)]
+    bench.slow = set()
+    later = bench.append(0)
+    bench.advance(250)
+    assert await answered(later) == 6
+
+
+async def test_a_late_fsync_joins_the_upload_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow = {0}
+    appends = [bench.append(0), bench.append(1)]
+    bench.during = lambda: [fsync() for fsync in bench.fsyncs]
+    bench.advance(FLUSH_WAIT_MS)
+    assert (bench.counts, bench.joined_counts) == ([1], [1])
+    assert [await answered(one) for one in appends] == [0, 0]
+
+
+async def test_a_log_that_is_fsynced_near_the_end_of_an_upload_is_in_the_next_one_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow = {0}
+    appends = [bench.append(0), bench.append(1)]
+    bench.near_end = lambda: bench.fsyncs.pop()() if bench.fsyncs else None
+    bench.advance(FLUSH_WAIT_MS)
+    assert (bench.counts, bench.begins_ms) == ([1, 1], [1_000 + FLUSH_WAIT_MS] * 2)
+    assert [await answered(one) for one in appends] == [0, 0]
+
+
+async def test_a_late_fsync_waits_for_the_others_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow = {0, 1}
+    first = bench.append(0)
+    bench.advance(FLUSH_WAIT_MS)
+    second = bench.append(1)
+    bench.scheduler.run_due()
+    counts = [*bench.counts]
+    for fsync in bench.fsyncs:
+        assert bench.counts == counts
+        fsync()
+    bench.scheduler.run_due()
+    assert bench.counts == [*counts, 2]
+    assert [await answered(first), await answered(second)] == [0, 0]
+
+
+async def test_a_late_fsync_that_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow = {0}
+    hanging, broken = bench.append(0), bench.partitions[0]
+    bench.advance(5_000)
+    broken.defect, broken.is_offline = DataDirectoryError("the disk has failed"), True
+    bench.fsyncs.pop()()
+    with pytest.raises(DataDirectoryError):
+        await answered(hanging)
+    other = bench.append(1)
+    bench.advance(250)
+    assert await answered(other) == 0
+    assert bench.passes.status("object-commit").consecutive_failure_count == 0
+
+
+async def test_a_log_that_is_fsynced_while_the_store_fails_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow, bench.failure = {0}, StoreUnavailableError("no answer")
+    appends = [bench.append(0), bench.append(1)]
+    bench.near_end = lambda: bench.fsyncs.pop()() if bench.fsyncs else None
+    bench.advance(FLUSH_WAIT_MS)
+    assert bench.begins_ms == [1_000 + FLUSH_WAIT_MS]
+    bench.slow = set()
+    bench.failure = None
+    bench.advance(1_000)
+    assert bench.counts[-1] == 2
+    assert [await answered(one) for one in appends] == [0, 0]
+
+
+async def test_without_a_thread_an_append_fails_and_the_next_turn_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    with monkeypatch.context() as patched:
+        patched.setattr(bench, "slow", None)
+        append = bench.append()
+        bench.scheduler.run_due()
+        with pytest.raises(LogStoreError):
+            await answered(append)
+    append = bench.append()
+    bench.advance(250)
+    assert await answered(append) == 1
 
 
 async def test_a_partition_that_fails_fails_alone_and_is_tried_again_with_growing_pauses(
