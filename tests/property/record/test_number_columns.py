@@ -195,11 +195,11 @@ def test_columns_of_another_length_or_type_are_refused(kernels: Any) -> None:
     for name in ("differences", "sums"):
         for shift in (-1, 0, 1):
             for columns in ((one, two), (two, one)):
-                with pytest.raises(InvalidRequestError, match="length"):
+                with pytest.raises(InvalidRequestError):
                     getattr(kernels, name)(*columns, shift)
     for name in ("steps_behind", "places_behind"):
         for three in ((one, two, one), (one, one, two), (two, one, one)):
-            with pytest.raises(InvalidRequestError, match="length"):
+            with pytest.raises(InvalidRequestError):
                 getattr(kernels, name)(*three)
     for other in ([1], b"12345678", array("Q", [1]), array("d", [1.0]), array("i", [1]), None):
         with pytest.raises(InvalidRequestError):

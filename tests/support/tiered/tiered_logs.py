@@ -58,6 +58,12 @@ class UploadThreads(Clock, Protocol):
     def run_beside(self, task: Callable[[], None]) -> object: ...
 
 
+class UploaderFactory(Protocol):
+    """Makes an uploader."""
+
+    def __call__(self, spool_directory: str, *, is_of_tails: bool) -> Uploader: ...
+
+
 class TieredLogs:
     """Tiered logs of one server. Not thread-safe: one test uses it."""
 
@@ -95,20 +101,36 @@ class TieredLogs:
         in_data = LogManagerSettings(data_dirs=("/data",))
         self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, in_data)
         self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
-        stop = stop or StopSignal()
+        self.turns = UploadTurns(sends or clock)
         settings = UploaderSettings(
             max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
         )
-        self.turns, budget = UploadTurns(sends or clock), UploadBudget(sends or clock)
-        budget_of_tails = UploadBudget(sends or clock, payer=budget)
+        uploader = self._uploaders(filesystem, memory_bytes, stop or StopSignal(), sends, settings)
+        self.uploader = uploader("/spool", is_of_tails=False)
+        self.tails = uploader("/spool-of-tails", is_of_tails=True)
+        self.tier_drop = TierDrop(self.metadata, self.turns)
+        self.reader = RemoteReader(inline_reads(store), self.metadata)
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+
+    def _uploaders(
+        self,
+        filesystem: FileSystem,
+        memory_bytes: int,
+        stop: StopSignal,
+        sends: UploadThreads | None,
+        settings: UploaderSettings,
+    ) -> UploaderFactory:
+        """Makes the uploaders of segments and of tails, which share a budget."""
+        budget = UploadBudget(sends or self.clock)
+        budget_of_tails = UploadBudget(sends or self.clock, payer=budget)
 
         def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
             spool = ObjectWriterSettings(
                 spool_directory=spool_directory, memory_bytes=memory_bytes, index_interval_bytes=100
             )
             return Uploader(
-                StoppableObjectStore(store, stop),
-                sends or clock,
+                StoppableObjectStore(self.store, stop),
+                sends or self.clock,
                 sends.run_beside if sends else lambda task: task(),
                 stop,
                 UploadedShard(
@@ -121,11 +143,7 @@ class TieredLogs:
                 lambda: settings,
             )
 
-        self.uploader = uploader("/spool", is_of_tails=False)
-        self.tails = uploader("/spool-of-tails", is_of_tails=True)
-        self.tier_drop = TierDrop(self.metadata, self.turns)
-        self.reader = RemoteReader(inline_reads(store), self.metadata)
-        self.logs: dict[TopicPartition, UnifiedLog] = {}
+        return uploader
 
     def create_topic(
         self, name: str, partition_count: int, config: Mapping[str, str] | None = None

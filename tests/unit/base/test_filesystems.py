@@ -165,8 +165,9 @@ class TestPastTheCache:
 
             return refuse
 
-        with pytest.raises(OSError, match=r".*"):
+        with pytest.raises(OSError) as raised:  # noqa: PT011 - the number says which
             append_past_the_cache(tmp_path / "a", monkeypatch, full, [bytes(8192)])
+        assert raised.value.errno == errno.ENOSPC
 
 
 def test_unsynced_bytes_are_forgotten_or_torn() -> None:

@@ -1,4 +1,4 @@
-"""Who waits for whom where uploads of segments and of tails have one limit."""
+"""Uploads of segments and of tails that have one limit, and their waits."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Bench:
         self.slow: set[int] = set()
         """The partitions whose disks are slow."""
         self.fsyncs: list[Callable[[], None]] = []
-        """Of slow disks."""
+        """Those of slow disks."""
         monkeypatch.setattr(tail_commits, "candidate_of", as_candidate)
         monkeypatch.setattr(tail_commits, "may_upload", bool)
         self.commits = TailCommits(

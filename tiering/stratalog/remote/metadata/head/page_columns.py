@@ -43,7 +43,7 @@ from stratalog.remote.json_document import format_json, to_integer, to_items, to
 
 Column = Sequence[object]
 Numbers: TypeAlias = "array[int]"
-"""Of 64 bits."""
+"""Signed numbers of 64 bits."""
 MAX_ROWS = 1 << 20
 """A page that claims to have more rows is refused as damaged."""
 _VALUE_BYTES = 100
