@@ -394,7 +394,7 @@ async def test_a_disk_that_hangs_holds_up_the_appends_of_its_own_partitions_only
         def held(self: object, *args: object, **kwargs: object) -> object:
             if self is flusher:
                 gate.pass_through()
-            return flush(self, *args, **kwargs)  # type: ignore[arg-type] - it is the flusher
+            return flush(self, *args, **kwargs)  # type: ignore[arg-type]  # it is the flusher
 
         monkeypatch.setattr(type(flusher), "flush", held)
 
