@@ -141,7 +141,7 @@ BROKEN: dict[str, Broken] = {
     "an upload is of the owner": Broken(without_epochs, first_seed=1),
     "a head is replaced as it was read": Broken(without_if_match, is_stormy=True, first_seed=1),
     "a log of a former owner is set aside": Broken(trusting_every_local_log, first_seed=1),
-    "what inline commits bring stays": Broken(deleting_what_inline_commits_bring, first_seed=5),
+    "what inline commits bring stays": Broken(deleting_what_inline_commits_bring, first_seed=56),
     "producers are restored": Broken(forgetting_producers),
     "orphans are collected": Broken(leaving_orphans, is_stormy=True, first_seed=1),
     "each slice has an index of its own": Broken(sharing_indexes, is_stormy=True, first_seed=116),

@@ -60,7 +60,7 @@ def status(as_json: bool, server: str) -> None:
     The lines before the first table say what is wrong now, and what to do; there are none if all is well.
 
     \b
-    OWNER     the server that takes calls about the shard
+    OWNER     the server that takes calls that change the shard
     EPOCH     how many times a server has claimed the shard
     SINCE     how long ago its owner has claimed it
     SLICES    parts of partitions; one object has slices of many

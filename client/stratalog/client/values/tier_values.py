@@ -123,8 +123,9 @@ class ShardStatus(NamedTuple):
     the store answers.
     """
     foreign: bool
-    """True: this server leaves the shard to another one by its configuration (--own-shards), and `takeover`
-    is that one. Its `epoch` is `epoch`; `last_answer_ms` and `silence_ms` are -1.
+    """True: this server leaves the shard to another one by its configuration (--own-shards, --read-only), and
+    `takeover` is that one. Its `epoch` is `epoch`; with --own-shards `last_answer_ms` and `silence_ms` are
+    -1.
     """
     claim_time_ms: int
     """The time of the newest claim of the shard by its owner's clock, in milliseconds since 1970 UTC; -1: no

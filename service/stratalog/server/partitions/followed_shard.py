@@ -10,6 +10,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import StoreNotUsableError
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_state import ShardClaim
 from stratalog.server.partitions.hosted_shard import HostedShard
 
 
@@ -29,6 +30,11 @@ class FollowedShard(HostedShard):
     def claimed(self) -> ClaimedShard:
         """The epoch of the owner, as of the newest head."""
         return ClaimedShard(self.metadata.state().epoch, 0)
+
+    @property
+    def takeover(self) -> ShardClaim:
+        """The claim of the owner, as of the newest head."""
+        return self.owner
 
     @property
     def is_followed(self) -> bool:

@@ -285,3 +285,16 @@ def test_every_served_call_is_one_of_the_contract() -> None:
         for method in service.methods
     }
     assert calls >= READS
+
+
+async def test_the_status_names_the_owner(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (owner, reader):
+        [shard] = (await reader.client.admin.tier_status()).shards
+        assert shard.foreign
+        assert shard.takeover is not None
+        assert shard.takeover.endpoint == owner.client.address
+        assert shard.silence_ms >= 0, "this server talks to the store by itself"
+        result = await reader.command("tier", "status")
+        assert owner.client.address in result.stdout
+        assert "this server" not in result.stdout
+        assert "another server" not in result.stdout

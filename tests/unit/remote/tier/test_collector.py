@@ -16,7 +16,6 @@ from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
-from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
@@ -35,6 +34,8 @@ class World(TieredSite):
     def __init__(self, skew_ms: int = 0) -> None:
         super().__init__(skew_ms=skew_ms, commit_settings=CommitSettings(fold_by_itself=False))
         self.logs = self.start()
+        self.claimed = self.logs.metadata.state()
+        """The claim is folded, and all behind it is in the head."""
         topic = self.logs.create_topic("t", 1, {})
         self.tip = TopicIdPartition(topic.topic_id, 0)
         for _ in range(3):
@@ -158,7 +159,8 @@ def test_a_pin_keeps_what_was_live_at_its_commit_and_lets_the_rest_go() -> None:
     listed = world.collect(is_dry_run=True)
     report = world.collect()
     for one in (listed, report):
-        assert (one.deleted_count, one.pinned_count, one.is_refused) == (1, 1, False)
+        # The object, and the checkpoint of the claim.
+        assert (one.deleted_count, one.pinned_count, one.is_refused) == (2, 1, False)
     assert [one.is_pinned for one in report.waiting if one.file.kind is FileKind.DATA] == [True]
     assert world.object_count() == 2
     metadata.renew_pin(pin, world.clock.now_ms() + 3 * DAY_MS)
@@ -179,6 +181,7 @@ def test_the_state_at_a_pin_can_be_built_from_its_checkpoint_and_the_commits_beh
     """Also if one of those commits brought an object that another one of them dropped."""
     world = World()
     metadata = world.logs.metadata
+    state = world.claimed
     world.drop(1)
     key = metadata.layout.head_key
     commits = Head.decode(world.store.get(key).data, key, SHARD_ACTIONS).commits
@@ -187,12 +190,11 @@ def test_the_state_at_a_pin_can_be_built_from_its_checkpoint_and_the_commits_beh
     metadata.fold()
     world.clock.advance(DAY_MS)
     world.collect()
-    state = ShardState()
-    for commit in commits:
+    for commit in commits[state.seq - commits[0].seq + 1 :]:
         state = apply_commit(state, commit, partial(read_directory, world.store, metadata.layout))
     assert (state.seq + 1, state.partitions) == (pin, wanted)
     metadata.unpin(pin)
-    assert world.collect().deleted_count == 1
+    assert world.collect().deleted_count == 2, "the object, and the checkpoint of the claim"
     assert world.object_count() == 2
 
 
@@ -231,14 +233,15 @@ def test_history_is_trimmed_after_its_time_and_collected_after_the_grace() -> No
         world.clock.advance(DAY_MS)
     names = [info.key for info in world.store.list(prefix)]
     listed = world.collect(history_ms=3 * DAY_MS, is_dry_run=True)
-    assert (listed.trimmed_count, metadata.state().history_start_seq) == (2, 1)
-    assert world.collect(history_ms=3 * DAY_MS).trimmed_count == 2
+    # The history of the claim at the start is as old as the first of these.
+    assert (listed.trimmed_count, metadata.state().history_start_seq) == (3, 1)
+    assert world.collect(history_ms=3 * DAY_MS).trimmed_count == 3
     first_kept = metadata.state().history_start_seq
-    assert names[2].rpartition("/")[2].startswith(f"{first_kept:020}")
+    assert names[3].rpartition("/")[2].startswith(f"{first_kept:020}")
     assert [info.key for info in world.store.list(prefix)] == names, "dropped, and not yet deleted"
     world.clock.advance(DAY_MS)
     world.collect(history_ms=3 * DAY_MS)
-    assert not set(names[:2]) & {info.key for info in world.store.list(prefix)}
+    assert not set(names[:3]) & {info.key for info in world.store.list(prefix)}
     for _ in range(4):
         world.clock.advance(DAY_MS)
         world.collect(history_ms=3 * DAY_MS)
@@ -275,7 +278,8 @@ def test_a_locked_object_stays_dropped_is_named_and_is_tried_again_after_a_day(b
     )
     world.clock.advance(DAY_MS)
     report = collector.run()
-    assert (report.deleted_count, report.kept_count) == (2, 1)
+    # Two objects, and the checkpoint of the claim.
+    assert (report.deleted_count, report.kept_count) == (3, 1)
     assert any("locked by the test" in failure for failure in report.failures)
     assert world.object_count() == 1
     assert data[1].endswith(next(iter(world.logs.metadata.state().dropped_objects))), "it stays on record"

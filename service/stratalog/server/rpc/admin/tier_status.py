@@ -92,6 +92,7 @@ def _shard_messages(shards: ShardSet) -> list[tier_pb2.ShardStatus]:
 def _own_shard_message(shard: HostedShard) -> tier_pb2.ShardStatus:
     message, contact = _shard_message(shard), shard.contact
     message.epoch = shard.claimed.epoch
+    message.foreign = shard.is_followed
     message.deletion_stopped = contact.is_clock_wrong
     message.last_answer_ms = contact.last_answer_ms
     message.silence_ms = contact.silence_ms
