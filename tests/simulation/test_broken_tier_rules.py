@@ -144,7 +144,7 @@ BROKEN: dict[str, Broken] = {
     "what inline commits bring stays": Broken(deleting_what_inline_commits_bring, first_seed=56),
     "producers are restored": Broken(forgetting_producers),
     "orphans are collected": Broken(leaving_orphans, is_stormy=True, first_seed=1),
-    "each slice has an index of its own": Broken(sharing_indexes, is_stormy=True, first_seed=116),
+    "each slice has an index of its own": Broken(sharing_indexes, is_stormy=True, first_seed=168),
 }
 
 
