@@ -248,16 +248,22 @@ class _Stream:
         """Which record a request has, by its sequence."""
         self._failed: set[int] = set()
         """Partitions whose next request resumes."""
-        self._queued: asyncio.Queue[int | None] = asyncio.Queue()
+        self._held: set[int] = set()
+        """Records that wait until all requests of a failed partition are answered, to keep their order."""
+        self._queued: asyncio.PriorityQueue[int] = asyncio.PriorityQueue()
+        """Numbers of records, the first one first. The count of records is the end."""
         for number in range(len(records)):
             self._queued.put_nowait(number)
 
     async def requests(self) -> AsyncIterator[log_pb2.AppendStreamRequest]:
         sequence = 0
-        while (number := await self._queued.get()) is not None:
+        while (number := await self._queued.get()) < len(self._records):
+            partition, record = self._records[number]
+            if partition in self._failed and self._is_waiting(partition):
+                self._held.add(number)
+                continue
             sequence += 1
             self._numbers[sequence] = number
-            partition, record = self._records[number]
             resume = partition in self._failed
             self._failed.discard(partition)
             yield log_pb2.AppendStreamRequest(
@@ -273,14 +279,23 @@ class _Stream:
         partition = self._records[number][0]
         reason = _reason(answer.status) if answer.HasField("status") else ""
         if reason == PRECEDING_APPEND_FAILED:
-            self._queued.put_nowait(number)
+            self._held.add(number)
         elif reason:
             self._failed.add(partition)
             self.outcomes[number] = reason
         else:
             self.outcomes[number] = answer.ack.base_offset
+        if not self._is_waiting(partition):
+            freed = {held for held in self._held if self._records[held][0] == partition}
+            self._held -= freed
+            for held in freed:
+                self._queued.put_nowait(held)
         if len(self.outcomes) == len(self._records):
-            self._queued.put_nowait(None)
+            self._queued.put_nowait(len(self._records))
+
+    def _is_waiting(self, partition: int) -> bool:
+        """Whether a request of the partition has no answer yet."""
+        return any(self._records[number][0] == partition for number in self._numbers.values())
 
 
 def _records(records: Sequence[Sent]) -> log_pb2.Records:
