@@ -14,8 +14,10 @@ A failure prints a line to repeat it, whichever profile found it.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
 
 # Spark forks to start its JVM, and gRPC's handlers for that can kill the child. Read when gRPC is first
 # imported.
@@ -38,6 +40,14 @@ settings.register_profile("simulate", _COMMON, max_examples=2_000)
 _MAX_WORKERS = 8
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 settings.load_profile(PROFILE)
+
+
+@pytest.fixture
+def quiet_servers() -> Iterator[None]:
+    """Servers log nothing: in lives of many steps their lines would take longer than their work."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,8 +6,7 @@ all of them, after power losses, too.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,17 +18,12 @@ from tests.support.logs.sampling import IS_WHOLE, Sampling
 from tests.support.tier_model.tier_life import TierLife
 from tests.support.tier_model.tier_world import DAY_MS, TierWorld, end_after_kill, end_after_power_loss
 
+pytestmark = pytest.mark.usefixtures("quiet_servers")
+
 SEEDS = (116, 11) if IS_WHOLE else (116,)
 STEPS = 40
 SAMPLE = 1
 """Deaths of each kind and work in a run that is not whole."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def upload(world: TierWorld) -> None:

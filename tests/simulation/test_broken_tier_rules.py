@@ -6,10 +6,9 @@ noticed it when it was written; where the code has changed since, another one cl
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -34,16 +33,11 @@ from stratalog.server.append.pending_append import PendingAppend, resolve
 from stratalog.server.partitions import partition_opener, record_deletion
 from tests.support.tier_model.tier_life import live
 
+pytestmark = pytest.mark.usefixtures("quiet_servers")
+
 Break = Callable[[pytest.MonkeyPatch], None]
 _SEEDS = 40
 _STEPS = 150
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def deleting_what_is_not_tiered(patch: pytest.MonkeyPatch) -> None:

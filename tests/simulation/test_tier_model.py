@@ -7,27 +7,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
 from random import randrange
 
 import pytest
 
 from tests.support.tier_model.tier_life import live
 
+pytestmark = pytest.mark.usefixtures("quiet_servers")
+
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
 SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "8"))
 STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "300" if IS_LONG else "120"))
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """The servers' own lines would take longer than their work."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("is_stormy", [False, True], ids=["calm", "stormy"])

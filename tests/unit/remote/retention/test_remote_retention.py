@@ -25,7 +25,7 @@ from stratalog.record.header import MAX_TIMESTAMP_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, StoredSlices
 from stratalog.remote.retention.remote_retention import RemoteRetention, RetentionReport
-from stratalog.remote.retention.retention_units import RetentionUnit, is_worth_a_look, log_start_after
+from stratalog.remote.retention.retention_units import RetentionUnit, expired_rules, is_worth_a_look
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, Operation
@@ -54,6 +54,12 @@ def is_older(row: list[RetentionUnit], retention_ms: int) -> bool:
     """Whether the first of the row is; one without timestamps is as old as the first behind it with one."""
     known = [unit.max_timestamp for unit in row if unit.max_timestamp >= 0]
     return row[0].is_empty or (bool(known) and NOW_MS - known[0] > retention_ms)
+
+
+def log_start_after(units: list[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
+    """The end of the last unit that goes; None if none does."""
+    count = len(expired_rules(units, config, now_ms))
+    return units[count - 1].end_offset if count else None
 
 
 @given(unit_rows(), st.integers(-1, 12_000), st.integers(-1, 40), st.booleans())

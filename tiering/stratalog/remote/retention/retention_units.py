@@ -56,12 +56,6 @@ def expired_rules(
     return tuple(rules)
 
 
-def log_start_after(units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None) -> int | None:
-    """The log start after applying `config` to `units`; None if it does not move. Pure."""
-    count = len(expired_rules(units, config, now_ms))
-    return units[count - 1].end_offset if count else None
-
-
 def future_units(
     units: Sequence[RetentionUnit], config: LogConfig, now_ms: int | None
 ) -> Sequence[RetentionUnit]:
