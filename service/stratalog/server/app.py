@@ -162,6 +162,7 @@ class Server:
         self._metrics.reads = engine.tier.upkeep.reads
         self._metrics.commits = engine.tier.manager.commits
         self._metrics.requests = self._store
+        self._metrics.copy_lag = engine.topics.copy_lag
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()

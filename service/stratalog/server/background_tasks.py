@@ -12,7 +12,7 @@ from stratalog.base.errors import NotOwnerError
 from stratalog.base.scheduler import Scheduler
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.background.pass_registry import Work
-from stratalog.server.background.tier_outcomes import collection_backlog, upload_backlog
+from stratalog.server.background.tier_outcomes import collection_backlog
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.storage_engine import StorageEngine
 
@@ -52,9 +52,7 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
     tiers = engine.tier.manager
     tasks = [
         _Task("head-refresh", tiers.refresh_pass, settings.head_refresh_ms),
-        _Task(
-            "upload", tiers.upload_pass, settings.upload_ms, partial(upload_backlog, engine.topics.registry)
-        ),
+        _Task("upload", tiers.upload_pass, settings.upload_ms, engine.topics.copy_lag.measure),
         _Task("remote-retention", tiers.remote_retention_pass, settings.remote_retention_ms),
         _Task("tier-drop", tiers.drops.run, settings.head_refresh_ms, tiers.drops.backlog),
         _Task("deleted-topics", partial(_drop_deleted_topics, engine), settings.remote_retention_ms),

@@ -25,10 +25,12 @@ from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
+from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.configuration.settings import listen_address
+from stratalog.server.copy_lag import CopyLag, TopicLag
 from stratalog.server.operations.verification_log import EndedVerification, VerificationLog
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import ForeignPartition
@@ -55,6 +57,7 @@ class ServerMetrics(Collector):
         self.reads: ObjectReads | None = None
         self.requests: CountedObjectStore | None = None
         self.commits: Sequence[TailCommits] = ()
+        self.copy_lag: CopyLag | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -94,9 +97,14 @@ class ServerMetrics(Collector):
                 "Local segments that retention has deleted, of all topics.",
                 self.local_retention.deleted_segment_count,
             )
+        yield from self._of_object_tier()
+
+    def _of_object_tier(self) -> Iterator[Metric]:
         if self.passes is not None:
             yield from _of_passes(self.passes.statuses())
             yield from _of_tiering(self.passes)
+        if self.copy_lag is not None:
+            yield from _of_copy_lag(self.copy_lag.by_topic)
         if self.commits:
             yield from _of_commits([one.stats for one in self.commits])
         if self.shards is not None:
@@ -320,12 +328,6 @@ def _of_tiering(passes: PassRegistry) -> Iterator[Metric]:
     topics = "broker_topic_metrics_remote_"
     for name, text, value in (
         (
-            "copy_lag_bytes",
-            "Bytes of closed segments that are not in the object store.",
-            upload.backlog.size_bytes,
-        ),
-        ("copy_lag_segments", "Closed segments that are not in the object store.", upload.backlog.count),
-        (
             "delete_lag_bytes",
             "Bytes of dropped objects that are not deleted yet.",
             collector.backlog.size_bytes,
@@ -341,6 +343,36 @@ def _of_tiering(passes: PassRegistry) -> Iterator[Metric]:
         ("delete_errors", "Collections with a failure.", collector.failed_turn_count),
     ):
         yield _counter(topics + name, text, count)
+
+
+def _of_copy_lag(lags: Mapping[str, TopicLag]) -> Iterator[Metric]:
+    """By topic what is not in the object store, at the end of the last upload."""
+    for name, text, measure in _GAUGES_OF_A_LAG:
+        values = {topic: measure(lag) for topic, lag in lags.items()}
+        yield _by_label("broker_topic_metrics_remote_copy_" + name, text, "topic", values)
+
+
+def _since_secs(backlog: Backlog) -> float:
+    return max(backlog.oldest_ms, 0) / 1000
+
+
+_GAUGES_OF_A_LAG: Sequence[tuple[str, str, Callable[[TopicLag], float]]] = (
+    ("lag_bytes", "Bytes of closed segments that are not in the store.", lambda one: one.closed.size_bytes),
+    ("lag_segments", "Closed segments that are not in the object store.", lambda one: one.closed.count),
+    ("lag_records", "Records in them, counted as offsets.", lambda one: one.closed.record_count),
+    (
+        "lag_oldest_timestamp_secs",
+        "Since when the oldest of them waits, in seconds since 1970; 0 for none.",
+        lambda one: _since_secs(one.closed),
+    ),
+    ("tail_bytes", "Bytes of active segments that are not in the store.", lambda one: one.tails.size_bytes),
+    ("tail_records", "Records in them, counted as offsets.", lambda one: one.tails.record_count),
+    (
+        "tail_oldest_timestamp_secs",
+        "Since when the oldest of them waits, in seconds since 1970; 0 for none.",
+        lambda one: _since_secs(one.tails),
+    ),
+)
 
 
 def _of_commits(stats: Sequence[CommitStats]) -> Iterator[Metric]:

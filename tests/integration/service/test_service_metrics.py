@@ -67,6 +67,14 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
     assert [name for name, _, _ in rows] == sorted(name for name, _, _ in rows)
 
 
+async def test_the_document_names_every_pass(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, metrics_listen=LISTEN, compaction_ms=HOUR_MS) as bench:
+        exported = {sample.labels["pass"] for sample in await samples(bench) if "pass" in sample.labels}
+    listed = TEXT.partition("The label `pass` is the name of a background task:")[2].partition("\n\n")[0]
+    names = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", listed.partition("Operations")[0])) - {"object"}
+    assert names == exported
+
+
 async def test_what_the_cleaner_and_retention_did_is_counted(tmp_path: Path) -> None:
     directory = {"log_directory": f"{tmp_path}/data"}
     async with service_bench(tmp_path, metrics_listen=LISTEN, config=SELDOM) as bench:

@@ -48,7 +48,7 @@ def of_pass(level: int, name: str) -> Line:
 
 
 def of_shard(level: int) -> Line:
-    return Line("store_contact", level, 0)
+    return Line("store_contact", level, "shard 0" if level == ERROR else 0)
 
 
 class World:
@@ -103,6 +103,7 @@ class World:
     def metric(self, name: str, **labels: str) -> float:
         engine, metrics = self.bench.server.engine, ServerMetrics()
         metrics.passes, metrics.shards = engine.passes, engine.tier.shards
+        metrics.copy_lag = engine.topics.copy_lag
         samples: list[Sample] = [one for family in metrics.collect() for one in family.samples]
         [found] = [one.value for one in samples if one.name == f"stratalog_{name}" and one.labels == labels]
         return found
@@ -187,8 +188,17 @@ async def check_outage(one: World) -> None:
     assert upload.backlog.oldest_ms > 0
     assert one.metric("pass_consecutive_failures", **{"pass": "upload"}) == 6
     assert one.metric("broker_topic_metrics_remote_copy_errors_total") == 6
-    assert one.metric("broker_topic_metrics_remote_copy_lag_bytes") == upload.backlog.size_bytes > 0
-    assert one.metric("broker_topic_metrics_remote_copy_lag_segments") == upload.backlog.piece_count
+    lag = {
+        name: one.metric(f"broker_topic_metrics_remote_copy_lag_{name}", topic="t")
+        for name in ("bytes", "segments", "records", "oldest_timestamp_secs")
+    }
+    backlog = upload.backlog
+    assert list(lag.values()) == [
+        backlog.size_bytes,
+        backlog.piece_count,
+        backlog.record_count,
+        backlog.oldest_ms / 1000,
+    ]
     one.is_away = False
     assert await one.run("head-refresh", "upload") == [
         of_shard(INFO),
@@ -201,6 +211,42 @@ async def check_outage(one: World) -> None:
     assert (shard.disk_appends_refused, shard.silence_ms) == (False, 0)
     assert (passes["upload"].consecutive_failure_count, passes["upload"].last_error) == (0, "")
     assert passes["upload"].last_success_ms == one.clock.now_ms()
+
+
+async def test_the_lag_of_each_topic_is_a_metric(caplog: pytest.LogCaptureFixture) -> None:
+    async with world(caplog) as one:
+        admin, topic = one.bench.client.admin, "broker_topic_metrics_remote_copy_"
+
+        def tail(name: str) -> list[float]:
+            return [
+                one.metric(f"{topic}tail_{what}", topic=name)
+                for what in ("bytes", "records", "oldest_timestamp_secs")
+            ]
+
+        await admin.create_topic("u", 3, {"remote.copy.max.age.ms": "60000"})
+        await admin.create_topic("local", 1, {"remote.storage.enable": "false"})
+        since_ms = one.clock.now_ms()
+        for partition in range(2):
+            await one.bench.client.append("u", partition, [Record(0, 0, b"k", bytes(500))] * 2)
+            one.advance(1_000)
+        await one.bench.client.append("local", 0, [Record(0, 0, b"k", bytes(500))])
+        await one.run("upload")
+        size_bytes, record_count, oldest_s = tail("u")
+        assert 2_000 < size_bytes < 3_000
+        assert (record_count, oldest_s) == (4, since_ms / 1000)
+        assert tail("t") == [0, 0, 0]
+        assert [one.metric(f"{topic}lag_{what}", topic="u") for what in ("bytes", "records")] == [0, 0]
+        with pytest.raises(ValueError):  # noqa: PT011 - there is none
+            one.metric(f"{topic}tail_bytes", topic="local")
+        one.is_away = True
+        one.advance(60_000)
+        await one.run("upload")
+        assert tail("u") == [0, 0, 0]
+        assert one.metric(f"{topic}lag_bytes", topic="u") == size_bytes
+        assert one.metric(f"{topic}lag_records", topic="u") == 4
+        one.is_away = False
+        await one.run("upload")
+        assert one.metric(f"{topic}lag_bytes", topic="u") == 0
 
 
 async def check_wrong_clock(one: World) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.json_document import parse_json
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
@@ -30,6 +29,7 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 from tests.support.simulation.mock_objects import MockRecord, MockSlice, latest_by_key, parse_mock_slices
 from tests.support.tiered.shard_states import partitions_in, stored_state
+from tests.support.tiered.stored_fields import stored_fields
 
 
 class InvariantViolatedError(AssertionError):
@@ -243,7 +243,7 @@ class MetadataAudit:
         ref = head.history
         while ref is not None and ref.seq >= self.state.history_start_seq:
             _require(layout.history_key(ref.name) in keys, f"history object {ref.name} is missing")
-            earlier = parse_json(self._store.get(layout.history_key(ref.name)).data, ref.name)
+            earlier = stored_fields(self._store.get(layout.history_key(ref.name)).data, ref.name)
             fields = earlier.optional_fields("predecessor")
             ref = None if fields is None else DocumentRef.from_json(fields, FileKind.HISTORY)
         for commit in head.commits:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.remote.json_document import parse_json
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.checkpoint import read_root
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
@@ -14,6 +13,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.store_layout import StoreLayout
+from tests.support.tiered.stored_fields import stored_fields
 
 
 def current_keys(
@@ -31,7 +31,7 @@ def current_keys(
     ref = head.history
     while ref is not None and ref.seq >= history_start_seq:
         yield layout.history_key(ref.name)
-        fields = parse_json(store.get(layout.history_key(ref.name)).data, ref.name)
+        fields = stored_fields(store.get(layout.history_key(ref.name)).data, ref.name)
         earlier = fields.optional_fields("predecessor")
         ref = None if earlier is None else DocumentRef.from_json(earlier, FileKind.HISTORY)
 

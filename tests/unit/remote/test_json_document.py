@@ -14,8 +14,8 @@ from stratalog.base.errors import StoreCorruptError
 from stratalog.remote.json_document import (
     COMPRESSED_ABOVE_BYTES,
     JsonFields,
+    decode_document,
     encode_document,
-    parse_json,
     to_text,
 )
 
@@ -28,9 +28,9 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), JSON), st.integers(0, 6000))
 def test_round_trip(document: dict[str, object], padding: int) -> None:
-    document["padding"] = "x" * padding
+    document |= {"padding": "x" * padding, "format": "test", "read_version": 1}
     data = encode_document(document)
-    assert parse_json(data, "test").values == document
+    assert decode_document(data, "test", format_name="test").values == document
 
 
 def test_long_documents_are_zstd_and_short_ones_are_text() -> None:
@@ -44,7 +44,7 @@ def test_long_documents_are_zstd_and_short_ones_are_text() -> None:
 def test_garbage(data: bytes) -> None:
     for candidate in (data, b"\x28\xb5\x2f\xfd" + data, zstandard.ZstdCompressor().compress(data)):
         try:
-            parse_json(candidate, "test")
+            decode_document(candidate, "test", format_name="test")
         except StoreCorruptError:
             pass
 
@@ -65,14 +65,14 @@ def test_garbage(data: bytes) -> None:
 )
 def test_what_is_no_document(data: bytes) -> None:
     with pytest.raises(StoreCorruptError):
-        parse_json(data, "test")
+        decode_document(data, "test", format_name="test")
 
 
 def test_a_bomb_is_not_unpacked() -> None:
     """A frame header that claims two GiB is refused before anything is unpacked."""
     claim = b"\x28\xb5\x2f\xfd\xe0" + (2 << 30).to_bytes(8, "little")
     with pytest.raises(StoreCorruptError):
-        parse_json(claim, "test")
+        decode_document(claim, "test", format_name="test")
 
 
 FIELDS = JsonFields(

@@ -98,11 +98,6 @@ def require_writable(write_version: int, what: str, supported_version: int = FOR
         )
 
 
-def parse_json(data: bytes, what: str) -> JsonFields:
-    """The JSON object in stored bytes of any format. Raises StoreCorruptError."""
-    return _parse_text(stored_text(data, what), what)
-
-
 def stored_text(data: bytes, what: str) -> str:
     """The text in stored bytes, which may be compressed. Raises StoreCorruptError."""
     if data[: len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:

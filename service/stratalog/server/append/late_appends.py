@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import Scheduler
 from stratalog.server.append.commit_waiters import CommitWaiters
 
@@ -13,19 +14,20 @@ MAX_LOOK_MS = 1_000
 """The longest time between two looks."""
 
 
+class _Watched(NamedTuple):
+    waiters: CommitWaiters
+    late_error: Callable[[int], LogStoreError]
+
+
 class LateAppends:
     """The partitions with appends that wait. Thread-safe: `_lock` guards them."""
 
-    def __init__(
-        self, scheduler: Scheduler, timeout_ms: Callable[[], int], reason: Callable[[], str] = str
-    ) -> None:
-        """`timeout_ms` is the time after which an append fails; `reason` says why it was not committed, as
-        far as that is known. Both are asked at each look."""
+    def __init__(self, scheduler: Scheduler, timeout_ms: Callable[[], int]) -> None:
+        """`timeout_ms` is the time after which an append fails; it is asked at each look."""
         self._scheduler = scheduler
         self._timeout_ms = timeout_ms
-        self._reason = reason
         self._lock = threading.Lock()
-        self._watched: dict[int, CommitWaiters] = {}
+        self._watched: dict[int, _Watched] = {}
         self._has_look = self._is_stopped = False
         self._count = 0
 
@@ -34,11 +36,12 @@ class LateAppends:
         """Appends that have failed here since the start."""
         return self._count
 
-    def watch(self, waiters: CommitWaiters) -> bool:
-        """Look after the appends of a partition until none waits. Returns False after `stop`."""
+    def watch(self, waiters: CommitWaiters, late_error: Callable[[int], LogStoreError]) -> bool:
+        """Look after the appends of a partition until none waits. `late_error` makes the error of those that
+        have waited for so many milliseconds. Returns False after `stop`."""
         with self._lock:
             if not self._is_stopped:
-                self._watched[id(waiters)] = waiters
+                self._watched[id(waiters)] = _Watched(waiters, late_error)
                 self._plan_look()
             return not self._is_stopped
 
@@ -46,7 +49,7 @@ class LateAppends:
         """Look no more; returns the partitions whose appends may wait."""
         with self._lock:
             self._is_stopped = True
-            return [*self._watched.values()]
+            return [one.waiters for one in self._watched.values()]
 
     def _plan_look(self) -> None:
         """Called with the lock held."""
@@ -61,17 +64,11 @@ class LateAppends:
         with self._lock:
             watched = [*self._watched.values()]
         count = 0
-        for waiters in watched:
-            error = StoreUnavailableError(
-                "the append is in the local log, but was not committed in the object store in time; it may be"
-                " committed later: send it again with the same producer and sequence, and look at the store",
-                waited_ms=timeout_ms,
-                reason=self._reason(),
-            )
-            count += waiters.fail(error, older_than_s=timeout_ms / 1000)
+        for one in watched:
+            count += one.waiters.fail(one.late_error(timeout_ms), older_than_s=timeout_ms / 1000)
         with self._lock:
             self._count += count
-            self._watched = {key: waiters for key, waiters in self._watched.items() if waiters.count}
+            self._watched = {key: one for key, one in self._watched.items() if one.waiters.count}
             self._has_look = False
             if self._watched:
                 self._plan_look()

@@ -25,6 +25,16 @@ class Backlog:
     """Since when the oldest piece has waited, in milliseconds since 1970 UTC; -1 if nothing waits or it has
     no time."""
 
+    def plus(self, other: Backlog) -> Backlog:
+        """Both together."""
+        times_ms = [one.oldest_ms for one in (self, other) if one.oldest_ms >= 0]
+        return Backlog(
+            self.count + other.count,
+            self.size_bytes + other.size_bytes,
+            self.record_count + other.record_count,
+            min(times_ms, default=-1),
+        )
+
 
 class PassOutcome(NamedTuple):
     """The outcome of one pass that did not raise. Immutable."""

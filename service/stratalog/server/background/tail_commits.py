@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import logging
 import math
+import posixpath
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
@@ -33,6 +34,7 @@ from stratalog.base.errors import (
     LogStoreError,
     NotOwnerError,
     StoppingError,
+    StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.scheduler import ScheduledTask, Scheduler
@@ -129,9 +131,10 @@ class TailCommits:
         self._lock = threading.Lock()
         self._waiting = WaitingTails(clock)
         self._timer = TurnTimer(clock, threads.scheduler, "commit tails", self._begin_turn)
-        self._late = LateAppends(threads.scheduler, lambda: settings().timeout_ms, self._reason)
-        self._flushing: set[TopicIdPartition] = set()
-        """Partitions whose logs are being fsynced, of this turn and earlier ones."""
+        self._late = LateAppends(threads.scheduler, lambda: settings().timeout_ms)
+        self._flushing: dict[TopicIdPartition, float] = {}
+        """Partitions whose logs are being fsynced, of this turn and earlier ones, with the monotonic time at
+        which their disk was asked."""
         self._awaited: set[TopicIdPartition] = set()
         """Those that the turn waits for."""
         self._patience: ScheduledTask | None = None
@@ -190,8 +193,9 @@ class TailCommits:
 
     def _note(self, partition: HostedPartition, size_bytes: int) -> None:
         """Note that appends of so many bytes begin to wait, or that consumers wait for the tail."""
-        if size_bytes and not self._late.watch(partition.writer.commit_waiters):
-            partition.writer.commit_waiters.fail(_stopping())
+        waiters = partition.writer.commit_waiters
+        if size_bytes and not self._late.watch(waiters, partial(self._late_error, partition)):
+            waiters.fail(_stopping())
             return
         with self._lock:
             self._waiting.add(partition, size_bytes)
@@ -204,10 +208,31 @@ class TailCommits:
                 append_count=stats.append_count + count, wait_s=stats.wait_s + wait_s
             )
 
-    def _reason(self) -> str:
-        """Why the last upload failed; empty if it did not."""
-        failure = self._store_failure
-        return "" if failure is None else str(failure.error)
+    def _late_error(self, partition: HostedPartition, waited_ms: int) -> LogStoreError:
+        """The error of appends that were not committed in time: their disk does not answer, or the store."""
+        with self._lock:
+            asked_s = self._flushing.get(partition.topic_id_partition)
+            failure = self._store_failure
+        fields = partition.topic_partition.error_fields
+        unanswered_s = 0.0 if asked_s is None else self._clock.monotonic_s() - asked_s
+        if unanswered_s * 1000 > FLUSH_WAIT_MS:
+            return StoreUnavailableError(
+                "the append is in the local log, but the disk of its log directory has not answered an fsync"
+                " since it was asked, and nothing is committed before; it may be committed later: send it"
+                " again with the same producer and sequence, and look at that disk",
+                **fields,
+                waited_ms=waited_ms,
+                fsync_unanswered_s=round(unanswered_s),
+                fsync_since_ms=self._clock.now_ms() - round(unanswered_s * 1000),
+                path=posixpath.dirname(partition.log.local_log.directory),
+            )
+        return StoreUnavailableError(
+            "the append is in the local log, but was not committed in the object store in time; it may be"
+            " committed later: send it again with the same producer and sequence, and look at the store",
+            **fields,
+            waited_ms=waited_ms,
+            reason="" if failure is None else str(failure.error),
+        )
 
     # --- turns ----------------------------------------------------------------------------------------------
 
@@ -235,7 +260,7 @@ class TailCommits:
             # Those that are being fsynced wait again after their upload.
             partitions = [one for one in self._waiting.take() if one.topic_id_partition not in self._flushing]
             self._awaited = {partition.topic_id_partition for partition in partitions}
-            self._flushing |= self._awaited
+            self._flushing |= dict.fromkeys(self._awaited, self._clock.monotonic_s())
             if partitions:
                 self._patience = self._scheduler.once("commit tails", self._go_on, FLUSH_WAIT_MS)
         for partition in partitions:
@@ -259,7 +284,7 @@ class TailCommits:
             self._fail(partition, failure)
         tip = partition.topic_id_partition
         with self._lock:
-            self._flushing.discard(tip)
+            self._flushing.pop(tip, None)
             self._awaited.discard(tip)
             if failure is None:
                 self._flushed[tip] = partition

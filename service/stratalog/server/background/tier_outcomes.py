@@ -1,5 +1,5 @@
-"""The outcomes of the passes over the tiers, made from the reports of their components, and their backlogs by
-what is in memory.
+"""The outcomes of the passes over the tiers, made from the reports of their components, and the backlog of
+collection by what is in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from stratalog.base.errors import (
-    DataDirectoryError,
     LogStoreError,
     PreconditionFailedError,
     UnknownTopicOrPartitionError,
@@ -24,9 +23,7 @@ from stratalog.remote.tier.orphan_sweep import OrphanKind
 from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
 from stratalog.server.operations.operation_results import Uploaded
-from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.partition_registry import PartitionRegistry
 
 
 class DroppingLog(Protocol):
@@ -159,16 +156,6 @@ def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[Hos
     )
 
 
-def upload_backlog(registry: PartitionRegistry) -> Backlog:
-    """The closed segments that are not in the object store, without those on failed disks. Raises
-    DataDirectoryError."""
-    found = Backlog()
-    for partition in registry.partitions():
-        if partition.is_tiered and partition.log.local_log.config.is_copied and partition.offline() is None:
-            found = _plus(found, _pending_upload(partition))
-    return found
-
-
 def collection_backlog(logs: Iterable[DroppingLog]) -> Backlog:
     """The dropped files; the oldest by the time when it was dropped."""
     files = [file for log in logs for file in log.dropped]
@@ -176,35 +163,4 @@ def collection_backlog(logs: Iterable[DroppingLog]) -> Backlog:
         len(files),
         sum(file.size_bytes for file in files),
         oldest_ms=min((file.time_ms for file in files), default=-1),
-    )
-
-
-def _pending_upload(partition: HostedPartition) -> Backlog:
-    end_offset = partition.tiered_end_offset
-    first = next(partition.log.local_log.segments.since(end_offset), None)
-    if first is None:
-        return Backlog()
-    try:
-        segments = partition.log.reader.segments(begin_offset=first.base_offset)
-    except DataDirectoryError:
-        if partition.offline() is None:
-            raise
-        return Backlog()
-    pending = [one for one in segments if not one.is_active and one.end_offset > end_offset]
-    return Backlog(
-        len(pending),
-        sum(one.size_bytes for one in pending),
-        sum(one.end_offset - max(one.base_offset, end_offset) for one in pending),
-        # The last record of a segment waits since about its own time.
-        min((one.max_timestamp_ms for one in pending if one.max_timestamp_ms >= 0), default=-1),
-    )
-
-
-def _plus(one: Backlog, other: Backlog) -> Backlog:
-    times_ms = [backlog.oldest_ms for backlog in (one, other) if backlog.oldest_ms >= 0]
-    return Backlog(
-        one.count + other.count,
-        one.size_bytes + other.size_bytes,
-        one.record_count + other.record_count,
-        min(times_ms, default=-1),
     )

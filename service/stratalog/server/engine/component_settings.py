@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stratalog.remote.read.object_reads import RemoteReaderSettings
 from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.server.background.waiting_tails import CommitSettings
@@ -34,15 +36,14 @@ def reader_settings(config: BrokerConfig) -> RemoteReaderSettings:
 
 def tail_settings(config: BrokerConfig) -> UploaderSettings:
     """The settings of the uploads of waiting tails. A turn waits for an object that hangs, so the object is
-    given up when the appends in it are."""
-    return UploaderSettings(
+    given up when the appends in it are. The budgets are those of segments."""
+    return replace(
+        uploader_settings(config),
         # A turn has the bytes that begin it, and what comes until then: that needs no object of its own.
         max_object_bytes=2 * config.commit_buffer_bytes,
         put_backoff_ms=50,
-        put_count=config.copy_thread_count,
         stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
-        max_bytes_per_s=config.max_copied_bytes_per_s,
-        max_requests_per_s=config.max_copy_requests_per_s,
+        short_below_bytes=0,
     )
 
 

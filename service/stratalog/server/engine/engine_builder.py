@@ -72,6 +72,7 @@ from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.copy_lag import CopyLag
 from stratalog.server.engine.component_settings import reader_settings
 from stratalog.server.engine.storage_engine import (
     EngineSeams,
@@ -417,6 +418,7 @@ class StorageEngineBuilder:
             registry=self._registry,
             producer_ids=ProducerIds(catalog, shards),
             fencing=PartitionFencing(catalog, shards),
+            copy_lag=CopyLag(self._registry),
         )
 
     def _hosting(

@@ -27,6 +27,7 @@ from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
 from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.configuration.runtime_config import RuntimeConfig
+from stratalog.server.copy_lag import CopyLag
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from stratalog.server.partitions.partition_registry import PartitionRegistry
@@ -85,6 +86,7 @@ class HostedTopics:
     registry: PartitionRegistry
     producer_ids: ProducerIds
     fencing: PartitionFencing
+    copy_lag: CopyLag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

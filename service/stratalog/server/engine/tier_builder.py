@@ -83,6 +83,8 @@ class TierBuilder:
         self._passes = passes
         self._run_on_disk = run_on_disk
         self._run_verifications = run_verifications
+        self._budget = UploadBudget(seams.clock)
+        self._tail_budget = UploadBudget(seams.clock, payer=self._budget)
 
     def tier(self, shard: HostedShard) -> ShardTier:
         """The components that work on the objects of the shard."""
@@ -125,8 +127,7 @@ class TierBuilder:
         scratch = ScratchSpace(logs.filesystem, lambda: online_directories(logs))
         # A server that stops still commits what callers wait for.
         stop_of_tails = StopSignal()
-        turns, budget = UploadTurns(self._clock), UploadBudget(self._clock)
-        tail_budget = UploadBudget(self._clock, payer=budget)
+        turns = UploadTurns(self._clock)
 
         def uploader(
             name: str, settings: Callable[[BrokerConfig], UploaderSettings], stop: StopSignal
@@ -140,7 +141,7 @@ class TierBuilder:
                 shard=UploadedShard(
                     shard.metadata,
                     turns,
-                    tail_budget if is_of_tails else budget,
+                    self._tail_budget if is_of_tails else self._budget,
                     has_precedence=is_of_tails,
                 ),
                 builder=ObjectBuilder(

@@ -4,13 +4,15 @@ Two rules depend on it. An owner that has not read the head for longer than a bo
 `disk`, because a new owner would set those records aside. And while the clocks are more than five minutes
 apart, nothing is deleted or expires by time. Each of the two states is logged once when it begins and once
 when it ends: by the look at the head that notices it, and a silence also by the first append that it refuses.
-Shards that share `ContactFaults` log it for the first and the last of them.
+Shards that share `ContactFaults` log it for the first and the last of them; the first line names all that
+have it by then.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
@@ -52,6 +54,8 @@ class StoreContact:
         self._last_answer_ms = clock.now_ms()
         self._is_silence_logged = False
         self._wrong_clock_since_s: float | None = None
+        faults.silence.watch(metadata.shard, lambda: self.is_too_silent)
+        faults.wrong_clock.watch(metadata.shard, lambda: self.is_clock_wrong)
 
     @property
     def last_answer_ms(self) -> int:
@@ -114,11 +118,12 @@ class StoreContact:
         self._is_silence_logged = not self._is_silence_logged
         shard = self._metadata.shard
         if self._is_silence_logged:
+            silent = self._faults.silence.begin(shard)
             logger.log(
-                logging.ERROR if self._faults.silence.begin(shard) else logging.DEBUG,
-                "shard %s: the store has not answered for %d s, longer than --max-silence: appends at `disk`"
+                logging.ERROR if silent else logging.DEBUG,
+                "%s: the store has not answered for %d s, longer than --max-silence: appends at `disk`"
                 " to tiered topics are refused until it answers; check that it runs and can be reached",
-                shard,
+                _named(silent or [shard]),
                 self.silence_ms // 1000,
             )
         else:
@@ -132,11 +137,12 @@ class StoreContact:
         skew_ms, shard = self._metadata.compared_clocks.skew_ms, self._metadata.shard
         if since_s is None:
             self._wrong_clock_since_s = self._clock.monotonic_s()
+            wrong = self._faults.wrong_clock.begin(shard)
             logger.log(
-                logging.ERROR if self._faults.wrong_clock.begin(shard) else logging.DEBUG,
-                "shard %s: the clock of this server is %d s %s the store's, more than five minutes: nothing"
+                logging.ERROR if wrong else logging.DEBUG,
+                "%s: the clock of this server is %d s %s the store's, more than five minutes: nothing"
                 " is deleted and nothing expires by time until they agree; correct the clock that is wrong",
-                shard,
+                _named(wrong or [shard]),
                 abs(skew_ms) // 1000,
                 "ahead of" if skew_ms > 0 else "behind",
             )
@@ -150,3 +156,8 @@ class StoreContact:
                 self._clock.monotonic_s() - since_s,
                 skew_ms,
             )
+
+
+def _named(shards: Sequence[int]) -> str:
+    """The numbers of shards for a line of the log."""
+    return f"{'shard' if len(shards) == 1 else 'shards'} {', '.join(map(str, shards))}"

@@ -113,6 +113,20 @@ async def test_each_partition_is_served_by_the_owner_of_its_shard(tmp_path: Path
             assert caught.value.fields["endpoint"] == address(owner)
 
 
+async def test_all_shards_of_a_server_have_one_limit_of_uploads(tmp_path: Path) -> None:
+    config = {"remote.copy.max.requests.per.second": "5"}
+    async with service_bench(tmp_path, shard_count=4, config=config) as bench:
+        await bench.client.admin.create_topic("t", 4)
+        for partition in range(4):
+            await bench.client.append("t", partition, [Record(0, 1000, b"k", b"v")])
+        begin_s = SystemClock().monotonic_s()
+        uploaded = await bench.client.admin.upload(["t"])
+        took_s = SystemClock().monotonic_s() - begin_s
+        assert uploaded.object_count == 4
+        # Of a put and a commit for each shard the first one, and a tenth of a second of them, need no wait.
+        assert took_s >= (2 * 4 - 1) / 5 - 0.1 - 0.01
+
+
 async def test_a_consumer_reads_the_partitions_of_both_owners(tmp_path: Path) -> None:
     async with two_servers(tmp_path) as both:
         await both.create_topic()

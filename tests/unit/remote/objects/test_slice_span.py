@@ -30,6 +30,8 @@ DAY_MS = 24 * HOUR_MS
         ({"retention.ms": str(2 * DAY_MS)}, 6 * HOUR_MS, None),
         ({"retention.ms": str(16 * DAY_MS), "segment.ms": str(HOUR_MS)}, HOUR_MS, None),
         ({"retention.ms": "1000"}, 5 * MINUTE_MS, None),
+        ({"retention.ms": "1000", "segment.ms": "7000"}, 7000, None),
+        ({"retention.ms": str(DAY_MS), "segment.ms": "7000"}, 7000, None),
         ({"retention.ms": "-1"}, None, None),
         ({"retention.ms": "-1", "retention.bytes": str(80 * MIB)}, None, 10 * MIB),
         (
@@ -38,6 +40,7 @@ DAY_MS = 24 * HOUR_MS
             2 * MIB,
         ),
         ({"retention.ms": "-1", "retention.bytes": "0"}, None, MIB),
+        ({"retention.ms": "-1", "retention.bytes": "100000", "segment.bytes": "50000"}, None, 50_000),
         ({"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "0"}, None, None),
         ({"cleanup.policy": "compact,delete", "retention.ms": str(8 * DAY_MS)}, DAY_MS, None),
     ],

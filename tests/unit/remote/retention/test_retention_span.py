@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -197,6 +197,59 @@ def test_no_record_outlives_retention_by_more_than_a_slice_and_no_young_one_goes
             # A record is as old as the newest one up to it: the log loses records from its front only.
             kept_ms = newest_ms[start_offset:]
             assert all(now_ms - time_ms <= retention_ms + span_ms for time_ms in kept_ms)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_what_stays_exceeds_a_small_limit_by_one_segment_or_one_batch(seed: int) -> None:
+    """Random limits and segments far below those of a large topic, batches up to a segment, random uploads,
+    merges and retention."""
+    chance = random.Random(seed)
+    limit = chance.choice([0, 5_000, 100_000])
+    segment_bytes = chance.choice([2_000, 10_000, 50_000])
+    config = {
+        "retention.bytes": str(limit),
+        "segment.bytes": str(segment_bytes),
+        "index.interval.bytes": "500",
+    }
+    world = World({**config, "retention.ms": "-1", "max.message.bytes": str(segment_bytes)})
+    for number in range(chance.randrange(20, 60)):
+        size_bytes = chance.choice([100, 100, segment_bytes // 20, segment_bytes // 2, segment_bytes - 200])
+        world.append(world.clock.now_ms(), key=b"%d" % number, size_bytes=size_bytes)
+        if chance.random() < 0.3:
+            world.upload()
+        if chance.random() < 0.1:
+            world.compact()
+        if chance.random() < 0.2:
+            world.upload()
+            world.retain()
+            kept_bytes = sum(live.entry.data_bytes for live in world.slices)
+            assert kept_bytes <= limit + segment_bytes
+            assert kept_bytes >= limit or world.start_offset == 0
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_no_record_outlives_a_short_retention_by_more_than_a_segment(seed: int) -> None:
+    chance = random.Random(seed)
+    retention_ms = chance.choice([1_000, 30_000, 120_000])
+    segment_ms = chance.choice([500, 5_000, 60_000])
+    world = World({"retention.ms": str(retention_ms), "segment.ms": str(segment_ms)})
+    times_ms: list[int] = []
+    for number in range(chance.randrange(20, 60)):
+        times_ms.append(world.clock.now_ms())
+        world.append(times_ms[-1], key=b"%d" % number)
+        world.clock.advance(chance.randrange(retention_ms // 4))
+        if chance.random() < 0.3:
+            world.upload()
+        if chance.random() < 0.1:
+            world.compact()
+        if chance.random() < 0.2:
+            world.upload()
+            world.retain()
+            now_ms, start_offset = world.clock.now_ms(), world.start_offset
+            assert all(now_ms - time_ms > retention_ms for time_ms in times_ms[:start_offset])
+            assert all(now_ms - time_ms <= retention_ms + segment_ms for time_ms in times_ms[start_offset:])
 
 
 def test_a_shorter_retention_ends_inside_of_a_slice_of_before() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import random
+import threading
 
 import pytest
 
@@ -29,16 +31,16 @@ class Budgets:
         for budget in (self.segments, self.tails):
             budget.limit(BYTES_PER_S, requests_per_s)
 
-    def send(self, budget: UploadBudget, size_bytes: int) -> int:
+    def send(self, budget: UploadBudget, size_bytes: int, shard: int = 0) -> int:
         """The milliseconds for which the bytes wait."""
         begin_ms = self.clock.elapsed_ms
-        budget.take_bytes(size_bytes, go_on)
+        budget.take_bytes(shard, size_bytes, go_on)
         return self.clock.elapsed_ms - begin_ms
 
     def request(self, budget: UploadBudget) -> int:
         """The milliseconds for which a request waits."""
         begin_ms = self.clock.elapsed_ms
-        budget.take_request(go_on)
+        budget.take_request(0, go_on)
         return self.clock.elapsed_ms - begin_ms
 
 
@@ -66,14 +68,15 @@ def test_tails_wait_for_tails() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_both_together_keep_to_the_limit(seed: int) -> None:
+def test_both_and_all_shards_together_keep_to_the_limit(seed: int) -> None:
     chance = random.Random(seed)
     budgets = Budgets(HastyClock())
     sent_bytes = 0
     for _ in range(300):
         is_tail = chance.random() < 0.7
         size_bytes = TAIL_BYTES if is_tail else chance.choice([1_000, 300_000, PIECE_BYTES])
-        waited_ms = budgets.send(budgets.tails if is_tail else budgets.segments, size_bytes)
+        budget = budgets.tails if is_tail else budgets.segments
+        waited_ms = budgets.send(budget, size_bytes, chance.randrange(3))
         if is_tail:
             assert waited_ms <= 1 + 1000 * TAIL_BYTES / BYTES_PER_S
         else:
@@ -92,5 +95,70 @@ def test_a_wait_of_a_tail_ends_with_its_upload() -> None:
     budgets = Budgets(HastyClock())
     budgets.send(budgets.tails, PIECE_BYTES)
     with pytest.raises(StoppedError):
-        budgets.tails.take_bytes(TAIL_BYTES, stop)
+        budgets.tails.take_bytes(0, TAIL_BYTES, stop)
     assert budgets.send(budgets.segments, 1) == pytest.approx(1_000, abs=2), "nothing is owed for it"
+
+
+class QueueClock(ManualClock):
+    """A clock that knows when threads wait by it. Thread-safe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = threading.Semaphore(0)
+
+    def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+        self.waits.release()
+        return super().wait(condition, timeout_s)
+
+
+def test_shards_take_turns() -> None:
+    """The first one has five pieces to send before the others come."""
+    clock, done = QueueClock(), queue.Queue[int]()
+    budget = UploadBudget(clock)
+    budget.limit(PIECE_BYTES, 1e18)
+    budget.take_bytes(0, PIECE_BYTES, go_on)
+
+    def send(shard: int) -> None:
+        budget.take_bytes(shard, PIECE_BYTES, go_on)
+        done.put(shard)
+
+    shards = [0, 0, 0, 0, 0, 1, 1, 2]
+    threads = [threading.Thread(target=send, args=[shard], daemon=True) for shard in shards]
+    for thread in threads:
+        thread.start()
+        assert clock.waits.acquire(timeout=60)
+    order: list[int] = []
+    for _ in shards:
+        # Time pays for one piece.
+        clock.advance(1_000)
+        order.append(done.get(timeout=60))
+    assert order == [0, 1, 2, 0, 1, 0, 0, 0]
+
+
+def test_a_call_that_gives_up_leaves_its_turn_to_others() -> None:
+    class StoppedError(Exception):
+        """The upload has ended."""
+
+    stopped: list[int] = []
+
+    def stop() -> None:
+        stopped.append(1)
+        raise StoppedError
+
+    budgets = Budgets(HastyClock())
+    budgets.send(budgets.segments, PIECE_BYTES, shard=1)
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            budgets.segments.take_bytes(0, PIECE_BYTES, stop)
+    assert len(stopped) == 2
+    assert budgets.send(budgets.segments, 1, shard=1) == pytest.approx(1_000, abs=2)
+
+
+def test_shards_divide_the_objects_on_their_way() -> None:
+    budget = UploadBudget(HastyClock())
+    assert budget.object_count(0, 4) == 4
+    assert [budget.object_count(shard, 4) for shard in (1, 0)] == [2, 2]
+    assert [budget.object_count(shard, 4) for shard in range(6)][-1] == 1, "one in any case"
+    for shard in range(1, 6):
+        budget.end_sending(shard)
+    assert budget.object_count(0, 4) == 4

@@ -43,7 +43,8 @@ class FakePartition:
     def __init__(self, bench: Bench, number: int) -> None:
         self.topic_partition = TopicPartition("t", number)
         self.topic_id_partition = TopicIdPartition(TOPIC_ID, number)
-        self.log = self.flusher = self.writer = self
+        self.log = self.local_log = self.flusher = self.writer = self
+        self.directory = f"/disk{number}/t-{number}"
         self.commit_waiters = CommitWaiters(bench.clock, bench.loop)
         self.log_end_offset = self.tiered_end_offset = 0
         self.flush_count = 0
@@ -306,6 +307,32 @@ async def test_turns_go_on_until_they_get_a_partition_that_the_other_uploader_ha
     count = len(bench.counts)
     bench.advance(1_000)
     assert len(bench.counts) == count, "nothing is left"
+
+
+async def test_an_append_behind_an_fsync_that_hangs_names_the_disk_and_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.slow = {7}
+    begin_ms = bench.clock.now_ms()
+    append = bench.append(7)
+    bench.advance(32_000)
+    with pytest.raises(StoreUnavailableError) as failure:
+        await answered(append)
+    assert "fsync" in failure.value.message
+    fields = failure.value.fields
+    assert (fields["topic"], fields["partition"], fields["path"]) == ("t", 7, "/disk7")
+    assert fields["fsync_since_ms"] == pytest.approx(begin_ms, abs=300)
+    assert fields["fsync_unanswered_s"] == pytest.approx(30, abs=2)
+    [fsync] = bench.fsyncs
+    bench.slow = set()
+    bench.failure = StoreUnavailableError("no answer")
+    fsync()
+    later = bench.append(7)
+    bench.advance(32_000)
+    with pytest.raises(StoreUnavailableError) as failure:
+        await answered(later)
+    assert "fsync_since_ms" not in failure.value.fields, "its disk has answered"
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -5,6 +5,7 @@ line when they end.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from stratalog.base.errors import StoreUnavailableError
 from stratalog.remote.metadata.head.committed_log import MAX_CLOCK_SKEW_MS
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.server.partitions.hosted_shard import HostedShard
-from stratalog.server.partitions.store_contact import COMPARISON_PERIOD_MS
+from stratalog.server.partitions.store_contact import COMPARISON_PERIOD_MS, ContactFaults, StoreContact
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import Fault
@@ -56,7 +58,9 @@ class Bench:
 
     @property
     def levels(self) -> list[int]:
-        assert all(isinstance(one.args, tuple) and one.args[0] == 0 for one in self._caplog.records)
+        assert all(
+            isinstance(one.args, tuple) and one.args[0] in (0, "shard 0") for one in self._caplog.records
+        )
         return [one.levelno for one in self._caplog.records]
 
 
@@ -122,3 +126,18 @@ def test_a_store_whose_clock_goes_wrong_is_noticed_within_a_minute(caplog: pytes
     bench.look()
     bench.store_clock.set_wall_ms(bench.clock.now_ms() + 2 * MAX_CLOCK_SKEW_MS)
     assert bench.look(COMPARISON_PERIOD_MS // LOOK_MS) == [ERROR]
+
+
+def test_one_line_names_all_shards_that_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stratalog.server.partitions.store_contact")
+    harness, faults = MetadataHarness(), ContactFaults.none()
+    actor = harness.actor("owner")
+    actor = replace(actor, identity=replace(actor.identity, shard_count=3))
+    logs = [MetadataLog.open(actor, number, harness.load_directory) for number in range(3)]
+    contacts = [StoreContact(harness.clock, log, MAX_SILENCE_MS, faults) for log in logs]
+    harness.clock.advance(MAX_SILENCE_MS + 1)
+    contacts[1].note_answer(harness.clock.monotonic_s(), harness.clock.now_ms())
+    for contact in reversed(contacts):
+        contact.log_changes()
+    [line] = caplog.messages
+    assert line.startswith("shards 0, 2: ")

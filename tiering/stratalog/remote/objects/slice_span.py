@@ -5,11 +5,11 @@ record of its slice has expired, too, and until as many bytes lie behind the sli
 The wider a slice is, the longer its oldest record stays, and a merge of slices without a bound keeps records
 for as long as the partition gets new ones.
 
-The bound is an eighth of the retention, or a segment (`segment.ms`, `segment.bytes`) if that is less: so
-retention holds to within one segment, and merges leave about nine slices of a partition. Below five minutes
-and 1 MiB the bound does not go, because each slice of a partition needs another object. One batch is never
-divided and may exceed the bound. Without `delete` in the cleanup policy, or without that retention, there is
-no bound.
+The bound is an eighth of the retention, so that merges leave about nine slices of a partition. Of a short
+retention it is five minutes and 1 MiB, because each slice of a partition needs another object. It is never
+more than a segment (`segment.ms`, `segment.bytes`): so retention holds to within one segment. One batch is
+never divided and may exceed the bound. Without `delete` in the cleanup policy, or without that retention,
+there is no bound.
 
 The time of a record is that of the newest record up to it: a log loses records from its front only, so none
 goes before those in front of it. These *effective* times never run backwards. Records that arrive late or out
@@ -29,8 +29,8 @@ from stratalog.record.header import NO_TIMESTAMP
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 SPANS_PER_RETENTION = 8
-MIN_SPAN_MS = 5 * 60 * 1000
-MIN_SPAN_BYTES = 1 << 20
+SHORT_SPAN_MS = 5 * 60 * 1000
+SHORT_SPAN_BYTES = 1 << 20
 
 
 class Extent(NamedTuple):
@@ -54,8 +54,8 @@ class SliceSpan(NamedTuple):
         if not config.is_deleted:
             return UNBOUNDED
         return SliceSpan(
-            _bound(config.retention_ms, config.segment_ms, MIN_SPAN_MS),
-            _bound(config.retention_bytes, config.segment_bytes, MIN_SPAN_BYTES),
+            _bound(config.retention_ms, config.segment_ms, SHORT_SPAN_MS),
+            _bound(config.retention_bytes, config.segment_bytes, SHORT_SPAN_BYTES),
         )
 
     @property
@@ -93,7 +93,7 @@ UNBOUNDED = SliceSpan()
 def _bound(retention: int, segment: int, least: int) -> int:
     if retention == UNLIMITED:
         return LONG_MAX
-    return max(min(retention // SPANS_PER_RETENTION, segment), least)
+    return min(max(retention // SPANS_PER_RETENTION, least), segment)
 
 
 def joined(earlier: Extent, later: Extent) -> Extent:

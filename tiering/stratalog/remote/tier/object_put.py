@@ -60,7 +60,8 @@ class ObjectPut:
         self._clock = clock
         self._own_stop = StopSignal(stop)
         self._store = StoppableObjectStore(target, self._own_stop)
-        self._layout = layout
+        assert layout.shard is not None, "the catalog has no data"
+        self._layout, self._shard = layout, layout.shard
         self._writer = writer
         self._budget = budget
         self._settings = settings
@@ -149,7 +150,7 @@ class ObjectPut:
     def _send(self) -> None:
         settings = self._settings
         for attempt in range(1, settings.attempt_count + 1):
-            self._paced(lambda: self._budget.take_request(self._own_stop.check))
+            self._paced(lambda: self._budget.take_request(self._shard, self._own_stop.check))
             try:
                 self.finished.store(self._store, self._layout, before_part=self._before_part)
             except StoreUnavailableError:
@@ -160,7 +161,7 @@ class ObjectPut:
                 return
 
     def _before_part(self, size_bytes: int) -> None:
-        self._paced(lambda: self._budget.take_bytes(size_bytes, self._own_stop.check))
+        self._paced(lambda: self._budget.take_bytes(self._shard, size_bytes, self._own_stop.check))
 
     def _paced(self, wait: Callable[[], None]) -> None:
         """Wait for the budget, which is no stall, and count as progress."""

@@ -83,7 +83,7 @@ class UploadedShard:
     turns: UploadTurns
     """Shared with the other uploader of the shard."""
     budget: UploadBudget
-    """The one of segments owes what tails send."""
+    """Shared with the other shards. The one of segments owes what tails send."""
     has_precedence: bool = False
     """The other one gives way."""
 
@@ -163,6 +163,7 @@ class Uploader:
             with ExitStack() as undo:
                 undo.callback(self._end_in_logs)
                 undo.callback(self._settle_soon, one)
+                undo.callback(self._budget.end_sending, self._metadata.shard)
                 undo.callback(one.give_up)
                 undo.callback(self._keep_producers, one)
                 try:
@@ -339,7 +340,7 @@ class Uploader:
         """Build, send and commit objects until nothing is left to do. Raises as `upload` does."""
         while True:
             self._join(one)
-            if len(one.puts) >= (one.settings.put_count if self._store_failure is None else 1):
+            while len(one.puts) >= self._most_puts(one):
                 self._commit_oldest(one)
             put = self._build_next(one)
             if put is not None:
@@ -351,6 +352,12 @@ class Uploader:
                 self._commit_oldest(one)
         if one.failure is not None:
             raise one.failure
+
+    def _most_puts(self, one: UploadPass) -> int:
+        """The objects that may be on their way now."""
+        if not one.puts or self._store_failure is not None:
+            return 1
+        return self._budget.object_count(self._metadata.shard, one.settings.put_count)
 
     def _build_next(self, one: UploadPass) -> ObjectPut | None:
         """The next object that is worth it; None if there is none now."""
@@ -452,7 +459,7 @@ class Uploader:
                 self._commit([put.finished for put in stored], one)
 
     def _commit(self, objects: Sequence[FinishedObject], one: UploadPass) -> None:
-        self._budget.take_request(one.stop.check)
+        self._budget.take_request(self._metadata.shard, one.stop.check)
         # Until the outcome is known the tiered ends may be old, and a pass would send the same records again.
         self._is_settled = False
         outcome = self._metadata.add([(finished.ref, finished.entries) for finished in objects], one.epoch)

@@ -21,12 +21,12 @@ class UploaderSettings:
     put_backoff_ms: int = 500
     """Pause before the second attempt; doubled for each one after it."""
     put_count: int = 4
-    """Objects that are on their way at the same time. Each needs memory or a spool file of its size."""
+    """Objects that are on their way at the same time, of all shards. Each needs memory or a spool file."""
     stall_ms: int = 600_000
     """An object without progress for this long is given up."""
     short_below_bytes: int = 0
     """Uploads from a log directory with less free space do not wait for others to fill an object."""
     max_bytes_per_s: int = LONG_MAX
-    """Bytes of objects in a second."""
+    """Bytes of objects in a second, of all shards."""
     max_requests_per_s: int = LONG_MAX
-    """Attempts to send an object, and commits, in a second."""
+    """Attempts to send an object, and commits, in a second, of all shards."""

@@ -17,7 +17,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
-from stratalog.remote.json_document import JsonFields, encode_document, parse_json
+from stratalog.remote.json_document import JsonFields, encode_document
 from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine, CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_topic_name
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
@@ -29,6 +29,7 @@ from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference
 from tests.support.tiered.metadata_harness import MetadataHarness
+from tests.support.tiered.stored_fields import stored_fields
 
 HEAD = "catalog/head"
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000
@@ -56,7 +57,7 @@ def test_the_hash_key_is_a_secret(harness: MetadataHarness) -> None:
     entry = harness.catalog().create("orders", 1)
     assert "hash_key" not in repr(entry)
     assert repr(entry.hash_key) not in repr(entry)
-    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    stored = dict(stored_fields(harness.store.get(HEAD).data, HEAD).values)
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[0]["actions"][0]["hash_key"] = "c2VjcmV0"
@@ -219,7 +220,7 @@ def test_damaged_producer_ids_are_found(harness: MetadataHarness, damaged: objec
     catalog = harness.catalog()
     catalog.take_producer_ids(10)
     catalog.take_producer_ids(10)
-    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    stored = dict(stored_fields(harness.store.get(HEAD).data, HEAD).values)
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[1]["actions"][0]["next_producer_id"] = damaged
@@ -312,7 +313,7 @@ def test_tokens_and_partitions_that_cannot_be_are_refused(harness: MetadataHarne
 def test_a_damaged_token_is_found(harness: MetadataHarness, damaged: dict[str, object]) -> None:
     catalog = harness.catalog()
     catalog.fence(catalog.create("orders", 2).topic_id, 1, "a")
-    stored = dict(parse_json(harness.store.get(HEAD).data, HEAD).values)
+    stored = dict(stored_fields(harness.store.get(HEAD).data, HEAD).values)
     commits = stored["commits"]
     assert isinstance(commits, list)
     commits[1]["actions"][0] |= damaged
@@ -395,7 +396,7 @@ def test_the_catalog_folds(harness: MetadataHarness) -> None:
     catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=1))
     entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(10)]
     catalog.delete(entries[3].topic_id)
-    head = parse_json(harness.store.get(HEAD).data, HEAD)
+    head = stored_fields(harness.store.get(HEAD).data, HEAD)
     assert head.fields("checkpoint").text("name")
     assert head.values["shard"] is None
     opened = harness.catalog(read_only=True)

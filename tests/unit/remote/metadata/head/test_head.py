@@ -15,7 +15,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
     StoreNotUsableError,
 )
-from stratalog.remote.json_document import encode_document, parse_json
+from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
@@ -24,6 +24,7 @@ from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
+from tests.support.tiered.stored_fields import stored_fields
 
 HEAD = "shards/0000/head"
 JsonDict = dict[str, object]
@@ -45,7 +46,7 @@ SAMPLE = sample()
 
 
 def changed(data: bytes, **changes: object) -> bytes:
-    return encode_document(dict(parse_json(data, "head").values) | changes)
+    return encode_document(dict(stored_fields(data, "head").values) | changes)
 
 
 def test_round_trip() -> None:
