@@ -6,7 +6,8 @@ batches are counted and not decoded; the server proves each checksum. A second r
 least that a gRPC server in Python can do to stream the same ranges (`plain_stream_server.py`), read by as
 many streams. The reference of a first read of a record is two bare GETs of the sizes that such a read needs,
 one after the other. All talk to one S3 server (SeaweedFS) on the same machine, which takes its share of the
-processors. Without that server there is nothing to measure.
+processors. The client keeps freed memory, as both servers do: how the kernel clears pages is not measured.
+Without the S3 server there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from server_process import ServerProcess, processor_row, running
 from stratalog.client.client import Client
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.process_tuning import keep_freed_memory
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.tiered.s3_servers import S3Server, ServerMissingError, seaweedfs_server
 
@@ -276,6 +278,7 @@ async def _rows(store: S3Server, total_bytes: int, repeats: int) -> list[Row]:
 
 def measure(quick: bool) -> Iterator[Row]:
     """Cold reads of tiered data, beside bare ranged GETs."""
+    keep_freed_memory()
     with ExitStack() as closing:
         try:
             store = closing.enter_context(seaweedfs_server())

@@ -1,5 +1,7 @@
 """An object store in an S3 bucket, through boto3. The only module that imports boto3.
 
+Most GETs of ranges repeat one that boto3 has sent before, see `s3_range_gets`.
+
 The clients share one session. Reads, plain writes and deletions retry in botocore's standard mode.
 Conditional writes use a client that sends once: a second attempt of a write that landed would be refused and
 hide that it landed. Nothing is retried above botocore, and a body that was cut off is never resumed.
@@ -82,6 +84,7 @@ from stratalog.objectstore.protocol import (
 from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
 from stratalog.objectstore.s3_copy import PartsCopy, copy_whole
 from stratalog.objectstore.s3_errors import error_of_answer
+from stratalog.objectstore.s3_range_gets import S3RangeGets
 from stratalog.objectstore.s3_request_options import S3RequestOptions
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
 
@@ -119,6 +122,8 @@ class _CurrentCall(threading.local):
     """The current call of a thread, for the hooks of its requests. Each thread has its own."""
 
     deadline: CallDeadline
+    request: AWSPreparedRequest
+    """The last one that boto3 has sent."""
 
 
 class _S3Stream:
@@ -179,13 +184,15 @@ class S3ObjectStore:
                 region_name=settings.region,
                 profile_name=settings.profile,
             )
-            if session.get_credentials() is None:
+            credentials = session.get_credentials()
+            if credentials is None:
                 # Each client would look for an instance's role again, which takes seconds.
                 raise NoCredentialsError
             patience_s, first_s = settings.connect_timeout_s, settings.first_connect_timeout_s
             self._first_client = self._make_client(session, settings.max_attempts, min(first_s, patience_s))
             self._patient_client = self._make_client(session, settings.max_attempts, patience_s)
             self._client_once = self._make_client(session, 1, patience_s)
+            self._range_gets = S3RangeGets(self._patient_client, credentials)
         self._endpoint_shown = endpoint_shown(self._first_client.meta.endpoint_url)
 
     @property
@@ -263,13 +270,18 @@ class S3ObjectStore:
         assert position >= 0, "an object begins at 0"
         assert size > 0, "a range has at least one byte"
         wanted = f"bytes {position}-{position + size - 1}/"
+        name = self._name(key)
         with self._call(key):
+            body = self._range_gets.open(name, position, size, self._before_request)
+            if body is not None:
+                return self._stream(key, StreamingBody(body, size), size)
             answer = self._client.get_object(
-                Bucket=self._bucket, Key=self._name(key), Range=f"bytes={position}-{position + size - 1}"
+                Bucket=self._bucket, Key=name, Range=f"bytes={position}-{position + size - 1}"
             )
-            stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+            stream = self._stream(key, answer["Body"], size)
             sent, sent_bytes = answer.get("ContentRange", ""), answer["ContentLength"]
         if sent.startswith(wanted) and sent_bytes == size:
+            self._range_gets.learn(self._current.request, name)
             return stream
         stream.close()
         if not sent:
@@ -480,9 +492,12 @@ class S3ObjectStore:
                 copying.abort()
             raise
 
+    def _stream(self, key: str, body: StreamingBody, size: int) -> _S3Stream:
+        return _S3Stream(body, size, lambda: self._errors(key))
+
     def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
         size = answer["ContentLength"]
-        stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+        stream = self._stream(key, answer["Body"], size)
         try:
             data = read_in_time(stream, size, self._deadline(size))
         finally:
@@ -571,6 +586,7 @@ class S3ObjectStore:
         response.
         """
         self._current.deadline.check()
+        self._current.request = request
         if self._on_request is None:
             return
         target = urlsplit(request.url)
