@@ -3,8 +3,10 @@
 * The time from `send` to the acknowledgement at 1 MiB/s of records of 1 KiB in one partition. Promised is a
   median of the commit interval and 15 ms.
 * The rate of a producer that sends as fast as it can, beside the same producer at `disk` in turns.
-* The rate of a producer to a few partitions, with a consumer that reads along, beside s2-lite and its own
-  benchmark, which does the same with as many streams. Only where `s2` is at hand, see `s2_lite`.
+* The rate of a producer to a few partitions, with a consumer that reads along, beside the least server that
+  can take the same from the same clients (`plain_append_server`), with the processor time of both servers.
+* The same rate beside s2-lite and its own benchmark, which does the same with as many streams. Only where
+  `s2` is at hand, see `s2_lite`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import report
 import s2_lite
-from server_process import running, stratalog_command
+from server_process import ServerProcess, processor_row, running, stratalog_command
 from stratalog.base.types import Durability
 from stratalog.client.client import Client
 from stratalog.record.native.record_accumulator import Delivery
@@ -37,8 +41,26 @@ STREAM_COUNT = 4
 BATCH_BYTES = 1_000_000
 """Five batches of each partition are on their way, which is little with few partitions."""
 S2_TARGET = 3.0
+FLOOR_TARGET = 0.5
+"""The least part of the rate of a server that checks, indexes and commits nothing, and the most of its
+processor time: twice as much."""
+FLOOR = Path(__file__).with_name("plain_append_server.py")
 RATE_TARGET = 0.5
 """The least part of the rate at `disk`: each byte is written twice, and fsynced twice."""
+
+
+class Written(NamedTuple):
+    """The bytes of values that a producer has written beside a reader, and their cost."""
+
+    size_bytes: int
+    spent_s: float
+    """Until all were acknowledged."""
+    processor_s: float
+    """Of the server, until they were read, too."""
+
+    @property
+    def rate(self) -> float:
+        return self.size_bytes / self.spent_s
 
 
 async def acknowledged_ms(delivery: Delivery, begin_s: float) -> float:
@@ -79,18 +101,20 @@ async def rate(client: Client, durability: Durability, count: int) -> float:
     return count * len(RECORD) / spent_s
 
 
-async def rate_beside_a_reader(client: Client, duration_s: float) -> float:
-    """Bytes of values in a second that are acknowledged at `object` and read back meanwhile."""
+async def write_beside_a_reader(client: Client, server: ServerProcess, duration_s: float) -> Written:
+    """Write values that are acknowledged at `object` and read back meanwhile."""
     await client.topics.create("beside", partitions=STREAM_COUNT, config={"min.durability": "object"})
-    count = read_count = 0
+    count = read_count = end_count = 0
 
     async def read() -> None:
-        nonlocal read_count
+        nonlocal read_count, end_count
         async for records in client.consume("beside", follow=True).batches():
             read_count += len(records)
-            if records[-1].key is not None:
+            end_count += records[-1].key is not None
+            if end_count == STREAM_COUNT:
                 return
 
+    begin_processor_s = server.processor_s()
     reading = asyncio.create_task(read())
     async with client.producer(batch_bytes=BATCH_BYTES) as producer:
         await producer.learn("beside")
@@ -103,10 +127,11 @@ async def rate_beside_a_reader(client: Client, duration_s: float) -> float:
                 await producer.ready()
         await producer.flush()
         spent_s = time.perf_counter() - begin_s
-        await producer.send("beside", b"end", None, partition=0)
+        for partition in range(STREAM_COUNT):
+            _ = producer.send("beside", b"end", None, partition=partition)
     await reading
-    assert read_count > 0
-    return count * len(RECORD) / spent_s
+    assert read_count == count + STREAM_COUNT
+    return Written(count * len(RECORD), spent_s, server.processor_s() - begin_processor_s)
 
 
 def s2_lite_row(ours: float, *, quick: bool) -> list[report.Row]:
@@ -163,19 +188,31 @@ async def measure_at(address: str, *, quick: bool) -> list[report.Row]:
     ]
 
 
-async def measure_beside_a_reader(address: str, duration_s: float) -> float:
-    async with Client(address) as client:
-        return await rate_beside_a_reader(client, duration_s)
+async def measure_beside_a_reader(server: ServerProcess, duration_s: float) -> Written:
+    async with Client(server.address) as client:
+        return await write_beside_a_reader(client, server, duration_s)
+
+
+def floor_rows(ours: Written, *, quick: bool) -> list[report.Row]:
+    """The rows of our server beside the floor, which runs after it has ended."""
+    with tempfile.TemporaryDirectory() as folder, running(str(FLOOR), folder) as server:
+        floor = asyncio.run(measure_beside_a_reader(server, _duration_s(quick=quick)))
+    work = "produce 1 KiB at object beside the floor"
+    floor_s = floor.processor_s * ours.size_bytes / floor.size_bytes
+    return [
+        report.Row(
+            work=work, unit="MB/s", ours=ours.rate / MB, reference=floor.rate / MB, target=FLOOR_TARGET
+        ),
+        processor_row(work, ours.size_bytes, ours.processor_s, floor_s, FLOOR_TARGET),
+    ]
 
 
 def measure(quick: bool) -> Iterator[report.Row]:
     with tempfile.TemporaryDirectory() as folder, running(*stratalog_command(folder)) as server:
         yield from asyncio.run(measure_at(server.address, quick=quick))
-        if s2_lite.program() is not None:
-            ours = asyncio.run(measure_beside_a_reader(server.address, _duration_s(quick=quick)))
-        else:
-            ours = 0.0
-    yield from s2_lite_row(ours, quick=quick)
+        ours = asyncio.run(measure_beside_a_reader(server, _duration_s(quick=quick)))
+    yield from floor_rows(ours, quick=quick)
+    yield from s2_lite_row(ours.rate, quick=quick)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.errors import RecordDecodingError, refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike, isolation_level
@@ -254,7 +255,7 @@ class FetchAnswer(Protocol):
     def partition(self) -> int: ...
 
     @property
-    def batches(self) -> bytes: ...
+    def batches(self) -> Buffer: ...
 
     @property
     def next_fetch_offset(self) -> int: ...

@@ -26,6 +26,8 @@ class LateSends:
         self._release = threading.Event()
         self.max_count = 0
         """The most sends that were on their way at the same time."""
+        self.on_wait: Callable[[], bool] = lambda: False
+        """Called at the begin of each wait; True ends the wait before a send does."""
 
     def run_beside(self, task: Callable[[], None]) -> None:
         if self.hanging_count:
@@ -61,6 +63,8 @@ class LateSends:
         """Let a send end, or time pass if there is none. The caller's condition belongs to its thread, which
         is the only one."""
         del condition
+        if self.on_wait():
+            return True
         if self._waiting:
             self._waiting.pop(self._random.randrange(len(self._waiting)))()
             return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.base.errors import InvalidRequestError, UnsupportedOperationError
 from stratalog.client.consuming.consumer_settings import ConsumerSettings
+from stratalog.client.consuming.fetch_decoding import ReceivedPartition
 from stratalog.client.consuming.followed_partition import FollowedPartition
 from stratalog.client.consuming.topic_follower import TopicFollower
 from stratalog.client.errors import RecordDecodingError
@@ -18,7 +19,6 @@ from stratalog.record.native.consumer_records import decoded_part
 from stratalog.record.reading.column_portions import ColumnPortion, column_portions
 from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.record.reading.record_portions import RecordReading
-from stratalog.v1 import log_pb2
 
 try:
     import pyarrow as pa
@@ -101,7 +101,7 @@ async def read_arrow(
 
 
 def _portions(
-    answer: log_pb2.FetchedPartition, followed: FollowedPartition, columns: dict[str, _Column]
+    answer: ReceivedPartition, followed: FollowedPartition, columns: dict[str, _Column]
 ) -> Sequence[ColumnPortion]:
     """The rows of an answer; the position moves behind them. Only the wanted columns are decoded."""
 
@@ -118,9 +118,7 @@ def _portions(
     return portions
 
 
-def _arrays(
-    rows: ColumnBuffers, answer: log_pb2.FetchedPartition, columns: dict[str, _Column]
-) -> list[AnyArray]:
+def _arrays(rows: ColumnBuffers, answer: ReceivedPartition, columns: dict[str, _Column]) -> list[AnyArray]:
     """The columns of the rows. Raises RecordDecodingError."""
     try:
         return [column.array(rows, answer.partition) for column in columns.values()]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.client.consuming.fetch_decoding import ReceivedPartition
 from stratalog.client.messages import OffsetAnswer
 from stratalog.record.batch import batches
-from stratalog.v1 import log_pb2
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class FollowedPartition:
         self.end_epoch = self.end_epoch or latest.leader_epoch
         self.leader_epoch = latest.leader_epoch
 
-    def end_before_newer(self, answer: log_pb2.FetchedPartition) -> None:
+    def end_before_newer(self, answer: ReceivedPartition) -> None:
         """End before the first batch of the answer that was appended after the end was looked up."""
         if self.end_offset is None or not self.end_epoch or 0 <= answer.last_epoch <= self.end_epoch:
             return
@@ -56,7 +56,7 @@ class FollowedPartition:
             # The reader meets it, behind the records before it.
             return
 
-    def pass_epoch(self, answer: log_pb2.FetchedPartition, last_epoch: int) -> None:
+    def pass_epoch(self, answer: ReceivedPartition, last_epoch: int) -> None:
         """Note the epoch before a new position in the answer: at its end the server says which, because no
         batch may be left of it; before that it is the one of the last batch, or -1 without any."""
         if self.next_offset == answer.next_fetch_offset and answer.last_epoch >= 0:

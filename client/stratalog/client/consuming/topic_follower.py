@@ -40,6 +40,11 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.admin import Admin
 from stratalog.client.channel import ServerChannel
 from stratalog.client.consuming.consumer_settings import ConsumedRange, ConsumerSettings
+from stratalog.client.consuming.fetch_decoding import (
+    ReceivedPartition,
+    ReceivedResponse,
+    decode_fetch_response,
+)
 from stratalog.client.consuming.followed_partition import FollowedPartition
 from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
 from stratalog.client.messages import FetchedRecords, FetchStart, OffsetAnswer, fetch_request, fetched_parts
@@ -54,12 +59,14 @@ from stratalog.client.position import (
     position_of,
 )
 from stratalog.client.retry import Patience
-from stratalog.v1 import log_pb2, log_pb2_grpc
+from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import ConsumerRecord
 
 _T = TypeVar("_T")
+
+_FETCH_STREAM = f"/{log_pb2.DESCRIPTOR.services_by_name['LogService'].full_name}/FetchStream"
 
 STREAM_MAX_BYTES = 2 << 20
 """Limit of one response of a session. Larger ones leave a processor's cache before they are decoded."""
@@ -80,7 +87,7 @@ class FollowedClient(OffsetSource, Protocol):
 class _Answered(NamedTuple):
     """An answer with news, and the partition that it belongs to."""
 
-    answer: log_pb2.FetchedPartition
+    answer: ReceivedPartition
     followed: FollowedPartition
 
 
@@ -407,7 +414,12 @@ class TopicFollower:
         if not self._pending(numbers):
             return
         server = channel.address
-        call = log_pb2_grpc.LogServiceStub(channel.grpc).FetchStream(self._request(numbers))
+        fetch_stream = channel.grpc.unary_stream(
+            _FETCH_STREAM,
+            request_serializer=log_pb2.FetchRequest.SerializeToString,
+            response_deserializer=decode_fetch_response,
+        )
+        call = fetch_stream(self._request(numbers))
         reading: asyncio.Future[object] | None = None
         changing = asyncio.ensure_future(self._changed.wait())
         try:
@@ -420,7 +432,7 @@ class TopicFollower:
                 if self._is_changed():
                     return
                 response = reading.result()
-                if not isinstance(response, log_pb2.FetchResponse):
+                if not isinstance(response, ReceivedResponse):
                     raise channel.no_answer("the server ended the session early; try again", server)
                 reading = asyncio.ensure_future(call.read())
                 # Lets it begin: the transport receives while the records are in use.
@@ -482,18 +494,18 @@ class TopicFollower:
 
     async def _is_sound(
         self,
-        answer: log_pb2.FetchedPartition,
+        answer: ReceivedPartition,
         followed: FollowedPartition,
         channel: ServerChannel,
         server: str,
     ) -> bool:
         """Whether the answer of that server has records. Raises LogStoreError for one that has an error,
         unless the settings say how to go on. FencedLeaderEpochError is retriable then."""
-        self._require_topic_id(answer.topic_id)
-        if not answer.HasField("error"):
+        self._require_topic_id(answer.fields.topic_id)
+        if not answer.fields.HasField("error"):
             followed.end_before_newer(answer)
             return True
-        error = channel.failure(answer.error, server)
+        error = channel.failure(answer.fields.error, server)
         error.fields = {"topic": self._wanted.topic, "partition": answer.partition, **error.fields}
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0

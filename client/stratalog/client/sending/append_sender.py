@@ -43,12 +43,15 @@ from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ClientClosedError
 from stratalog.client.owner_channels import REFUSALS
 from stratalog.client.retry import Patience, RetryPolicy
+from stratalog.client.sending.append_encoding import encode_stream_request
 from stratalog.client.sending.partition_lane import PartitionLane
 from stratalog.client.sending.producer_identities import ProducerIdentities, ProducerIdentity
 from stratalog.client.sending.sealed_batch import SealedBatch
-from stratalog.v1 import log_pb2, log_pb2_grpc
+from stratalog.v1 import log_pb2
 
 logger = logging.getLogger(__name__)
+
+_APPEND_STREAM = f"/{log_pb2.DESCRIPTOR.services_by_name['LogService'].full_name}/AppendStream"
 
 MAX_REQUEST_BYTES_METADATA_KEY = "stratalog-max-request-bytes"
 """Initial metadata of a stream of appends: the size of the largest request that the server accepts."""
@@ -104,7 +107,10 @@ class AppendSender:
         """`identities` are those of an idempotent producer."""
         self.channel = channel
         """The connection to the server."""
-        self._stub = log_pb2_grpc.LogServiceStub(channel.grpc)
+        self._append_stream: grpc.aio.StreamStreamMultiCallable[bytes, log_pb2.AppendStreamResponse]
+        self._append_stream = channel.grpc.stream_stream(
+            _APPEND_STREAM, response_deserializer=log_pb2.AppendStreamResponse.FromString
+        )
         self._durability = durability
         self._events = events
         self._identities = identities
@@ -241,7 +247,7 @@ class AppendSender:
         self._is_ending = False
         self._offer_all()
         server = self.channel.address
-        call = self._stub.AppendStream(self._requests(stream))
+        call = self._append_stream(self._requests(stream))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S) as deadline:
                 headers = await call.initial_metadata()
@@ -270,8 +276,8 @@ class AppendSender:
             # A server answers every request before it ends a stream, unless it is stopped.
             raise self.channel.no_answer("the server ended the stream early; try again", server)
 
-    async def _requests(self, stream: object) -> AsyncIterator[log_pb2.AppendStreamRequest]:
-        """The requests of one stream. Ends when no lane has batches, or the stream has ended."""
+    async def _requests(self, stream: object) -> AsyncIterator[bytes]:
+        """The serialised requests of one stream. Ends when no lane has batches, or the stream has ended."""
         while stream is self._stream:
             self._changed.clear()
             while stream is self._stream and (request := self._next_request()) is not None:
@@ -280,8 +286,8 @@ class AppendSender:
                 return
             await self._changed.wait()
 
-    def _next_request(self) -> log_pb2.AppendStreamRequest | None:
-        """The next batch of the lane whose turn it is; None if no lane may send one now."""
+    def _next_request(self) -> bytes | None:
+        """The request with the next batch of the lane whose turn it is; None if no lane may send one now."""
         while self._row and not self._is_ending:
             topic_partition, lane = self._row.popitem(last=False)
             sequence = self._last_sequence + 1
@@ -291,15 +297,15 @@ class AppendSender:
             if taken is not None:
                 self._last_sequence = sequence
                 self._lane_by_sequence[sequence] = lane
-                return log_pb2.AppendStreamRequest(
+                fields = log_pb2.AppendStreamRequest(
                     topic=topic_partition.topic,
                     partition=topic_partition.partition,
                     durability=self._durability,
-                    batches=taken.batch,
                     sequence=sequence,
                     resume=taken.resume,
                     topic_id=taken.topic_id,
                 )
+                return encode_stream_request(fields, taken.batch)
         return None
 
     def _take_answer(self, response: log_pb2.AppendStreamResponse, server: str) -> None:

@@ -5,18 +5,17 @@ it. Here the top-level fields of an ``AppendRequest`` or an ``AppendStreamReques
 everything but ``batches``, which has the same number in both, goes to protobuf, which judges it, and
 ``batches`` becomes a view of the bytes that the transport delivered.
 
-    AppendRequest = { tag varint | tag 8 bytes | tag varint(size) bytes | tag 4 bytes }     any order
-
-What is not of that form is left to protobuf as a whole, so malformed requests fail as they always do.
+What has another form than `message_fields` knows is left to protobuf as a whole, so malformed requests fail
+as they always do.
 """
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from stratalog.base.message_fields import field_at
 from stratalog.v1 import log_pb2
 
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIELDS = log_pb2.DESCRIPTOR.message_types_by_name["AppendRequest"].fields_by_name
 _BATCHES_NUMBER = _FIELDS["batches"].number
 
@@ -53,15 +52,14 @@ def _decode(data: bytes, request_class: type[_Request]) -> Decoded[_Request]:
     position, end = 0, len(data)
     view = memoryview(data)
     while position < end:
-        field = _field(data, position)
+        field = field_at(data, position, end)
         if field is None:
             return _by_protobuf(data, request_class)
-        number, value_position, next_position = field
-        if number == _BATCHES_NUMBER and data[position] & 7 == _LENGTH_DELIMITED:
-            batches = view[value_position:next_position]
+        if field.number == _BATCHES_NUMBER and field.is_sized:
+            batches = view[field.position : field.end_position]
         else:
-            rest += view[position:next_position]
-        position = next_position
+            rest += view[position : field.end_position]
+        position = field.end_position
     request = request_class.FromString(bytes(rest))
     if batches is not None and request.HasField("records"):
         # Of the members of a oneof the last one counts, which only protobuf can tell.
@@ -73,35 +71,3 @@ def _by_protobuf(data: bytes, request_class: type[_Request]) -> Decoded[_Request
     request = request_class.FromString(data)
     batches = memoryview(request.batches) if request.WhichOneof("payload") == "batches" else None
     return Decoded(request, batches, len(data))
-
-
-def _field(data: bytes, position: int) -> tuple[int, int, int] | None:
-    """Number, position of the value, position behind it; None if it has no known form or runs over."""
-    tag, position = _varint(data, position)
-    wire_type = tag & 7
-    if wire_type == _LENGTH_DELIMITED:
-        size, position = _varint(data, position)
-        value_position, next_position = position, position + size
-    elif wire_type == _VARINT:
-        value_position = position
-        _, next_position = _varint(data, position)
-    elif wire_type in (_FIXED64, _FIXED32):
-        value_position, next_position = position, position + (8 if wire_type == _FIXED64 else 4)
-    else:
-        return None
-    if position < 0 or next_position < 0 or next_position > len(data) or tag >> 3 == 0:
-        return None
-    return tag >> 3, value_position, next_position
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A base-128 number and the position behind it; a position far outside where it does not end."""
-    number = shift = 0
-    while 0 <= position < len(data) and shift < 64:
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-        shift += 7
-    return 0, -(1 << 70)

@@ -5,7 +5,7 @@ All partitions that wait share an object. `WaitingTails` says when a turn is due
 wait, several at a time, and hands them to the upload, which sends what is fsynced and answers the appends
 that each commit has made durable.
 
-The next turn fsyncs while the upload is under way, and the upload takes its logs between two objects. So
+The next turn fsyncs while the upload is under way, and the upload takes its logs once they are fsynced. So
 the disk, the requests to the store and the commits of a busy shard run beside each other, and commits stay
 in order. One turn at a time fsyncs, and waits until the upload has taken its logs: what comes meanwhile is
 in the one after it, in larger objects then. A turn waits for slow disks for `FLUSH_WAIT_MS`: a log that is
@@ -302,7 +302,9 @@ class TailCommits:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        if not self._is_uploading:
+        if self._is_uploading:
+            self._uploader.note_more()
+        else:
             self._is_uploading = True
             # On a thread of its own: those of the disk have other logs to fsync.
             self._scheduler.once("commit tails", self._upload_all)

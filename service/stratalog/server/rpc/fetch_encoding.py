@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stratalog.base.message_fields import sized_field_head
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.log_identity import UNKNOWN_EPOCH
@@ -23,17 +24,9 @@ from stratalog.server.rpc.answer_errors import AnswerErrors
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.v1 import log_pb2
 
-_LENGTH_DELIMITED = 2
-
-
-def _tag(message: str, field: str) -> bytes:
-    number = log_pb2.DESCRIPTOR.message_types_by_name[message].fields_by_name[field].number
-    assert number < 16, "the tag is one byte"
-    return bytes([number << 3 | _LENGTH_DELIMITED])
-
-
-_PARTITIONS_TAG = _tag("FetchResponse", "partitions")
-_BATCHES_TAG = _tag("FetchedPartition", "batches")
+_MESSAGES = log_pb2.DESCRIPTOR.message_types_by_name
+_PARTITIONS_NUMBER = _MESSAGES["FetchResponse"].fields_by_name["partitions"].number
+_BATCHES_NUMBER = _MESSAGES["FetchedPartition"].fields_by_name["batches"].number
 
 
 def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor]) -> bytes:
@@ -45,20 +38,9 @@ def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor
         chunks, size_bytes, aborted_transactions = cursor.take()
         head = _without_batches(errors, cursor, fetch_offset, aborted_transactions).SerializeToString()
         if size_bytes:
-            head += _BATCHES_TAG + varint(size_bytes)
-        parts += (_PARTITIONS_TAG, varint(len(head) + size_bytes), head, *chunks)
+            head += sized_field_head(_BATCHES_NUMBER, size_bytes)
+        parts += (sized_field_head(_PARTITIONS_NUMBER, len(head) + size_bytes), head, *chunks)
     return b"".join(parts)
-
-
-def varint(number: int) -> bytes:
-    """Protobuf's base-128 form of a number that is not negative."""
-    assert number >= 0
-    encoded = bytearray()
-    while number >= 0x80:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _without_batches(

@@ -39,6 +39,7 @@ class BusySite:
         )
         self.site.store = self.faulty
         self.logs = self.site.start(sends=self.sends, uploader_settings={"put_count": 3})
+        self.sends.on_wait = self.note_more
         # Records that consumers do not see yet cannot be deleted.
         self.logs.create_topic("t", 3, {"segment.bytes": "2048"} if is_deleting else OBJECT)
         self.expected: dict[TopicPartition, list[Record]] = {name: [] for name in self.logs.logs}
@@ -77,6 +78,13 @@ class BusySite:
         self.round_count += 1
         return self.append() if self.round_count < 40 else ()
 
+    def note_more(self) -> bool:
+        """Let the pass ask for more, in some of its waits for the store."""
+        is_noted = self.random.random() < 0.3
+        if is_noted:
+            self.logs.tails.note_more()
+        return is_noted
+
     def upload(self) -> UploadReport:
         return self.logs.tails.upload(self.append(), epoch=self.logs.claimed.epoch, more=self.more)
 
@@ -99,6 +107,40 @@ def test_what_comes_during_a_pass_is_committed_by_it(seed: int) -> None:
     assert site.round_count >= 40, "it has gone on as long as more came"
     assert report.slice_count > len(site.expected)
     site.check()
+
+
+def test_what_is_fsynced_while_an_object_is_on_its_way_does_not_wait_for_it() -> None:
+    site = TieredSite()
+    sends = LateSends(site.clock, 0)
+    logs = site.start(sends=sends)
+    logs.create_topic("t", 2, OBJECT)
+    expected: dict[TopicPartition, list[Record]] = {T0: [], T1: []}
+    ready: list[UploadCandidate] = []
+
+    def append(name: TopicPartition) -> UploadCandidate:
+        log = logs.logs[name]
+        expected[name] += logs.append(log, [Record(0, 1000, b"k", b"v")])
+        log.flusher.flush()
+        return logs.candidate(log)._replace(is_tail=True)
+
+    def fsync_others() -> bool:
+        if expected[T1]:
+            return False
+        ready.extend([append(T0), append(T1)])
+        logs.tails.note_more()
+        return True
+
+    def more() -> Sequence[UploadCandidate]:
+        taken = ready.copy()
+        ready.clear()
+        return taken
+
+    sends.on_wait = fsync_others
+    report = logs.tails.upload([append(T0)], epoch=logs.claimed.epoch, more=more)
+    assert sends.max_count == 2, "both objects were on their way at once"
+    assert (report.object_count, report.slice_count) == (2, 3)
+    for name, records in expected.items():
+        assert logs.tiered_records(logs.logs[name]) == records
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -87,6 +87,8 @@ class Bench:
         self.begins_ms: list[int] = []
         self.counts: list[int] = []
         self.joined_counts: list[int] = []
+        self.more_count = 0
+        """Calls of `note_more`."""
         self.failure: Exception | None = None
         self.left_out: set[TopicPartition] = set()
         self.refusal = ""
@@ -153,6 +155,9 @@ class Bench:
             if partition.topic_partition not in self.left_out:
                 partition.tiered_end_offset = end_offset
         return UploadReport(left_out=self.left_out)
+
+    def note_more(self) -> None:
+        self.more_count += 1
 
     def append(self, number: int = 0, size_bytes: int = 10) -> PendingAppend:
         partition = self.partitions[number]
@@ -363,6 +368,7 @@ async def test_the_next_turn_fsyncs_beside_the_upload_which_takes_its_logs(
     first = bench.append()
     bench.scheduler.run_due()
     assert (bench.counts, bench.joined_counts) == ([1], [1])
+    assert bench.more_count == 1, "an upload that waits for the store takes the logs at once"
     assert [await answered(first), await answered(late[0])] == [0, 0]
 
 

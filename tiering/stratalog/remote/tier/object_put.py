@@ -123,20 +123,39 @@ class ObjectPut:
                 if not self._has_begun:
                     # A scheduler that closes begins nothing any more.
                     self._own_stop.check()
-                stall_s = self._settings.stall_ms / 1000
-                silent_s = 0.0 if self._is_paced else self._clock.monotonic_s() - self._progress_s
-                if silent_s >= stall_s:
+                left_s = self._left_s()
+                if left_s <= 0:
                     raise StoreUnavailableError(
                         "an upload made no progress and was given up, the next pass tries again; find out why"
                         " the store does not answer",
                         object=self.finished.ref.name,
                         size_bytes=self.finished.ref.size_bytes,
-                        silent_s=round(silent_s),
+                        silent_s=round(self._settings.stall_ms / 1000 - left_s),
                         store=self._store.url,
                     )
-                self._clock.wait(self._changed, min(_LOOK_S, stall_s - silent_s))
+                self._clock.wait(self._changed, min(_LOOK_S, left_s))
             if self._error is not None:
                 raise self._error
+
+    def wait_while(self, is_idle: Callable[[], bool]) -> None:
+        """Wait until `wait` would not, or `is_idle` returns False, which is asked again after `nudge`. Raises
+        nothing."""
+        with self._changed:
+            while not self._is_done and is_idle() and not self._own_stop.is_set:
+                left_s = self._left_s()
+                if left_s <= 0:
+                    return
+                self._clock.wait(self._changed, min(_LOOK_S, left_s))
+
+    def nudge(self) -> None:
+        """Let `wait_while` look again. Any thread."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _left_s(self) -> float:
+        """The time after which it is given up without progress. Called with `_changed` held."""
+        silent_s = 0.0 if self._is_paced else self._clock.monotonic_s() - self._progress_s
+        return self._settings.stall_ms / 1000 - silent_s
 
     def close(self) -> None:
         """Free the object's bytes; a sender that still runs ends at its next part, and frees them then."""

@@ -32,8 +32,9 @@ A shard has two uploaders: one for rolled segments, the other for the tails of l
 They share `UploadTurns`, so a partition is with one of them at a time. Of tails only the producers at the
 tiered end are remembered, as a short cut.
 
-A pass over tails goes on with what is fsynced while its objects are on their way (`more`). A partition may
-come again then: its next slice begins where the last one ends, whether that is committed yet or not.
+A pass over tails goes on with what is fsynced while its objects are on their way (`more`), also while it
+waits for one of them (`note_more`): the store gets several at once then. A partition may come again: its next
+slice begins where the last one ends, whether that is committed yet or not.
 """
 
 from __future__ import annotations
@@ -126,6 +127,10 @@ class Uploader:
         self._history = UploadHistory(clock)
         self._places: dict[int, ObjectPut] = {}
         """The objects that exist, by the place of their spool."""
+        self._awaited: ObjectPut | None = None
+        """The object that the pass waits for."""
+        self._has_more = False
+        """`more` has not been called since `note_more`."""
 
     def upload(
         self,
@@ -140,8 +145,8 @@ class Uploader:
     ) -> UploadReport:
         """Upload what is ready, under the epoch that this process has claimed. Calls `on_object` after each
         commit, with the report up to then. Of `idle_logs` nothing is uploaded, but what their disks have lost
-        is put on record, too. `more` is called between two objects, and returns candidates that have become
-        ready meanwhile, or have more by now.
+        is put on record, too. `more` is called between two objects, and after `note_more`, and returns
+        candidates that have become ready meanwhile, or have more by now.
 
         If it `is_urgent`, everything that is ready is uploaded, and partitions that the shard's other
         uploader has are waited for. Otherwise data waits for others to fill an object, partitions that failed
@@ -175,6 +180,14 @@ class Uploader:
                     raise
             self._store_failure = None
             return one.report
+
+    def note_more(self) -> None:
+        """Let a pass that waits for the store call `more` now. Any thread."""
+        # The pass names the object first, and looks at the flag then: one of both sees the other.
+        self._has_more = True
+        awaited = self._awaited
+        if awaited is not None:
+            awaited.nudge()
 
     def last_success_ms(self, tip: TopicIdPartition) -> int:
         """Wall time of the last commit with records of the partition since the start; -1 if there was none.
@@ -310,6 +323,7 @@ class Uploader:
 
     def _join(self, one: UploadPass) -> None:
         """Take up what has become ready since the pass began. Raises as `_begin` does."""
+        self._has_more = False
         if one.failure is not None:
             return
         found = {candidate.topic_id_partition: candidate for candidate in one.more()}
@@ -348,7 +362,9 @@ class Uploader:
                 self._run_beside(put.run)
             elif not one.puts:
                 break
-            if put is None or one.puts[0].is_done:
+            else:
+                self._await_oldest(one)
+            if one.puts[0].is_done or (put is None and not self._has_more):
                 self._commit_oldest(one)
         if one.failure is not None:
             raise one.failure
@@ -358,6 +374,14 @@ class Uploader:
         if not one.puts or self._store_failure is not None:
             return 1
         return self._budget.object_count(self._metadata.shard, one.settings.put_count)
+
+    def _await_oldest(self, one: UploadPass) -> None:
+        """Wait for the oldest object, or until there is more to upload."""
+        self._awaited = one.puts[0]
+        try:
+            self._awaited.wait_while(lambda: not self._has_more)
+        finally:
+            self._awaited = None
 
     def _build_next(self, one: UploadPass) -> ObjectPut | None:
         """The next object that is worth it; None if there is none now."""

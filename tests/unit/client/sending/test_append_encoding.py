@@ -1,0 +1,28 @@
+"""Append requests encoded around protobuf are the messages that protobuf makes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.client.sending.append_encoding import encode_stream_request
+from stratalog.v1 import log_pb2
+
+FIELDS = st.builds(
+    log_pb2.AppendStreamRequest,
+    topic=st.text(max_size=20),
+    partition=st.integers(0, (1 << 31) - 1),
+    durability=st.sampled_from(log_pb2.Durability.values()),
+    sequence=st.integers(0, (1 << 64) - 1),
+    resume=st.booleans(),
+    topic_id=st.text(max_size=20),
+)
+
+
+@given(FIELDS, st.integers(0, 300) | st.sampled_from([(1 << 14) - 1, 1 << 14, (1 << 21) + 5]))
+def test_is_read_as_the_message(fields: log_pb2.AppendStreamRequest, size_bytes: int) -> None:
+    batch = bytes(size_bytes)
+    expected = log_pb2.AppendStreamRequest()
+    expected.CopyFrom(fields)
+    expected.batches = batch
+    assert log_pb2.AppendStreamRequest.FromString(encode_stream_request(fields, batch)) == expected
