@@ -2,10 +2,10 @@
 
 The server is a new process that has memory for no page of metadata, as if the pages were many times as large
 as its cache for them; it has fetched them to its disk by itself. Its requests are counted for each read, and
-it sends no second one for a slow one, which is up to 5 in 100 more by default. The reference is two bare GETs of the sizes that such a read needs, one after the other, by boto3 alone. There are
-as many objects as can be uploaded in half a minute, each with a slice of every partition. All talk to one S3
-server (SeaweedFS) on the same machine, which takes its share of the processors. Without that server there is
-nothing to measure.
+it sends no second one for a slow one, which is up to 5 in 100 more by default. The reference is two bare GETs
+of the sizes that such a read needs, one after the other, by boto3 alone. There are as many objects as can be
+uploaded in half a minute, each with a slice of every partition. All talk to one S3 server (SeaweedFS) on the
+same machine, which takes its share of the processors. Without that server there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -122,7 +122,11 @@ settings = ServerSettings(
     metadata_cache_bytes=1, head_refresh_ms=HOUR_MS, max_silence_ms=0, upload_ms=HOUR_MS, fold_ms=HOUR_MS,
     collector_ms=HOUR_MS, config={{"remote.read.hedge.percent": "0"}},
 )
-serve(settings, lambda one: print("stratalog serves", f"127.0.0.1:{{one.port}}", one.metrics_port, flush=True))
+
+def announce(server):
+    print("stratalog serves", f"127.0.0.1:{{server.port}}", server.metrics_port, flush=True)
+
+serve(settings, announce)
 """
     return ("-c", program)
 
