@@ -25,6 +25,8 @@ class ServerProcess(NamedTuple):
 
     address: str
     pid: int
+    further: tuple[str, ...] = ()
+    """The words behind the address in its first line."""
 
     def processor_s(self) -> float:
         """The time that its threads have spent on processors, in the kernel too."""
@@ -39,11 +41,12 @@ class ServerProcess(NamedTuple):
 
 @contextlib.contextmanager
 def running(*command: str) -> Generator[ServerProcess]:
-    """A server process of this Python; its first line ends with its address in third place."""
+    """A server process of this Python; its first line has its address in third place."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        yield ServerProcess(process.stdout.readline().split()[2], process.pid)
+        words = process.stdout.readline().split()
+        yield ServerProcess(words[2], process.pid, tuple(words[3:]))
     finally:
         process.terminate()
         process.wait()

@@ -23,6 +23,8 @@ SECONDS = click.IntRange(1, _INT32_MAX)
 SECONDS_OR_NEVER = click.IntRange(0, _INT32_MAX)
 """0 is never."""
 MEMORY_MIB = click.IntRange(64, _INT32_MAX)
+DISK_MIB = click.IntRange(0, _INT32_MAX)
+"""0 is none."""
 LEAST_SILENCE_S = 6
 """Longer than the five seconds between two looks of a server at its store."""
 

@@ -20,6 +20,8 @@ FREE_SPACE_MS = 1_000
 """Time between looks at the free space of the log directories."""
 ROLLED_FLUSH_MS = 1_000
 """Time after which a rolled segment is flushed, about. A look at a log without one is two comparisons."""
+PAGES_MS = 5_000
+"""Time between looks at the pages of metadata on disk. One without anything to do takes milliseconds."""
 
 
 class _Task(NamedTuple):
@@ -36,8 +38,11 @@ def start_background_tasks(scheduler: Scheduler, engine: StorageEngine, settings
     """
     if settings.read_only:
         # All other work is the owner's.
-        following = _Task("head-refresh", engine.tier.manager.refresh_pass, settings.head_refresh_ms)
-        _schedule(scheduler, engine, following, following.period_ms)
+        for task in (
+            _Task("head-refresh", engine.tier.manager.refresh_pass, settings.head_refresh_ms),
+            _Task("metadata-pages", engine.tier.upkeep.keep_pages_pass, PAGES_MS),
+        ):
+            _schedule(scheduler, engine, task, task.period_ms)
         return
     for task in _tier_tasks(engine, settings):
         _schedule(scheduler, engine, task, task.period_ms)
@@ -65,6 +70,7 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
             ),
         ),
         _Task("fold", tiers.fold_pass, settings.fold_ms),
+        _Task("metadata-pages", engine.tier.upkeep.keep_pages_pass, PAGES_MS),
     ]
     if settings.compaction_ms:
         tasks.append(_Task("compaction", engine.tier.compaction.compact_pass, settings.compaction_ms))

@@ -21,6 +21,7 @@ from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
 from stratalog.record.native.cleaned_batches import NO_HORIZON
+from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.background.local_cleaning import LocalCleaning
@@ -406,10 +407,12 @@ def _of_shards(shards: ShardSet) -> Iterator[Metric]:
 
 
 def _of_metadata_cache(shards: ShardSet) -> Iterator[Metric]:
-    """Yield those of the one cache of checkpoint pages, which all shards share."""
-    stats = next((shard.metadata.page_cache_stats for shard in shards), None)
-    if stats is None:
+    """Yield those of the caches of checkpoint pages, which all shards share."""
+    metadata = next((shard.metadata for shard in shards), None)
+    if metadata is None:
         return
+    yield from _of_page_disk(metadata.page_disk_stats)
+    stats = metadata.page_cache_stats
     for name, text, value in (
         ("bytes", "Size of the pages of metadata in memory.", stats.size_bytes),
         ("capacity_bytes", "The largest size.", stats.capacity_bytes),
@@ -417,11 +420,27 @@ def _of_metadata_cache(shards: ShardSet) -> Iterator[Metric]:
     ):
         yield _gauge("metadata_cache_" + name, text, value)
     for name, text, value in (
-        ("hits", "Look-ups of a page that sent no request.", stats.hit_count),
-        ("misses", "Look-ups that read the page from the store.", stats.miss_count),
+        ("hits", "Look-ups that found their page in memory.", stats.hit_count),
+        ("misses", "Look-ups that asked the disk next, and then the store.", stats.miss_count),
         ("evictions", "Pages that left the cache because others needed the space.", stats.eviction_count),
     ):
         yield _counter("metadata_cache_" + name, text, value)
+
+
+def _of_page_disk(stats: CacheStats | None) -> Iterator[Metric]:
+    if stats is None:
+        return
+    for name, text, value in (
+        ("bytes", "Size of the files of pages of metadata on disk.", stats.size_bytes),
+        ("capacity_bytes", "The largest size.", stats.capacity_bytes),
+        ("entries", "Pages on disk.", stats.entry_count),
+    ):
+        yield _gauge("metadata_disk_cache_" + name, text, value)
+    for name, text, value in (
+        ("hits", "Pages that were read from the disk.", stats.hit_count),
+        ("misses", "Pages that the disk did not have, which the store was asked for.", stats.miss_count),
+    ):
+        yield _counter("metadata_disk_cache_" + name, text, value)
 
 
 def _of_caches(reads: ObjectReads) -> Iterator[Metric]:

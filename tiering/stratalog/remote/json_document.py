@@ -36,7 +36,8 @@ MAX_TEXT_BYTES = 1 << 30
 MAX_INTEGER = (1 << 63) - 1
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_ZSTD_LEVEL = 3
+_ZSTD_LEVEL = 1
+"""Columns of slices become smaller by it than by level 3, in less than half of the time."""
 
 
 def format_json(value: object) -> str:

@@ -17,6 +17,7 @@ import click
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import (
+    DISK_MIB,
     LEAST_SILENCE_S,
     MEMORY_MIB,
     SECONDS,
@@ -177,6 +178,15 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     " store when they are wanted.",
 )
 @environment_option(
+    "--metadata-disk-cache",
+    "metadata_disk_cache_mib",
+    type=DISK_MIB,
+    default=512,
+    metavar="MIB",
+    help="Space in the data directory for these pages, so that a first read after a restart asks the store"
+    " for none; 0: none.",
+)
+@environment_option(
     "--config-file",
     default="",
     metavar="FILE",
@@ -210,12 +220,12 @@ def start(  # noqa: PLR0913 - click passes each option by name
     max_silence_s: int,
     max_request_memory_mib: int,
     metadata_cache_mib: int,
+    metadata_disk_cache_mib: int,
     config_file: str,
     config: dict[str, str],
     log_level: str,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then stop cleanly. There is no authentication yet: listen on a private
-    address.
+    """Serve until SIGTERM or Ctrl-C, then stop cleanly. No authentication yet: listen on a private address.
 
     \b
     Examples:
@@ -246,10 +256,10 @@ def start(  # noqa: PLR0913 - click passes each option by name
             max_silence_ms=max_silence_s * 1000,
             max_request_memory_bytes=max_request_memory_mib << 20,
             metadata_cache_bytes=metadata_cache_mib << 20,
+            metadata_disk_cache_bytes=metadata_disk_cache_mib << 20,
             config={**read_properties(config_file), **config} if config_file else config,
         )
-        if read_only:
-            settings = _following(settings, follow_s)
+        settings = _following(settings, follow_s) if read_only else settings
         logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
         serve(settings, _announce)
 

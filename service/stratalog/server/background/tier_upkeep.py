@@ -27,6 +27,9 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 
+MAX_PAGE_COUNT = 512
+"""Pages that one turn fetches for the cache on disk, of each log: a stop of the server waits for a turn."""
+
 
 class FinalizedHead(NamedTuple):
     """The metadata version of a head, before and after it was finalized."""
@@ -128,6 +131,18 @@ class TierUpkeep:
         self.catalog.refresh()
         version = self.catalog.finalized_version
         return [*heads, FinalizedHead(None, version, version, f"of shard {', '.join(behind)}")]
+
+    def keep_pages_pass(self) -> PassOutcome:
+        """Make the cache on disk have the pages of metadata that this server reads, and no others. Raises
+        StoreError after it has tried all shards."""
+        done = self.catalog.keep_pages(MAX_PAGE_COUNT)
+
+        def keep(tier: ShardTier) -> None:
+            nonlocal done
+            done = done.plus(tier.shard.metadata.keep_pages(MAX_PAGE_COUNT))
+
+        each_shard([tier for tier in self.tiers if not tier.shard.is_fenced], keep)
+        return PassOutcome({"pages": done.fetched_count, "bytes": done.fetched_bytes})
 
     def _owned(self) -> list[ShardTier]:
         """The shards that this server owns. Raises NotOwnerError if others own all of them."""

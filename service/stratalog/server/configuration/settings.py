@@ -23,7 +23,7 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
-MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "shard_count", "read_only")
+MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "metadata_disk_cache_bytes", "shard_count", "read_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,12 @@ class ServerSettings:
 
     metadata_cache_bytes: int = 64 * MIB
     """Memory for pages of the metadata, over all shards: the live slices of tiered partitions. A page that is
-    not at hand costs one request."""
+    neither here nor on disk costs one request."""
+
+    metadata_disk_cache_bytes: int = 512 * MIB
+    """Space for these pages in the directory `pages` of the data directory, kept over a restart: 10 million
+    slices. 0: none, and what is there is deleted. It gives way while the directory has less than
+    `log.dir.min.free.bytes`."""
 
     metadata_thread_count: int = 8
     """Requests for parts of the metadata at once: at the start, and while a head is folded."""

@@ -137,6 +137,10 @@ class StorageEngineBuilder:
         self._disk_cache = DiskCache(
             seams.filesystem, f"{self._data_dir}/cache", config.read_disk_cache_bytes, threads.ahead
         )
+        # What is written here was just fetched or stored, by a thread that may wait for the disk.
+        self._page_disk = DiskCache(
+            seams.filesystem, f"{self._data_dir}/pages", settings.metadata_disk_cache_bytes, run_here
+        )
         self._reads = ObjectReads(
             self._store, self._clock, threads, reader_settings(config), self._disk_cache
         )
@@ -166,6 +170,7 @@ class StorageEngineBuilder:
             undo.callback(logs.close)
             on_logs(logs)
             self._disk_cache.open()
+            self._page_disk.open()
             with tell_of_waiting(self._seams.scheduler, self._clock, self._store.url):
                 engine = self._open_store(logs, host, opening, on_fenced)
             engine.topics.manager.open_all()
@@ -295,7 +300,9 @@ class StorageEngineBuilder:
             ids=self._ids,
             identity=identity,
             writer=writer,
-            loader=PageLoader(self._settings.metadata_cache_bytes, partial(run_together, threads)),
+            loader=PageLoader(
+                self._settings.metadata_cache_bytes, partial(run_together, threads), self._page_disk
+            ),
         )
         self._require_own_shards(identity)
         catalog = Catalog.open(actor, witness=witness.of_catalog)
@@ -403,9 +410,12 @@ class StorageEngineBuilder:
         return remarks
 
     def _yield_cache(self, shortages: Mapping[str, int]) -> Mapping[str, int]:
-        """Let the cache on disk give back what its directory is short of; returns the bytes by directory."""
-        wanted_bytes = shortages.get(self._data_dir, 0)
-        freed_bytes = self._disk_cache.yield_space(max(wanted_bytes, int(self._data_dir in shortages)))
+        """Let the caches on disk give back what their directory is short of, that of data first; returns the
+        bytes by directory."""
+        wanted_bytes, least_bytes = shortages.get(self._data_dir, 0), int(self._data_dir in shortages)
+        freed_bytes = 0
+        for cache in (self._disk_cache, self._page_disk):
+            freed_bytes += cache.yield_space(max(wanted_bytes - freed_bytes, least_bytes))
         return {self._data_dir: freed_bytes} if freed_bytes else {}
 
     def _hosted_topics(

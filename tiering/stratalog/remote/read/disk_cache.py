@@ -19,7 +19,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.scheduler import RunBeside
 from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.range_cache import DiskExtent
-from stratalog.remote.read.range_file import FileRange, decode_file, encode_header
+from stratalog.remote.read.range_file import HEADER, FileRange, decode_file, encode_header
 from stratalog.remote.read.range_map import RangeMap
 
 _BLOCK_BYTES = 4096
@@ -84,6 +84,17 @@ class DiskCache:
             gone = self._evict(self._capacity_bytes)
             self._is_open = True
         self._unlink(gone)
+
+    def keys(self, prefix: str) -> set[str]:
+        """The objects with ranges here whose keys begin with `prefix`."""
+        with self._lock:
+            return {one.key for one in self._order if one.key.startswith(prefix)}
+
+    def has_room(self, sizes_bytes: Iterable[int]) -> bool:
+        """Whether ranges of these sizes can be written and nothing has to go for them."""
+        wanted_bytes = sum(_blocks_bytes(HEADER.size_bytes + size) for size in sizes_bytes)
+        with self._lock:
+            return self._may_write and self._size_bytes + wanted_bytes <= self._capacity_bytes
 
     def extent(self, key: str, position: int) -> DiskExtent | None:
         """The range that has the byte at `position`."""
@@ -251,4 +262,8 @@ class DiskCache:
 
 
 def _cost_bytes(one: FileRange) -> int:
-    return -(-one.file_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+    return _blocks_bytes(one.file_bytes)
+
+
+def _blocks_bytes(size_bytes: int) -> int:
+    return -(-size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from uuid import UUID
 
+import pytest
+
+from stratalog.base.scheduler import run_here
 from stratalog.remote.metadata.head.checkpoint import read_root
 from stratalog.remote.metadata.head.checkpoint_page import PageRef
 from stratalog.remote.metadata.head.head_log import CommitSettings
-from stratalog.remote.metadata.head.page_loader import PageLoader, run_in_order
+from stratalog.remote.metadata.head.page_loader import DiskUpkeep, PageLoader, run_in_order
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.read.disk_cache import DiskCache
+from stratalog.remote.store_layout import format_checkpoint_name
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.counting_object_store import CountingObjectStore, RequestKind
 from tests.support.tiered.metadata_harness import A0, A1, B0, MetadataHarness
 
@@ -121,3 +129,155 @@ def test_a_cache_that_is_full_evicts_and_reads_ahead_no_more_than_it_holds() -> 
     assert stats.eviction_count >= len(world.pages()) - 4
     assert stats.size_bytes <= stats.capacity_bytes
     world.loader.check()
+
+
+class DiskWorld(World):
+    """The same with the pages on disk as well. Not thread-safe."""
+
+    def __init__(self, disk_bytes: int = 1 << 20) -> None:
+        super().__init__()
+        self.filesystem = MemoryFileSystem()
+        self.restart(disk_bytes)
+
+    def restart(self, disk_bytes: int = 1 << 20) -> None:
+        """Open the log in another process on the same disk."""
+        self.disk = DiskCache(self.filesystem, "/data/pages", disk_bytes, run_here)
+        self.disk.open()
+        self.loader = PageLoader(1 << 20, self._run_all, self.disk)
+        self.log = self.open()
+
+    def keep(self, max_count: int = 1000) -> DiskUpkeep:
+        upkeep = self.log.keep_pages(max_count)
+        self.disk.check()
+        return upkeep
+
+    def fold(self) -> None:
+        """Add slices behind all others, and fold them."""
+        state = self.log.state()
+        ends = {tip: state.partition(tip).tiered_end_offset for tip in PARTITIONS}
+        self.harness.added(self.log, self.epoch, *((tip, end, end + 1) for tip, end in ends.items()))
+        self.log.fold()
+
+    def slices(self) -> list[LiveSlice]:
+        """All slices, which takes all pages of slices."""
+        return [live for tip in PARTITIONS for live in self.log.state().partition(tip).slices]
+
+    def root_keys(self) -> set[str]:
+        """The keys of all pages of the newest checkpoint."""
+        checkpoint = self.harness.head().checkpoint
+        assert checkpoint is not None
+        pages = read_root(self.harness.store, self.harness.layout, checkpoint).pages
+        return {self.harness.layout.page_key(page.name) for page in pages}
+
+    def disk_keys(self) -> set[str]:
+        return self.disk.keys(self.harness.layout.page_key(""))
+
+
+def test_a_restart_needs_no_request_for_pages_that_were_fetched() -> None:
+    world = DiskWorld()
+    slices = world.slices()
+    assert len(world.read_pages) == len(world.pages()), "each was fetched"
+    world.restart()
+    assert world.slices() == slices
+    assert world.read_pages == []
+    stats = world.log.page_disk_stats
+    assert stats is not None
+    assert stats.hit_count == len(world.pages())
+
+
+def test_a_fold_reads_its_pages_on_disk_and_leaves_the_new_ones_there() -> None:
+    world = DiskWorld()
+    world.keep()
+    world.forget_reads()
+    world.fold()
+    assert world.read_pages == [], "the fold merged pages of the disk"
+    assert world.root_keys() <= world.disk_keys()
+    world.restart()
+    assert len(world.slices()) == 13 * len(PARTITIONS)
+    assert world.read_pages == []
+
+
+def test_missing_pages_are_fetched_a_few_at_a_time_and_old_ones_deleted() -> None:
+    world = DiskWorld()
+    wanted = world.root_keys()
+    counts: list[int] = []
+    while (upkeep := world.keep(max_count=3)).fetched_count:
+        counts.append(upkeep.fetched_count)
+        assert upkeep.deleted_count == 0
+    assert sum(counts) == len(wanted) == len(world.disk_keys())
+    assert set(counts[:-1]) == {3}
+    assert len(counts) > 2
+    world.fold()
+    replaced = wanted - world.root_keys()
+    assert replaced <= world.disk_keys()
+    assert world.keep() == DiskUpkeep(0, 0, len(replaced))
+    assert world.disk_keys() == world.root_keys()
+
+
+def test_pages_of_a_fold_that_is_not_committed_yet_stay() -> None:
+    world = DiskWorld()
+    other = world.harness.layout.page_key(format_checkpoint_name(10**6, UUID(int=1)))
+    old = world.harness.layout.page_key(format_checkpoint_name(1, UUID(int=2)))
+    foreign = world.harness.layout.page_key("no-page")
+    for key in (other, old, foreign):
+        world.disk.offer(key, 0, b"page")
+    assert world.keep().deleted_count == 2
+    assert world.disk_keys() == world.root_keys() | {other}
+
+
+CHANGES: tuple[Callable[[bytes], bytes], ...] = (
+    lambda contents: contents[:-1],
+    lambda contents: contents[:-3] + b"xyz",
+    lambda _: b"",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_damaged_page_on_disk_is_fetched_again(change: Callable[[bytes], bytes]) -> None:
+    world = DiskWorld()
+    slices = world.slices()
+    for name in world.filesystem.list_directory("/data/pages"):
+        path = f"/data/pages/{name}"
+        contents = change(world.filesystem.read_file(path))
+        world.filesystem.unlink(path)
+        file = world.filesystem.open_append(path)
+        file.append([contents])
+        file.close()
+    world.restart()
+    assert world.slices() == slices
+    assert len(world.read_pages) == len(world.pages())
+    world.restart()
+    assert world.slices() == slices
+    assert world.read_pages == []
+
+
+def test_another_page_under_the_name_of_one_is_fetched_again() -> None:
+    world = DiskWorld()
+    slices = world.slices()
+    for page in world.pages():
+        world.disk.forget(world.harness.layout.page_key(page.name), 0, 1)
+        world.disk.offer(world.harness.layout.page_key(page.name), 0, b"x" * page.size_bytes)
+    world.loader = PageLoader(1 << 20, world.loader.run_all, world.disk)
+    world.log = world.open()
+    assert world.slices() == slices
+    assert len(world.read_pages) == len(world.pages())
+
+
+def test_a_disk_that_is_too_small_is_filled_once() -> None:
+    world = DiskWorld(disk_bytes=3 * 4096)
+    assert world.keep().fetched_count == 0, "four do not fit"
+    world.restart(disk_bytes=5 * 4096)
+    assert world.keep().fetched_count == 4
+    kept = world.disk_keys()
+    assert world.keep() == DiskUpkeep()
+    assert world.disk_keys() == kept
+    world.disk.yield_space(1 << 20)
+    assert world.keep() == DiskUpkeep(), "the disk is short of space"
+    world.disk.yield_space(0)
+    assert world.keep().fetched_count == 4
+
+
+def test_without_a_disk_nothing_is_kept() -> None:
+    world = World()
+    assert world.log.keep_pages(1000) == DiskUpkeep()
+    assert world.log.page_disk_stats is None

@@ -59,7 +59,7 @@ def test_pages_hold_the_rows_of_a_dictionary(seed: int) -> None:
         rows = [page.row(index) for page in pages for index in range(page.row_count)]
         assert {row.integer("key"): row.text("value") for row in rows} == expected
         assert [row.integer("key") for row in rows] == sorted(expected)
-        assert all(1 <= page.row_count <= PAGE_ROWS for page in pages)
+        assert all(1 <= page.row_count <= PAGE_ROWS * 3 // 2 for page in pages)
         assert len(read) <= len(changes)
 
 
@@ -77,6 +77,9 @@ def test_small_neighbours_become_one_page() -> None:
     assert [page.row_count for page in after] == [4, 5]
 
 
-def test_a_full_page_is_divided_in_halves_where_little_is_left() -> None:
-    after, _ = folded([page_of(list(range(8)))], change_of({8: "new"}))
-    assert [page.row_count for page in after] == [5, 4]
+@pytest.mark.parametrize(("fresh_count", "sizes"), [(1, [9]), (4, [12]), (5, [6, 7]), (9, [5, 6, 6])])
+def test_a_page_is_divided_in_equal_parts_once_it_is_half_as_large_again(
+    fresh_count: int, sizes: list[int]
+) -> None:
+    after, _ = folded([page_of(list(range(8)))], change_of(dict.fromkeys(range(8, 8 + fresh_count), "new")))
+    assert [page.row_count for page in after] == sizes

@@ -116,9 +116,13 @@ class PageRef(NamedTuple):
             digest=fields.text("digest"),
         )
 
+    def is_of(self, data: bytes) -> bool:
+        """Whether `data` is the page as it is stored."""
+        return len(data) == self.size_bytes and crc32c.crc32c(data) == self.crc
+
     def verify(self, data: bytes, what: str) -> None:
         """Check the data of the page. Raises StoreCorruptError if `data` is not the page."""
-        if len(data) != self.size_bytes or crc32c.crc32c(data) != self.crc:
+        if not self.is_of(data):
             raise StoreCorruptError(
                 "a page is not the one that was written; restore it from a backup", what=what
             )

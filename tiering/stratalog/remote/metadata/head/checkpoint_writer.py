@@ -153,6 +153,7 @@ class CheckpointWriter:
         data = encode_text(text)
         name = format_checkpoint_name(write.seq, self._ids.uuid())
         self._folder.store.put(self._folder.layout.page_key(name), data)
+        self._folder.loader.keep(self._folder.layout, name, data)
         ref = DocumentRef.of(name, data)
         return PageRef(
             kind=write.kind,

@@ -37,6 +37,7 @@ from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Jud
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import predecessor_of
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
+from stratalog.remote.metadata.head.page_loader import DiskUpkeep
 from stratalog.remote.store_layout import StoreLayout, first_seq_of_history
 
 logger = logging.getLogger(__name__)
@@ -124,8 +125,24 @@ class CommittedLog(Generic[S]):
 
     @property
     def page_cache_stats(self) -> CacheStats:
-        """The cache of checkpoint pages, which the logs of a process share."""
+        """The cache of checkpoint pages in memory, which the logs of a process share."""
         return self._log.checkpoints.loader.stats
+
+    @property
+    def page_disk_stats(self) -> CacheStats | None:
+        """The cache of checkpoint pages on disk, which they share, too; None without one."""
+        return self._log.checkpoints.loader.disk_stats
+
+    def keep_pages(self, max_count: int) -> DiskUpkeep:
+        """Make the cache on disk have the pages of the newest checkpoint at hand, and no older ones; fetches
+        at most `max_count` of them. Raises ObjectNotFoundError if the head at hand is too old, StoreError."""
+        _, root = self._read_root()
+        if root is None:
+            return DiskUpkeep()
+        checkpoints = self._log.checkpoints
+        return checkpoints.loader.keep_on_disk(
+            checkpoints.store, self.layout, root.pages, root.ref.seq, max_count
+        )
 
     @property
     def finalized_version(self) -> int:

@@ -83,8 +83,8 @@ class CommitSettings:
     fold_unfolded_rows: int = 50_000
     """Fold when they have changed more rows of the state (default 50,000): these are in memory."""
     page_rows: int = 1_000
-    """Rows of a checkpoint page (default 1,000, about 35 KiB of slices): a fold writes whole pages, and a
-    reader reads whole pages."""
+    """About the rows of a checkpoint page, which has half as many more at most (default 1,000, about 40 KiB
+    of slices): a fold writes whole pages, and a reader reads whole pages."""
     fold_by_itself: bool = True
     """Whether a commit folds first where the head is far beyond a limit (default). Simulations fold by
     hand."""

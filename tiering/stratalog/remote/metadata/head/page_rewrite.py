@@ -151,13 +151,14 @@ def _joined_pages(columns: tuple[str, ...], key_size: int, pages: Sequence[Page]
 
 
 def divided(page: Page, page_rows: int) -> Iterator[Page]:
-    """The rows as pages of at most `page_rows`, the last one not much smaller than the others."""
+    """The rows as pages of one size, about `page_rows` each. A page is not divided before it has half as many
+    more: of a fold that adds a few rows to many full pages, each would become two."""
     count = page.row_count
-    cuts = list(range(0, count, page_rows))
-    if len(cuts) > 1 and count - cuts[-1] < page_rows // 4:
-        cuts[-1] = (cuts[-2] + count + 1) // 2
-    for start, end in itertools.pairwise([*cuts, count]):
-        yield page.part(start, end)
+    part_count = 1 if count <= page_rows + page_rows // 2 else -(-count // page_rows)
+    cuts = [count * number // part_count for number in range(part_count + 1)]
+    for start, end in itertools.pairwise(cuts):
+        if start < end:
+            yield page.part(start, end)
 
 
 def _joined(left: PageRewrite, right: PageRewrite) -> PageRewrite:
