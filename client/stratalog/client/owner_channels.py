@@ -78,7 +78,7 @@ class _OwnerChannel(ServerChannel):
         again."""
         error = super().failure(failed, server)
         if isinstance(error, UnknownTopicOrPartitionError) and self._retry.deadline_s > 0:
-            vars(error)["retriable"] = True
+            error.retriable = True
         return error
 
     def _follow(self, endpoint: str, server: str) -> bool:

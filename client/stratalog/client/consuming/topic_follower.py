@@ -498,7 +498,7 @@ class TopicFollower:
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0
             # The next session begins after a pause: servers that disagree about the owner refuse it, too.
-            vars(error)["retriable"] = True
+            error.retriable = True
             raise error
         if isinstance(error, DataDirectoryError):
             # The server's session has dropped the partition as well.
