@@ -6,7 +6,8 @@ connection of its own, which stays there. After another refusal, or a call witho
 looked up again: a partition may have got another one.
 
 Calls that ask about many partitions go through `answers`, which divides them among the owners, and asks again
-about those that were refused.
+about those that were refused. Readers divide their partitions by themselves (`groups`) and ask each owner by
+`answers_of`, so that no partition waits for another one's owner.
 """
 
 from __future__ import annotations
@@ -170,6 +171,18 @@ class OwnerChannels:
             await patience.bear(failure, start_s)
             await self.look_up({partitions[index].topic for index in left})
 
+    async def answers_of(
+        self, channel: ServerChannel, partitions: Sequence[TopicPartition], ask: Ask[PartT]
+    ) -> Sequence[PartT]:
+        """Ask one owner about the partitions, once, and return an answer for each, in order. Raises
+        LogStoreError: a refusal, too, if another server may have the partition, or this one soon."""
+        answers = await ask(channel, range(len(partitions)))
+        for answer in answers:
+            refusal = _refusal(channel, answer, channel.address)
+            if refusal is not None:
+                raise refusal
+        return answers
+
     async def _ask(
         self,
         partitions: Sequence[TopicPartition],
@@ -195,11 +208,11 @@ class OwnerChannels:
                 raise answers
             server = channel.address
             for index, answer in zip(some, answers, strict=True):
-                refusal = channel.failure(answer.error, server) if is_refusal(answer) else None
-                if refusal is not None and refusal.retriable:
-                    failure = refusal
-                else:
+                refusal = _refusal(channel, answer, server)
+                if refusal is None:
                     found[index] = answer
+                else:
+                    failure = refusal
         return failure
 
     def _divided(
@@ -227,6 +240,12 @@ class OwnerChannels:
         """Close the connections to owners; the client's stays."""
         for channel in self._owners.values():
             await channel.close()
+
+
+def _refusal(channel: ServerChannel, answer: AnswerPart, server: str) -> LogStoreError | None:
+    """The refusal in an answer of that address, if it is one and retriable."""
+    refusal = channel.failure(answer.error, server) if is_refusal(answer) else None
+    return refusal if refusal is not None and refusal.retriable else None
 
 
 def is_refusal(answer: AnswerPart) -> bool:
