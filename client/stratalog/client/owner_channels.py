@@ -104,12 +104,12 @@ class OwnerChannels:
         endpoints = self._endpoints.get(topic, {})
         by_channel: dict[ServerChannel, list[int]] = {}
         for number in numbers:
-            by_channel.setdefault(self._channel_to(endpoints.get(number, "")), []).append(number)
+            by_channel.setdefault(self.channel_to(endpoints.get(number, "")), []).append(number)
         return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
 
     def channel_of(self, partition: TopicPartition) -> ServerChannel:
         """The connection to the owner of a partition, as of the last look. Asks nothing."""
-        return self._channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
+        return self.channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
 
     async def look_up(self, topics: Collection[str]) -> bool:
         """Ask where the partitions of topics are; returns whether an owner has changed. Raises
@@ -118,17 +118,19 @@ class OwnerChannels:
         changes = [self._note(topic, endpoints) for topic, endpoints in found.items()]
         return any(changes)
 
-    async def elsewhere(self, topic: str, numbers: Collection[int]) -> list[OwnedPartitions]:
-        """Those of the partitions of a topic that other servers own than the one of the client's connection,
-        as of now. Raises LogStoreError."""
-        [endpoints] = (await self._ask_for_owners([topic])).values()
-        by_channel: dict[ServerChannel, list[int]] = {}
-        for number in numbers:
-            endpoint = endpoints.get(number, "")
+    async def elsewhere(
+        self, places: Collection[TopicPartition]
+    ) -> dict[ServerChannel, list[TopicPartition]]:
+        """Those of the partitions that other servers own than the one of the client's connection, as of now,
+        by the connections to these. Raises LogStoreError."""
+        by_topic = await self._ask_for_owners({place.topic for place in places})
+        by_channel: dict[ServerChannel, list[TopicPartition]] = {}
+        for place in places:
+            endpoint = by_topic[place.topic].get(place.partition, "")
             if endpoint != self.channel.address:
-                by_channel.setdefault(self._channel_to(endpoint), []).append(number)
+                by_channel.setdefault(self.channel_to(endpoint), []).append(place)
         by_channel.pop(self.channel, None)
-        return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
+        return by_channel
 
     async def _ask_for_owners(self, topics: Collection[str]) -> dict[str, dict[int, str]]:
         """The endpoint of each partition's owner, by topic and number. Raises LogStoreError."""
@@ -222,11 +224,11 @@ class OwnerChannels:
         for index in indexes:
             topic, number = partitions[index]
             endpoint = self._endpoints.get(topic, {}).get(number, "")
-            by_channel.setdefault(self._channel_to(endpoint), []).append(index)
+            by_channel.setdefault(self.channel_to(endpoint), []).append(index)
         # A question about no partition is judged by a server, too.
         return list(by_channel.items()) or [(self.channel, [])]
 
-    def _channel_to(self, endpoint: str) -> ServerChannel:
+    def channel_to(self, endpoint: str) -> ServerChannel:
         """The connection to an owner; the client's if no owner is known."""
         if endpoint and endpoint not in self._owners:
             try:
