@@ -23,7 +23,7 @@ class Admin(TopicsAdmin, PartitionsAdmin, TierAdmin):
 
     def __init__(self, owners: OwnerChannels, operations: Operations) -> None:
         TopicsAdmin.__init__(self, owners)
-        TierAdmin.__init__(self, owners.channel, operations)
+        TierAdmin.__init__(self, owners, operations)
 
     async def server_info(self) -> values.ServerInfo:
         """Version, shards and limits of the server."""

@@ -214,8 +214,7 @@ class ServerChannel:
         if isinstance(error, NotOwnerError):
             error.fields["server"] = server
             if self._follow(str(error.fields.get("endpoint", "")), server):
-                # An instance attribute, because only this connection has another server to ask.
-                vars(error)["retriable"] = True
+                error.retriable = True
         elif isinstance(error, ServerUnavailableError):
             self._leave(server)
         return error

@@ -23,6 +23,7 @@ from stratalog.client.consuming.consumer_settings import (
     ConsumerSettings,
     consumer_settings,
 )
+from stratalog.client.consuming.offset_lookup import OffsetLookup
 from stratalog.client.consuming.position_finder import OffsetQuery
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike
@@ -37,7 +38,6 @@ from stratalog.client.messages import (
     fetch_request,
     plain_records,
     wire_durability,
-    wire_isolation,
 )
 from stratalog.client.operations import Operations
 from stratalog.client.owner_channels import OwnerChannels
@@ -58,9 +58,6 @@ if TYPE_CHECKING:
     from stratalog.record.codecs.compression import Codec
     from stratalog.record.native.consumer_records import Decoder
     from stratalog.record.record import RecordLike
-
-MAX_OFFSET_QUERY_COUNT = 4_000
-"""Queries of one request for offsets."""
 
 _CLOCK = SystemClock()
 
@@ -241,29 +238,7 @@ class Client:
         isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[OffsetAnswer]:
         """The answers of `list_offsets`, but a query's failure is in its own answer (`error`)."""
-        level, left = wire_isolation(isolation), list(queries)
-        answers: list[OffsetAnswer] = []
-        while left:
-            some, left = left[:MAX_OFFSET_QUERY_COUNT], left[MAX_OFFSET_QUERY_COUNT:]
-            answers += await self._offset_answers(some, level)
-        return answers
-
-    async def _offset_answers(
-        self, queries: Sequence[OffsetQuery], isolation: log_pb2.IsolationLevel.ValueType
-    ) -> Sequence[OffsetAnswer]:
-        places = [wire_position(position_of(place)) for _, place in queries]
-
-        async def ask(channel: ServerChannel, indexes: Sequence[int]) -> Sequence[log_pb2.OffsetAnswer]:
-            request = log_pb2.ListOffsetsRequest(isolation=isolation)
-            for index in indexes:
-                topic, partition = queries[index][0]
-                with refusing_misfits():
-                    request.queries.add(topic=topic, partition=partition, at=places[index])
-            call = log_pb2_grpc.LogServiceStub(channel.grpc).ListOffsets(request, timeout=CALL_TIMEOUT_S)
-            return (await channel.call(call, is_repeatable=True)).answers
-
-        answers = await self.owners.answers([partition for partition, _ in queries], ask)
-        return values_of(OffsetAnswer, answers)
+        return await OffsetLookup(self.owners).offset_answers(queries, isolation=isolation)
 
     async def metadata(self, topics: Sequence[str] = ()) -> StoreMetadata:
         """The named topics, or all, with their limits, and for each partition the server that owns it. The

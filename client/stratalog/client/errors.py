@@ -116,9 +116,9 @@ def error_of_status(status: Status) -> LogStoreError:
     code = LogStoreError.code if info is None else info.reason
     error = _CLASS_BY_CODE.get(code, LogStoreError)(status.message, **({} if info is None else _fields(info)))
     retry = RetryInfo()
-    # Instance attributes, because these are known only at run time.
+    # An instance attribute: the class does not know the codes of newer servers.
     vars(error)["code"] = code
-    vars(error)["retriable"] = any(detail.Unpack(retry) for detail in status.details)
+    error.retriable = any(detail.Unpack(retry) for detail in status.details)
     error.retry_delay_s = max(retry.retry_delay.ToMicroseconds() / 1e6, 0.0)
     return error
 

@@ -6,7 +6,8 @@ connection of its own, which stays there. After another refusal, or a call witho
 looked up again: a partition may have got another one.
 
 Calls that ask about many partitions go through `answers`, which divides them among the owners, and asks again
-about those that were refused.
+about those that were refused. Readers divide their partitions by themselves (`groups`) and ask each owner by
+`answers_of`, so that no partition waits for another one's owner.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _OwnerChannel(ServerChannel):
         again."""
         error = super().failure(failed, server)
         if isinstance(error, UnknownTopicOrPartitionError) and self._retry.deadline_s > 0:
-            vars(error)["retriable"] = True
+            error.retriable = True
         return error
 
     def _follow(self, endpoint: str, server: str) -> bool:
@@ -103,12 +104,12 @@ class OwnerChannels:
         endpoints = self._endpoints.get(topic, {})
         by_channel: dict[ServerChannel, list[int]] = {}
         for number in numbers:
-            by_channel.setdefault(self._channel_to(endpoints.get(number, "")), []).append(number)
+            by_channel.setdefault(self.channel_to(endpoints.get(number, "")), []).append(number)
         return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
 
     def channel_of(self, partition: TopicPartition) -> ServerChannel:
         """The connection to the owner of a partition, as of the last look. Asks nothing."""
-        return self._channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
+        return self.channel_to(self._endpoints.get(partition.topic, {}).get(partition.partition, ""))
 
     async def look_up(self, topics: Collection[str]) -> bool:
         """Ask where the partitions of topics are; returns whether an owner has changed. Raises
@@ -117,17 +118,19 @@ class OwnerChannels:
         changes = [self._note(topic, endpoints) for topic, endpoints in found.items()]
         return any(changes)
 
-    async def elsewhere(self, topic: str, numbers: Collection[int]) -> list[OwnedPartitions]:
-        """Those of the partitions of a topic that other servers own than the one of the client's connection,
-        as of now. Raises LogStoreError."""
-        [endpoints] = (await self._ask_for_owners([topic])).values()
-        by_channel: dict[ServerChannel, list[int]] = {}
-        for number in numbers:
-            endpoint = endpoints.get(number, "")
+    async def elsewhere(
+        self, places: Collection[TopicPartition]
+    ) -> dict[ServerChannel, list[TopicPartition]]:
+        """Those of the partitions that other servers own than the one of the client's connection, as of now,
+        by the connections to these. Raises LogStoreError."""
+        by_topic = await self._ask_for_owners({place.topic for place in places})
+        by_channel: dict[ServerChannel, list[TopicPartition]] = {}
+        for place in places:
+            endpoint = by_topic[place.topic].get(place.partition, "")
             if endpoint != self.channel.address:
-                by_channel.setdefault(self._channel_to(endpoint), []).append(number)
+                by_channel.setdefault(self.channel_to(endpoint), []).append(place)
         by_channel.pop(self.channel, None)
-        return [OwnedPartitions(channel, tuple(found)) for channel, found in by_channel.items()]
+        return by_channel
 
     async def _ask_for_owners(self, topics: Collection[str]) -> dict[str, dict[int, str]]:
         """The endpoint of each partition's owner, by topic and number. Raises LogStoreError."""
@@ -170,6 +173,18 @@ class OwnerChannels:
             await patience.bear(failure, start_s)
             await self.look_up({partitions[index].topic for index in left})
 
+    async def answers_of(
+        self, channel: ServerChannel, partitions: Sequence[TopicPartition], ask: Ask[PartT]
+    ) -> Sequence[PartT]:
+        """Ask one owner about the partitions, once, and return an answer for each, in order. Raises
+        LogStoreError: a refusal, too, if another server may have the partition, or this one soon."""
+        answers = await ask(channel, range(len(partitions)))
+        for answer in answers:
+            refusal = _refusal(channel, answer, channel.address)
+            if refusal is not None:
+                raise refusal
+        return answers
+
     async def _ask(
         self,
         partitions: Sequence[TopicPartition],
@@ -195,11 +210,11 @@ class OwnerChannels:
                 raise answers
             server = channel.address
             for index, answer in zip(some, answers, strict=True):
-                refusal = channel.failure(answer.error, server) if is_refusal(answer) else None
-                if refusal is not None and refusal.retriable:
-                    failure = refusal
-                else:
+                refusal = _refusal(channel, answer, server)
+                if refusal is None:
                     found[index] = answer
+                else:
+                    failure = refusal
         return failure
 
     def _divided(
@@ -209,11 +224,11 @@ class OwnerChannels:
         for index in indexes:
             topic, number = partitions[index]
             endpoint = self._endpoints.get(topic, {}).get(number, "")
-            by_channel.setdefault(self._channel_to(endpoint), []).append(index)
+            by_channel.setdefault(self.channel_to(endpoint), []).append(index)
         # A question about no partition is judged by a server, too.
         return list(by_channel.items()) or [(self.channel, [])]
 
-    def _channel_to(self, endpoint: str) -> ServerChannel:
+    def channel_to(self, endpoint: str) -> ServerChannel:
         """The connection to an owner; the client's if no owner is known."""
         if endpoint and endpoint not in self._owners:
             try:
@@ -227,6 +242,12 @@ class OwnerChannels:
         """Close the connections to owners; the client's stays."""
         for channel in self._owners.values():
             await channel.close()
+
+
+def _refusal(channel: ServerChannel, answer: AnswerPart, server: str) -> LogStoreError | None:
+    """The refusal in an answer of that address, if it is one and retriable."""
+    refusal = channel.failure(answer.error, server) if is_refusal(answer) else None
+    return refusal if refusal is not None and refusal.retriable else None
 
 
 def is_refusal(answer: AnswerPart) -> bool:

@@ -44,10 +44,13 @@ class PartitionsAdmin(AdminCalls):
         found = {one.partition: one for one in await _described(self._channel, request)}
         offline = [number for number, one in found.items() if one.offline is not None]
         if offline:
-            owners = await self._owners.elsewhere(topic, offline)
+            owners = await self._owners.elsewhere([TopicPartition(topic, number) for number in offline])
             asked = [
-                _described(owned.channel, admin_pb2.DescribeLogRequest(topic=topic, partitions=owned.numbers))
-                for owned in owners
+                _described(
+                    channel,
+                    admin_pb2.DescribeLogRequest(topic=topic, partitions=[one.partition for one in places]),
+                )
+                for channel, places in owners.items()
             ]
             for answer in await asyncio.gather(*asked, return_exceptions=True):
                 if isinstance(answer, list):

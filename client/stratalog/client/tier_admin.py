@@ -8,52 +8,67 @@ Methods import the messages when they need them: most programs do not look at th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from stratalog.base.errors import LogStoreError
+from stratalog.base.types import TopicPartition
 from stratalog.client import values
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations, ResultT, result_of
+from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.pages import at_page, pages
+from stratalog.client.store_status import ServerStatus, StoreStatus
 from stratalog.client.values.conversion import value_of, values_of
 
 if TYPE_CHECKING:
     from stratalog.v1 import tier_pb2_grpc
 
 
+OWNER_TIMEOUT_S = 10.0
+"""The deadline of a question to another owner, which is asked beside the server of the client."""
+
+
 class TierAdmin:
-    """The tiers of one server. Every method raises LogStoreError; the methods that wait raise the error of
-    the operation, and OperationCancelledError. Belongs to one event loop.
+    """The tiers of one server, and of the owners of all shards where a method says so. Every method raises
+    LogStoreError; those that wait raise the error of the operation, and OperationCancelledError. Belongs to
+    one event loop.
     """
 
-    def __init__(self, channel: ServerChannel, operations: Operations) -> None:
-        self._channel = channel
+    def __init__(self, owners: OwnerChannels, operations: Operations) -> None:
+        self._owners = owners
+        self._channel = owners.channel
         self._operations = operations
 
     @cached_property
     def _tiers(self) -> tier_pb2_grpc.TierServiceAsyncStub:
-        from stratalog.v1 import tier_pb2_grpc
-
-        return tier_pb2_grpc.TierServiceStub(self._channel.grpc)
+        return _stub_of(self._channel)
 
     async def tier_status(self) -> values.TierStatus:
         """Contents of the object store by shard, and the lag of the uploader by topic."""
-        from stratalog.v1 import tier_pb2
+        return await _status_of(self._channel, CALL_TIMEOUT_S)
 
-        request = tier_pb2.TierStatusRequest()
-        found = pages(
-            self._channel,
-            lambda token: self._tiers.TierStatus(at_page(request, token), timeout=CALL_TIMEOUT_S),
-        )
-        status = tier_pb2.TierStatusResponse()
-        async for page in found:
-            # The times of the shards and of the passes are compared with that of their page.
-            time_ms = status.time_ms or page.time_ms
-            status.MergeFrom(page)
-            status.time_ms = time_ms
-        return value_of(values.TierStatus, status)
+    async def store_status(self) -> StoreStatus:
+        """`tier_status`, and that of each server that owns a shard which this one leaves to others by its
+        configuration. A server that does not answer has an error in its part."""
+        status = await self.tier_status()
+        left = (shard for shard in status.shards if shard.foreign and shard.last_answer_ms < 0)
+        endpoints = sorted({one.takeover.endpoint for one in left if one.takeover is not None} - {""})
+        asked = [_status_of(self._owners.channel_to(one), OWNER_TIMEOUT_S) for one in endpoints]
+        others: list[ServerStatus] = []
+        for endpoint, answer in zip(
+            endpoints, await asyncio.gather(*asked, return_exceptions=True), strict=True
+        ):
+            if isinstance(answer, values.TierStatus):
+                others.append(ServerStatus(endpoint, answer, None))
+            elif isinstance(answer, LogStoreError):
+                others.append(ServerStatus(endpoint, None, answer))
+            else:
+                raise answer
+        return StoreStatus(self._channel.address, status, tuple(others))
 
     async def start_upload(
         self, topics: Sequence[str] = (), *, delete_local: bool = False
@@ -141,16 +156,26 @@ class TierAdmin:
         return await self._result(await self.start_retention(topics), values.RetentionResult)
 
     async def explain_retention(self, topics: Sequence[str] = ()) -> list[values.ExplainedPartition]:
-        """Explain what retention would delete now, and what goes next and when. Changes nothing."""
-        from stratalog.v1 import tier_pb2
-
-        with refusing_misfits():
-            request = tier_pb2.ExplainRetentionRequest(topics=topics)
-        found = pages(
-            self._channel,
-            lambda token: self._tiers.ExplainRetention(at_page(request, token), timeout=CALL_TIMEOUT_S),
-        )
-        return [value_of(values.ExplainedPartition, one) async for page in found for one in page.partitions]
+        """Explain what retention would delete now, and what goes next and when. Changes nothing. The owner of
+        each partition explains it. One whose owner does not answer is left out, with that as the reason."""
+        found = {_place(one): one for one in await _explained(self._channel, topics, CALL_TIMEOUT_S)}
+        left_out = [place for place, one in found.items() if one.reason]
+        if not left_out:
+            return list(found.values())
+        owners = await self._owners.elsewhere(left_out)
+        asked = [
+            _explained(channel, sorted({place.topic for place in places}), OWNER_TIMEOUT_S)
+            for channel, places in owners.items()
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for places, answer in zip(owners.values(), answers, strict=True):
+            if isinstance(answer, list):
+                found |= {_place(one): one for one in answer if _place(one) in places}
+            elif isinstance(answer, LogStoreError):
+                found |= {place: found[place]._replace(reason=str(answer)) for place in places}
+            else:
+                raise answer
+        return list(found.values())
 
     async def start_verification(
         self, topics: Sequence[str] = (), *, metadata_only: bool = False
@@ -218,3 +243,43 @@ class TierAdmin:
     async def _result(self, started: values.Operation, result_class: type[ResultT]) -> ResultT:
         """Wait for the success of the operation, and return its result."""
         return result_of(await self._operations.done(started), result_class)
+
+
+async def _status_of(channel: ServerChannel, timeout_s: float) -> values.TierStatus:
+    """The answer of one server. Raises LogStoreError."""
+    from stratalog.v1 import tier_pb2
+
+    request = tier_pb2.TierStatusRequest()
+    stub = _stub_of(channel)
+    status = tier_pb2.TierStatusResponse()
+    async for page in pages(
+        channel, lambda token: stub.TierStatus(at_page(request, token), timeout=timeout_s)
+    ):
+        # The times of the shards and of the passes are compared with that of their page.
+        time_ms = status.time_ms or page.time_ms
+        status.MergeFrom(page)
+        status.time_ms = time_ms
+    return value_of(values.TierStatus, status)
+
+
+async def _explained(
+    channel: ServerChannel, topics: Sequence[str], timeout_s: float
+) -> list[values.ExplainedPartition]:
+    """The partitions of these topics, or of all, as one server explains them. Raises LogStoreError."""
+    from stratalog.v1 import tier_pb2
+
+    with refusing_misfits():
+        request = tier_pb2.ExplainRetentionRequest(topics=topics)
+    stub = _stub_of(channel)
+    found = pages(channel, lambda token: stub.ExplainRetention(at_page(request, token), timeout=timeout_s))
+    return [value_of(values.ExplainedPartition, one) async for page in found for one in page.partitions]
+
+
+def _place(explained: values.ExplainedPartition) -> TopicPartition:
+    return TopicPartition(explained.topic, explained.partition)
+
+
+def _stub_of(channel: ServerChannel) -> tier_pb2_grpc.TierServiceAsyncStub:
+    from stratalog.v1 import tier_pb2_grpc
+
+    return tier_pb2_grpc.TierServiceStub(channel.grpc)

@@ -55,11 +55,13 @@ from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
-from stratalog.server.rpc.method_handlers import described_handlers, refusing_undecodable
+from stratalog.server.rpc.method_handlers import Handlers, described_handlers, refusing_undecodable
 from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.server.rpc.read_only_gate import ReadOnlyGate
+from stratalog.server.rpc.topic_gate import TopicGate
+from stratalog.server.topics.missed_topics import MissedTopics
 from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
@@ -272,21 +274,32 @@ class Server:
             | metadata_servicer.method_handlers()
             | producer_servicer.method_handlers()
         )
-        gate = ReadOnlyGate(engine.tier.shards, statuses)
+        gated = self._gates(engine, statuses)
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
             (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
             (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
             (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
-            if self.settings.read_only:
-                handlers = gate.guarding(handlers)  # noqa: PLW2901
-            generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(handlers))
+            generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(gated(handlers)))
             self._grpc.add_generic_rpc_handlers((generic,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
+
+    def _gates(self, engine: StorageEngine, statuses: ErrorStatuses) -> Callable[[Handlers], Handlers]:
+        """Puts handlers behind the gates that this server needs."""
+        shards = engine.tier.shards
+        read_only_gate = ReadOnlyGate(shards, statuses)
+        topic_gate = TopicGate(MissedTopics(engine.topics.manager, self._pools), statuses)
+
+        def gated(handlers: Handlers) -> Handlers:
+            if shards.foreign:
+                handlers = topic_gate.guarding(handlers)
+            return read_only_gate.guarding(handlers) if self.settings.read_only else handlers
+
+        return gated
 
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
         """Handle the takeover by another server, which a task noticed on its thread."""

@@ -61,7 +61,8 @@ class LogStoreError(Exception):
     """Base of all errors that leave the engine. `fields` are the values that a program may act on."""
 
     code: ClassVar[str] = "UNKNOWN"
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
+    """Whether the same request may succeed later, by the class; a client sets it by the server's answer."""
     retry_delay_s: float = 0.0
     """The shortest pause before a retry, if the error came from a server that asks for one."""
 

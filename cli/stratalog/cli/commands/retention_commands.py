@@ -66,7 +66,7 @@ def explain(topics: tuple[str, ...], as_json: bool, server: str) -> None:
 
     The first table shows what `retention run` would delete, and the rule. The second one shows the oldest
     data that stays in each tier: why, the time from which on it is too old, and the size of further records
-    with which it is too much.
+    with which it is too much. The owner of each partition is asked.
 
     \b
     Example: stratalog retention explain orders

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,6 +15,7 @@ from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.long_work import long_work_options, run_long_work
 from stratalog.cli.options import json_option, server_option
 from stratalog.cli.output import (
+    Cell,
     counted,
     print_json,
     print_offline,
@@ -27,6 +28,7 @@ from stratalog.client import values
 
 if TYPE_CHECKING:
     from stratalog.client.client import Client
+    from stratalog.client.store_status import StoreStatus
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -58,8 +60,11 @@ def status(as_json: bool, server: str) -> None:
     """Show faults, shards, background passes and topics.
 
     The lines before the first table say what is wrong now, and what to do; there are none if all is well.
+    Where the shards have several owners, each is asked about its own. The exit code is 1 if one of them does
+    not answer; its shard's row is of this server's last look then.
 
     \b
+    SERVER    the server that says so, where there are several
     OWNER     the server that takes calls that change the shard
     EPOCH     how many times a server has claimed the shard
     SINCE     how long ago its owner has claimed it
@@ -86,18 +91,56 @@ def status(as_json: bool, server: str) -> None:
     \b
     Example: stratalog tier status
     """
-    answer = with_client(server, lambda client: client.admin.tier_status())
+    found = with_client(server, lambda client: client.admin.store_status())
     if as_json:
-        print_json(value_document(answer))
-        return
-    for line in _complaints(answer):
-        click.echo(line)
-    print_offline(answer.offline_partitions)
-    rows = [("store", answer.store_url), ("id of the store", answer.store_id)]
-    print_table(("WHAT", "VALUE"), rows + [("about the store", remark) for remark in answer.store_remarks])
-    _print_shards(answer.shards, answer.time_ms)
-    _print_passes(answer.passes, answer.time_ms)
-    _print_topics(answer.topics, answer.time_ms)
+        others = [value_document(one) for one in found.others]
+        print_json(value_document(found.status) | {"other_servers": others})
+    else:
+        _print_status(found)
+    silent = [one.server for one in found.others if one.error is not None]
+    if silent:
+        # Not above: `--help` needs no client.
+        from stratalog.client.errors import ServerUnavailableError
+
+        raise ServerUnavailableError(
+            "owners of shards do not answer; see to their servers, or start others with --own-shards",
+            servers=",".join(silent),
+        )
+
+
+def _print_status(found: StoreStatus) -> None:
+    answers = [(found.server, found.status)]
+    answers += [(one.server, one.status) for one in found.others if one.status is not None]
+    is_one = not found.others
+    for server, answer in answers:
+        for line in _complaints(answer):
+            click.echo(line if is_one else f"{server}: {line}")
+    for one in found.others:
+        if one.error is not None:
+            click.echo(f"{one.server}: {one.error}")
+    for _, answer in answers:
+        print_offline(answer.offline_partitions)
+    first = found.status
+    rows = [("store", first.store_url), ("id of the store", first.store_id)]
+    print_table(("WHAT", "VALUE"), rows + [("about the store", remark) for remark in first.store_remarks])
+    _print_shards(_owned_shards(found))
+    servers = [("" if is_one else server, answer) for server, answer in answers]
+    _print_passes(servers)
+    _print_topics(servers)
+
+
+def _owned_shards(found: StoreStatus) -> Iterator[_ShardRow]:
+    """Each shard as its owner describes it, or else as the first server does."""
+    owned: dict[int, _ShardRow] = {}
+    for one in found.others:
+        for shard in () if one.status is None else one.status.shards:
+            if shard.takeover is None and one.status is not None:
+                owned[shard.shard] = _ShardRow(one.server, shard, one.status.time_ms)
+    for shard in found.status.shards:
+        owner = "this server" if not found.others else found.server
+        if shard.takeover is not None:
+            owner = shard.takeover.endpoint or "none"
+        yield owned.get(shard.shard, _ShardRow(owner, shard, found.status.time_ms))
 
 
 def _complaints(answer: values.TierStatus) -> Iterator[str]:
@@ -150,7 +193,15 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_COUNT]) + (f" and {rest_count:,} more" if rest_count > 0 else "")
 
 
-def _print_shards(shards: Sequence[values.ShardStatus], now_ms: int) -> None:
+class _ShardRow(NamedTuple):
+    """A shard, its owner, and the time of the answer about it."""
+
+    owner: str
+    shard: values.ShardStatus
+    now_ms: int
+
+
+def _print_shards(rows: Iterable[_ShardRow]) -> None:
     header = (
         "SHARD",
         "OWNER",
@@ -169,7 +220,7 @@ def _print_shards(shards: Sequence[values.ShardStatus], now_ms: int) -> None:
         [
             (
                 shard.shard,
-                _owner(shard),
+                owner,
                 shard.epoch if shard.takeover is None else shard.takeover.epoch,
                 _ago(shard.claim_time_ms, now_ms),
                 shard.commit_count,
@@ -181,24 +232,21 @@ def _print_shards(shards: Sequence[values.ShardStatus], now_ms: int) -> None:
                 f"{shard.clock_skew_ms} ms",
                 _age(shard.silence_ms),
             )
-            for shard in shards
+            for owner, shard, now_ms in rows
         ],
     )
 
 
-def _owner(shard: values.ShardStatus) -> str:
-    """The address of the shard's owner."""
-    return "this server" if shard.takeover is None else shard.takeover.endpoint or "none"
-
-
-def _print_passes(passes: Sequence[values.PassStatus], now_ms: int) -> None:
-    """Print a row for each pass, those that fail or refuse work first."""
+def _print_passes(servers: Sequence[tuple[str, values.TierStatus]]) -> None:
+    """Print a row for each pass, those that fail or refuse work first. A single server has no name."""
+    passes = [(server, one, answer.time_ms) for server, answer in servers for one in answer.passes]
     if not passes:
         return
-    print_table(
+    _print_by_server(
         ("PASS", "BEGUN", "SUCCESS", "FAILED", "LEFT", "SIZE", "OLDEST", "REFUSED", "LAST OUTCOME"),
         [
             (
+                server,
                 one.name,
                 _ago(one.last_begin_ms, now_ms),
                 _ago(one.last_success_ms, now_ms),
@@ -209,9 +257,17 @@ def _print_passes(passes: Sequence[values.PassStatus], now_ms: int) -> None:
                 _refusals(one.last_refusals),
                 one.last_outcome or None,
             )
-            for one in sorted(passes, key=_is_well)
+            for server, one, now_ms in sorted(passes, key=lambda row: _is_well(row[1]))
         ],
     )
+
+
+def _print_by_server(header: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> None:
+    """Print the table without its first column, the server, if that has no name."""
+    if any(row[0] for row in rows):
+        print_table(("SERVER", *header), rows)
+    else:
+        print_table(header, [row[1:] for row in rows])
 
 
 def _is_well(one: values.PassStatus) -> tuple[bool, bool]:
@@ -222,10 +278,11 @@ def _refusals(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count) or None
 
 
-def _print_topics(topics: Sequence[values.TieredTopicStatus], now_ms: int) -> None:
+def _print_topics(servers: Sequence[tuple[str, values.TierStatus]]) -> None:
+    topics = [(server, one, answer.time_ms) for server, answer in servers for one in answer.topics]
     if not topics:
         return
-    print_table(
+    _print_by_server(
         (
             "TOPIC",
             "TIERED PARTITIONS",
@@ -240,6 +297,7 @@ def _print_topics(topics: Sequence[values.TieredTopicStatus], now_ms: int) -> No
         ),
         [
             (
+                server,
                 one.topic,
                 one.tiered_partition_count,
                 one.slice_count,
@@ -251,7 +309,7 @@ def _print_topics(topics: Sequence[values.TieredTopicStatus], now_ms: int) -> No
                 None if one.oldest_partition < 0 else one.oldest_partition,
                 _uploaded(one, now_ms),
             )
-            for one in topics
+            for server, one, now_ms in sorted(topics, key=lambda row: row[1].topic)
         ],
     )
 

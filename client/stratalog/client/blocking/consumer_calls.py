@@ -20,7 +20,8 @@ class ConsumerCalls:
     @property
     def positions(self) -> dict[int, int]:
         """The next offset of each partition, to continue later: the `start` of another consumer. Empty before
-        the first record is asked for."""
+        the first record is asked for. A partition is missing until its owner has answered, unless the
+        consumer was given an offset for it."""
         return self._consumer.positions
 
     @property

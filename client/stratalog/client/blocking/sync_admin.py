@@ -12,6 +12,7 @@ from stratalog.client import values
 from stratalog.client.admin import Admin
 from stratalog.client.blocking.loop_thread import LoopThread
 from stratalog.client.position import Place, Position
+from stratalog.client.store_status import StoreStatus
 from stratalog.client.topics_admin import ConfigValue
 
 
@@ -142,6 +143,11 @@ class SyncAdmin:
         """Contents of the object store by shard, and the lag of the uploader by topic."""
         return self._thread.run(self._admin.tier_status())
 
+    def store_status(self) -> StoreStatus:
+        """`tier_status`, and that of each server that owns a shard which this one leaves to others by its
+        configuration. A server that does not answer has an error in its part."""
+        return self._thread.run(self._admin.store_status())
+
     def start_upload(self, topics: Sequence[str] = (), *, delete_local: bool = False) -> values.Operation:
         """Roll and tier now. `delete_local`: also delete local segments that are committed in the object
         store."""
@@ -184,7 +190,8 @@ class SyncAdmin:
         return self._thread.run(self._admin.run_retention(topics))
 
     def explain_retention(self, topics: Sequence[str] = ()) -> list[values.ExplainedPartition]:
-        """Explain what retention would delete now, and what goes next and when. Changes nothing."""
+        """Explain what retention would delete now, and what goes next and when. Changes nothing. The owner of
+        each partition explains it. One whose owner does not answer is left out, with that as the reason."""
         return self._thread.run(self._admin.explain_retention(topics))
 
     def start_verification(

@@ -34,7 +34,8 @@ class Consumer:
     @property
     def positions(self) -> dict[int, int]:
         """The next offset of each partition, to continue later: the `start` of another consumer. Empty before
-        the first record is asked for."""
+        the first record is asked for. A partition is missing until its owner has answered, unless the
+        consumer was given an offset for it."""
         positions = self._follower.positions
         # The follower is already behind all records of the list at hand.
         upcoming = self._cursor.peek()

@@ -93,7 +93,8 @@ class ConsumerSettings:
     metadata_max_age_s: float = 30.0
     """The time after which a consumer that follows looks for new partitions."""
     on_broken: Callable[[LogStoreError], None] | None = None
-    """Called once each time the session breaks, or cannot begin, and is retried."""
+    """Called once each time a session breaks, or cannot begin, and is retried. Where a topic has several
+    owners, each has a session, and `partitions` and `server` of the error are those that wait."""
     on_offline: OnOffline | None = None
     """Called for a partition whose log is offline or fails to read; the consumer goes on without it, for
     good. Without a callback the error is raised."""

@@ -20,7 +20,8 @@ from stratalog.record.native.consumer_records import ConsumerRecord
 
 class Table:
     """The latest values by key, and the changes as they come. Belongs to one event loop, and any thread may
-    look up keys; use `async with`, which returns when the table has caught up.
+    look up keys; use `async with`, which returns when the table has caught up with all its partitions, and
+    waits for an owner that is away.
 
     Keys are bytes, unless the table has a decoder for them; a text then stands for its UTF-8. Once the topic
     cannot be read any further, every look at the table raises the reason.
@@ -30,8 +31,7 @@ class Table:
         self._follower = follower
         self._has_bytes_keys = has_bytes_keys
         self._values: dict[Any, Any] = {}
-        self._is_open = False
-        """The positions are known."""
+        follower.on_positions = self._notify
         self._progress = asyncio.Event()
         """Set, and replaced, when the positions are known, when records were applied, and at the end."""
         self._listeners: weakref.WeakSet[_Changes] = weakref.WeakSet()
@@ -42,7 +42,7 @@ class Table:
         """Wait until the table has all records that were there when the call began. Raises LogStoreError, and
         InvalidRequestError once the table is closed."""
         self._require_reading()
-        await self._until(lambda: self._is_open)
+        await self._until(lambda: self._follower.has_all_positions)
         ends = await self._follower.ends()
         await self._until(lambda: self._has_reached(ends))
 
@@ -113,9 +113,6 @@ class Table:
 
     async def _apply_all(self) -> None:
         try:
-            await self._follower.open()
-            self._is_open = True
-            self._notify()
             while (part := await self._follower.next_part()) is not None:
                 self._apply(part.records)
                 self._notify()

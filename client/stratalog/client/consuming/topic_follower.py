@@ -1,8 +1,10 @@
 """Reads the partitions of a topic in one session that reconnects: the part that all consumers share.
 
 A follower holds one FetchStream over all its partitions, or one for each owner where they have several: each
-goes on and fails by itself. When a connection breaks it opens another one at its positions. Nothing is
-skipped or repeated, because a position moves only when its records are handed out.
+begins, goes on and fails by itself. Before its first session an owner says where its partitions begin. So the
+partitions of an owner that is away have no positions yet, and the others are read meanwhile. When a session
+breaks the follower opens another one at its positions. Nothing is skipped or repeated, because a position
+moves only when its records are handed out.
 
 The next response is received while the records of the last one are in use. A response is some mebibytes of
 batches, which may decompress to any size. It stays compressed until its records are handed out, some
@@ -19,6 +21,7 @@ raises InconsistentTopicIdError if the topic was deleted and another one has its
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -46,12 +49,14 @@ from stratalog.client.consuming.fetch_decoding import (
     decode_fetch_response,
 )
 from stratalog.client.consuming.followed_partition import FollowedPartition
-from stratalog.client.consuming.position_finder import OffsetSource, PositionFinder
-from stratalog.client.messages import FetchedRecords, FetchStart, OffsetAnswer, fetch_request, fetched_parts
+from stratalog.client.consuming.offset_lookup import OffsetLookup
+from stratalog.client.consuming.position_finder import PositionFinder
+from stratalog.client.consuming.range_lookup import RangeLookup
+from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.messages import FetchedRecords, FetchStart, fetch_request, fetched_parts
 from stratalog.client.owner_channels import OwnedPartitions, OwnerChannels
 from stratalog.client.position import (
     EARLIEST,
-    LATEST,
     OffsetPosition,
     Position,
     Positions,
@@ -64,6 +69,8 @@ from stratalog.v1 import log_pb2
 if TYPE_CHECKING:
     from stratalog.record.native.consumer_records import ConsumerRecord
 
+logger = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 _FETCH_STREAM = f"/{log_pb2.DESCRIPTOR.services_by_name['LogService'].full_name}/FetchStream"
@@ -75,7 +82,7 @@ PARTITION_MAX_BYTES = 1 << 20
 """Limit of one partition in a response: Kafka's `max.partition.fetch.bytes`."""
 
 
-class FollowedClient(OffsetSource, Protocol):
+class FollowedClient(Protocol):
     """The part of a client that consumers use."""
 
     admin: Admin
@@ -98,10 +105,12 @@ class TopicFollower:
         self._client = client
         self._wanted = wanted
         self._settings = settings
-        self._finder = PositionFinder(
-            client, settings.isolation, self._leave_out_or_raise, self._require_topic_id
-        )
+        lookup = OffsetLookup(client.owners)
+        finder = PositionFinder(lookup, settings.isolation, self._leave_out_or_raise, self._require_topic_id)
+        self._lookup = RangeLookup(wanted, settings.auto_offset_reset, finder)
         self._partitions: dict[int, FollowedPartition] = {}
+        self._late_starts: dict[int, Position] = {}
+        """Where the partitions begin that have no offset yet: their owner has not answered."""
         self._offline: set[int] = set()
         self._topic_id = wanted.topic_id
         self._is_open = False
@@ -118,6 +127,8 @@ class TopicFollower:
         self._is_awaited = False
         self._decoding: tuple[_Answered, Iterator[FetchedRecords]] | None = None
         """The answer whose records are handed out."""
+        self.on_positions: Callable[[], None] = lambda: None
+        """Called when an owner has said where its partitions begin."""
 
     @property
     def topic_id(self) -> str:
@@ -126,36 +137,44 @@ class TopicFollower:
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each partition."""
-        return {number: one.next_offset for number, one in sorted(self._partitions.items())}
+        """The next offset of each partition. One whose owner has not answered yet has only an offset that was
+        given."""
+        late = {
+            number: at.offset for number, at in self._late_starts.items() if isinstance(at, OffsetPosition)
+        }
+        offsets = late | {number: one.next_offset for number, one in self._partitions.items()}
+        return dict(sorted(offsets.items()))
 
     @property
     def readable_positions(self) -> dict[int, int]:
-        """The next offset of each partition that is not left out."""
-        return {number: offset for number, offset in self.positions.items() if number not in self._offline}
+        """The next offset of each partition that is not left out, without those whose owner has not answered
+        yet."""
+        return {
+            number: one.next_offset
+            for number, one in sorted(self._partitions.items())
+            if number not in self._offline
+        }
+
+    @property
+    def has_all_positions(self) -> bool:
+        """Whether the owners of all partitions have said where these begin."""
+        return self._is_open and not self._late_starts
 
     async def open(self) -> None:
-        """Look up the topic and the positions, unless that is done. Waits for a server that is away as a
-        session does. Raises LogStoreError."""
+        """Look up the topic, unless that is done. Waits for a server that is away as a session does. Raises
+        LogStoreError."""
         async with self._opening:
             if not self._is_open:
-                await self._patiently(partial(self._of_meant_topic, self._look_up))
+                numbers = await self._patiently(partial(self._of_meant_topic, self._look_up))
+                self._late_starts = {number: position_in(self._wanted.start, number) for number in numbers}
                 self._is_open = True
 
-    async def _look_up(self) -> None:
-        wanted = self._wanted
+    async def _look_up(self) -> list[int]:
+        """The partitions to read. Their owners are known then."""
         numbers = await self._wanted_numbers()
-        # The ends come before the starts: a log that grows meanwhile does not end before it begins.
-        latest = [] if wanted.follows else await self._latest(numbers)
-        ends = {} if wanted.until is None else await self._offsets(numbers, wanted.until)
-        starts = await self._start_offsets(numbers, wanted.start)
-        # A partition that is left out keeps a position that was given, for a later consumer.
-        self._partitions = {
-            number: FollowedPartition(offset, ends.get(number)) for number, offset in starts.items()
-        }
-        for answer in latest:
-            if answer.partition in self._partitions:
-                self._partitions[answer.partition].end_with(answer)
+        if len(numbers) > 1:
+            await self._client.owners.look_up([self._wanted.topic])
+        return numbers
 
     async def _patiently(self, look_up: Callable[[], Awaitable[_T]]) -> _T:
         """The result of the look-up, which is repeated after retriable errors until the deadline of the retry
@@ -185,40 +204,25 @@ class TopicFollower:
             numbers = [number for number in numbers if number in wanted.until]
         return numbers
 
-    async def _start_offsets(self, numbers: Collection[int], start: Positions) -> dict[int, int]:
-        """Where each partition begins. A given offset lies inside of the log, or at its end: the server would
-        not say so before all partitions are read, nor for a partition without a record to read. Raises
-        OffsetOutOfRangeError, unless the settings say how to go on."""
-        found = await self._offsets(numbers, start)
-        given = [self._place(one) for one in found if isinstance(position_in(start, one), OffsetPosition)]
-        outside: list[int] = []
-        for (topic, number), (log_start_offset, log_end_offset) in (await self._finder.bounds(given)).items():
-            if log_start_offset <= found[number] <= log_end_offset:
-                continue
-            if self._settings.auto_offset_reset == "error":
-                raise OffsetOutOfRangeError(
-                    "the partition does not have this offset; begin inside of its log, or at its end",
-                    topic=topic,
-                    partition=number,
-                    offset=found[number],
-                    log_start_offset=log_start_offset,
-                    log_end_offset=log_end_offset,
-                )
-            outside.append(number)
-        return found | await self._offsets(outside, self._reset_position) if outside else found
-
     async def seek(self, partition: int, position: Position) -> None:
         """Go on from another position of the partition. Raises UnknownTopicOrPartitionError, and as at the
         start."""
         await self.open()
-        followed = self._partitions.get(partition)
-        if followed is None:
+        if partition not in self._partitions and partition not in self._late_starts:
             raise UnknownTopicOrPartitionError(
                 "the consumer does not read this partition", topic=self._wanted.topic, partition=partition
             )
-        found = partial(self._start_offsets, [partition], position)
-        offsets = await self._patiently(partial(self._of_meant_topic, found))
-        self._move(followed, offsets.get(partition, followed.next_offset))
+        starts = {partition: position}
+        if partition in self._late_starts:
+            ranges = partial(self._lookup.ranges, starts)
+            found = await self._patiently(partial(self._of_meant_topic, ranges))
+            self._begin(starts, found)
+            offsets = {number: one.next_offset for number, one in found.items()}
+        else:
+            start_offsets = partial(self._lookup.start_offsets, starts)
+            offsets = await self._patiently(partial(self._of_meant_topic, start_offsets))
+        for number, offset in offsets.items():
+            self._move(self._partitions[number], offset)
 
     def step_back(self, upcoming: ConsumerRecord) -> None:
         """Set the position to a record of the last part, which was not handed out."""
@@ -226,10 +230,8 @@ class TopicFollower:
 
     async def ends(self) -> dict[int, int]:
         """The offsets behind the last records of the partitions now."""
-        places = [self._place(number) for number in self.readable_positions]
-        ends = partial(self._finder.ends, places)
-        found = await self._patiently(partial(self._of_meant_topic, ends))
-        return {place.partition: offset for place, offset in found.items()}
+        ends = partial(self._lookup.ends, self.readable_positions)
+        return await self._patiently(partial(self._of_meant_topic, ends))
 
     async def next_part(self) -> FetchedRecords | None:
         """The next records, in a part of bounded size, which may be empty; None at the ends of all
@@ -341,9 +343,9 @@ class TopicFollower:
         patience_with: dict[ServerChannel, Patience] = {}
         refreshing = asyncio.ensure_future(self._refresh()) if self._wanted.is_endless else None
         try:
-            while pending := self._pending():
+            while left := self._left():
                 self._changed.clear()
-                groups = self._client.owners.groups(self._wanted.topic, pending)
+                groups = self._client.owners.groups(self._wanted.topic, left)
                 sources = [
                     self._answers_of(
                         one, patience_with.setdefault(one.channel, Patience(self._settings.retry))
@@ -363,18 +365,35 @@ class TopicFollower:
     ) -> AsyncGenerator[_Answered, None]:
         """Yields the answers of one owner, in one session after the other, until its partitions are at their
         ends, or sessions have to begin anew."""
-        while self._pending(owned.numbers) and not self._is_changed():
+        while self._left(owned.numbers) and not self._is_changed():
             session = self._session(owned, patience)
             try:
                 while (answered := await self._next_of(session)) is not None:
                     patience.succeed()
                     yield answered
             except LogStoreError as error:
-                await patience.bear(error, on_first=self._settings.on_broken)
+                await patience.bear(error, on_first=partial(self._tell_broken, owned))
                 if isinstance(error, NotOwnerError) or not owned.channel.follows:
                     await self._look_up_owners()
             finally:
                 await session.aclose()
+
+    def _tell_broken(self, owned: OwnedPartitions, error: LogStoreError) -> None:
+        """Report a session that cannot begin or go on. Where the partitions have several owners, the others
+        go on without a word, so a warning names those of this one."""
+        if not owned.channel.follows:
+            waiting = ",".join(map(str, self._left(owned.numbers)))
+            if isinstance(error, ServerUnavailableError):
+                error.fields = {"topic": self._wanted.topic, "partitions": waiting, **error.fields}
+            logger.warning(
+                "partitions %s of topic %s wait for their owner at %s, and the others are read meanwhile: %s",
+                waiting,
+                self._wanted.topic,
+                owned.channel.address,
+                error.message,
+            )
+        if self._settings.on_broken is not None:
+            self._settings.on_broken(error)
 
     async def _look_up_owners(self) -> None:
         """Begin the sessions anew if a partition has another owner than before, where there are several."""
@@ -410,6 +429,9 @@ class TopicFollower:
         """One FetchStream, until the owner's partitions are at their ends, it breaks, or it has to begin
         anew."""
         channel, numbers = owned
+        await self._find_late_starts(owned)
+        if self._is_changed():
+            return
         await self._compare_ends(numbers)
         if not self._pending(numbers):
             return
@@ -455,6 +477,35 @@ class TopicFollower:
                 reading.add_done_callback(lambda done: done.cancelled() or done.exception())
             call.cancel()
 
+    async def _find_late_starts(self, owned: OwnedPartitions) -> None:
+        """Ask the owner where those of its partitions begin and end that have no offset yet. Returns without
+        an answer once the session has to begin anew: an owner that hangs would hold up the others."""
+        channel, numbers = owned
+        starts = {number: at for number, at in self._late_starts.items() if number in numbers}
+        if not starts:
+            return
+        # The client's connection finds the owners of partitions by itself.
+        lookup = self._lookup if channel.follows else self._lookup.at(self._client.owners, channel)
+        finding = asyncio.ensure_future(lookup.ranges(starts))
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((finding, changing), return_when=asyncio.FIRST_COMPLETED)
+            if finding.done():
+                self._begin(starts, finding.result())
+        finally:
+            finding.cancel()
+            changing.cancel()
+        if self._client.owners.groups(self._wanted.topic, numbers) != [owned]:
+            # The answers came from other owners than this one.
+            self._changed.set()
+
+    def _begin(self, starts: Collection[int], found: Mapping[int, FollowedPartition]) -> None:
+        """Begin with partitions whose owner has answered, unless that was done meanwhile."""
+        for number in starts:
+            if self._late_starts.pop(number, None) is not None and number in found:
+                self._partitions[number] = found[number]
+        self.on_positions()
+
     async def _compare_ends(self, numbers: Collection[int]) -> None:
         """Compare the ends of these partitions with the log as it is now, where its leader epoch is not
         known: another server, or a restarted one, may have lost records that were there when the ends were
@@ -462,7 +513,7 @@ class TopicFollower:
         if self._wanted.follows:
             return
         unknown = [number for number, one in self._pending(numbers).items() if not one.leader_epoch]
-        for answer in await self._latest(unknown):
+        for answer in await self._lookup.latest(unknown):
             followed = self._partitions[answer.partition]
             # Otherwise records that were read are lost. The session raises that, or goes on from elsewhere.
             if followed.next_offset <= answer.offset:
@@ -485,6 +536,11 @@ class TopicFollower:
             for number, one in self._partitions.items()
             if number not in self._offline and not one.is_done and (numbers is None or number in numbers)
         }
+
+    def _left(self, numbers: Collection[int] | None = None) -> list[int]:
+        """Those of the partitions, or of all, that are pending, or have no offset yet; sorted."""
+        late = [number for number in self._late_starts if numbers is None or number in numbers]
+        return sorted([*self._pending(numbers), *late])
 
     def _is_changed(self) -> bool:
         """Whether the session has to begin anew. Raises the failure that the refresh found."""
@@ -510,22 +566,18 @@ class TopicFollower:
         if isinstance(error, FencedLeaderEpochError):
             followed.leader_epoch = 0
             # The next session begins after a pause: servers that disagree about the owner refuse it, too.
-            vars(error)["retriable"] = True
+            error.retriable = True
             raise error
         if isinstance(error, DataDirectoryError):
             # The server's session has dropped the partition as well.
             self._leave_out_or_raise(self._place(answer.partition), error)
         elif isinstance(error, OffsetOutOfRangeError) and self._settings.auto_offset_reset != "error":
-            offsets = await self._offsets([answer.partition], self._reset_position)
+            reset = position_of(self._settings.auto_offset_reset)
+            offsets = await self._lookup.offsets([answer.partition], reset)
             self._move(followed, offsets.get(answer.partition, followed.next_offset))
         else:
             raise error
         return False
-
-    @property
-    def _reset_position(self) -> Position:
-        """Where to go on if the position is outside of the log, unless that is an error."""
-        return position_of(self._settings.auto_offset_reset)
 
     def _leave_out_or_raise(self, place: TopicPartition, error: DataDirectoryError) -> None:
         if self._settings.on_offline is None:
@@ -553,12 +605,12 @@ class TopicFollower:
                 return
 
     async def _add_partitions(self, partition_count: int) -> None:
-        known = self._partitions.keys() | self._offline
+        known = self._partitions.keys() | self._offline | self._late_starts.keys()
         added = [number for number in range(partition_count) if number not in known]
         if self._wanted.partitions is not None or not added:
             return
-        for place, offset in (await self._finder.offsets(list(map(self._place, added)), EARLIEST)).items():
-            self._partitions[place.partition] = FollowedPartition(offset)
+        await self._client.owners.look_up([self._wanted.topic])
+        self._late_starts |= dict.fromkeys(added, EARLIEST)
         self._changed.set()
 
     async def _partition_count(self) -> int:
@@ -576,21 +628,6 @@ class TopicFollower:
                 current_topic_id=current_topic_id,
             )
         self._topic_id = self._topic_id or current_topic_id
-
-    async def _latest(self, numbers: Collection[int]) -> list[OffsetAnswer]:
-        """The present end of each partition, with the leader epoch; without those that cannot be read."""
-        return await self._finder.answers(list(map(self._place, numbers)), LATEST)
-
-    async def _offsets(self, numbers: Collection[int], positions: Positions) -> dict[int, int]:
-        """The offset of each partition at its position; partitions that cannot be read are left out."""
-        found: dict[int, int] = {}
-        by_position: dict[Position, list[TopicPartition]] = {}
-        for number in numbers:
-            by_position.setdefault(position_in(positions, number), []).append(self._place(number))
-        for position, partitions in by_position.items():
-            for one, offset in (await self._finder.offsets(partitions, position)).items():
-                found[one.partition] = offset
-        return found
 
     def _place(self, number: int) -> TopicPartition:
         return TopicPartition(self._wanted.topic, number)

@@ -2,8 +2,8 @@
 
 The newest claim of a shard, which the shard's metadata have in memory, names the owner: this server, or the
 one that has taken over. So a server that was replaced shows its clients where to go. The topics are those
-that this server hosts. Where servers share a store, it looks at the catalog before it calls one unknown. A
-server that was replaced knows them as they were then, and says so of a topic that it does not know.
+that this server hosts. A server that was replaced knows them as they were then, and says so of a topic that
+it does not know.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class MetadataServicer:
         self._shards = engine.tier.shards
         self._store_id = str(engine.tier.identity.store_id)
         self._registry = engine.topics.registry
-        self._topics = engine.topics.manager
         self._pools = pools
         self._max_request_bytes = settings.max_request_bytes
         self.statuses = statuses
@@ -57,8 +56,6 @@ class MetadataServicer:
                 "a request names too many topics; name none for all of them, or use several requests",
                 allowed=MAX_TOPIC_COUNT,
             )
-        if self._topics.may_be_behind(request.topics):
-            await self._pools.task(self._topics.follow_catalog)
         return await self._pools.read(partial(self._answer, request))
 
     def _answer(self, request: log_pb2.MetadataRequest) -> log_pb2.MetadataResponse:

@@ -213,6 +213,14 @@ class TopicManager:
                 self._lock.release()
         return self._followed(state)
 
+    def learn(self) -> None:
+        """Read the catalog, and make the hosted topics follow it, after a change that another thread makes.
+        Raises StoreError."""
+        self._catalog.refresh()
+        with self._lock:
+            if not self._shards.is_replaced:
+                self._follow(self._catalog.state())
+
     def may_be_behind(self, names: Iterable[str]) -> bool:
         """Whether another server of the store may have created one of these topics since the last look at the
         catalog. Asks nothing."""

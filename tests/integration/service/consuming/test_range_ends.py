@@ -43,7 +43,10 @@ async def offsets(consumer: Consumer) -> list[int]:
 
 async def opened(consumer: Consumer) -> Consumer:
     """The consumer, which has looked up where it begins and ends, and has no session."""
-    await consumer._follower.open()  # pyright: ignore[reportPrivateUsage]  # iterating would open a session
+    follower: Any = consumer._follower  # pyright: ignore[reportPrivateUsage]  # iterating would open a session
+    await follower.open()
+    for owned in follower._client.owners.groups("t", follower._left()):
+        await follower._find_late_starts(owned)
     return consumer
 
 

@@ -87,8 +87,6 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             )
         # A topic that a replaced server knows may have more partitions by now, or another id.
         self._shards.ensure_owned()
-        if self._topics.may_be_behind(request.names):
-            await self._pools.task(self._topics.follow_catalog)
         topics = [self._registry.topic(name) for name in request.names]
         cursor = PageCursor(request, f"descriptions of {list(request.names)}", int)
         page = cursor.page(list(enumerate(topics)), itemgetter(0), lambda one: topic_weight(one[1]))
