@@ -1,7 +1,8 @@
 """Takes one rule of the protocol away at a time: the simulation must notice.
 
 Each rule is broken in the real code, by putting something else in its place, or in an actor's manners. What
-stands behind another rule is broken together with it, as in the table of the protocol.
+stands behind another rule is broken together with it, as in the table of the protocol. A rule that few seeds
+notice has the first one that did when this was written; where the code has changed since, another one does.
 """
 
 from __future__ import annotations
@@ -276,12 +277,14 @@ BROKEN: dict[str, Broken] = {
     "unknown is taken for success": Broken(taking_unknown_for_success, OWNERS, "not committed"),
     "unknown is taken for failure": Broken(taking_unknown_for_failure, OWNERS, AT_TIERED_END),
     "no epoch check on add": Broken(without_epochs, OWNERS, "a former owner"),
-    "add begins anywhere": Broken(without_tiling, OWNERS, AT_TIERED_END),
-    "a gap begins anywhere": Broken(gaps_anywhere, LOSERS, "a gap does not begin at the tiered end"),
+    "add begins anywhere": Broken(without_tiling, OWNERS, AT_TIERED_END, first_seed=33),
+    "a gap begins anywhere": Broken(
+        gaps_anywhere, LOSERS, "a gap does not begin at the tiered end", first_seed=233
+    ),
     "no epoch check on a gap": Broken(without_epochs, LOSERS, "a former owner"),
     "no epoch check on a lowered end": Broken(without_epochs, DROPPERS, "lowered an end under"),
     "replace without live inputs": Broken(without_live_inputs, COMPACTORS, "contradicts the state before it"),
-    "fold on another base": Broken(without_fold_base, FOLDERS, "checkpoint"),
+    "fold on another base": Broken(without_fold_base, FOLDERS, "checkpoint", first_seed=12),
     "acknowledge before the commit": Broken(
         nothing, with_owners(Manners(acknowledges_after_commit=False)), "acknowledged but not committed"
     ),
@@ -303,9 +306,13 @@ BROKEN: dict[str, Broken] = {
     "sweep without a horizon": Broken(without_a_horizon, SWEEPERS, "is missing"),
     "sweep by the head before the horizon": Broken(without_a_fresh_head, SWEEPERS, "is missing"),
     "birth below the horizon is accepted": Broken(without_birth_of_objects, SWEEPERS, "is missing"),
-    "a fold below the horizon is accepted": Broken(without_birth_of_folds, FOLDS_AND_SWEEPERS, "missing"),
+    "a fold below the horizon is accepted": Broken(
+        without_birth_of_folds, FOLDS_AND_SWEEPERS, "missing", first_seed=42
+    ),
     "history goes under a pin": Broken(without_pinned_history, HISTORIANS, "history of a pinned state"),
-    "pins hold nothing": Broken(nothing, with_pinners(Manners(spares_what_pins_hold=False)), "lost"),
+    "pins hold nothing": Broken(
+        nothing, with_pinners(Manners(spares_what_pins_hold=False)), "lost", first_seed=148
+    ),
     "a replace swallows a gap": Broken(
         without_gaps_that_stay, with_losers(Manners(leaves_gaps_alone=False)), "it replaces a gap"
     ),
@@ -313,7 +320,7 @@ BROKEN: dict[str, Broken] = {
         without_brought_objects, LATE_PINNERS, "lost", first_seed=100
     ),
     "forget before deletion": Broken(
-        nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost"
+        nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost", first_seed=42
     ),
 }
 

@@ -155,6 +155,18 @@ class MemoryFileSystem:
             collect(self._root, "")
             return found
 
+    def used_bytes(self) -> int:
+        """The contents of all files together, without what is reserved beyond them."""
+
+        def size(directory: _Directory) -> int:
+            return sum(
+                len(node.data) if isinstance(node, _File) else size(node)
+                for node in directory.entries.values()
+            )
+
+        with self.lock:
+            return size(self._root)
+
     def spare_bytes(self, path: str) -> int:
         """The space that is reserved for the file beyond its contents."""
         with self.lock:

@@ -13,5 +13,4 @@ class BoundedDisk(FaultyFileSystem):
         self._capacity_bytes = capacity_bytes
 
     def free_bytes(self, path: str) -> int:
-        used_bytes = sum(len(data or b"") for data in self.inner.contents().values())
-        return self._capacity_bytes - used_bytes
+        return self._capacity_bytes - self.inner.used_bytes()

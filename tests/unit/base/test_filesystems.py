@@ -247,6 +247,17 @@ def test_a_synced_file_in_an_unsynced_directory_is_gone() -> None:
     assert disk.after_crash(NOTHING).read_file("/d/a") == b"1"
 
 
+def test_the_space_that_files_use_is_that_of_their_contents() -> None:
+    disk = MemoryFileSystem()
+    assert disk.used_bytes() == 0
+    for path, size in (("/a", 3), ("/d/b", 5), ("/d/e/c", 0), ("/d/e/f", 7)):
+        disk.make_directories(path.rpartition("/")[0] or "/")
+        replace_file(disk, path, bytes(size))
+    assert disk.used_bytes() == 15 == sum(len(data or b"") for data in disk.contents().values())
+    disk.unlink("/d/b")
+    assert disk.used_bytes() == 10
+
+
 def test_a_lock_ends_with_the_machine() -> None:
     disk = MemoryFileSystem()
     assert disk.try_lock("/.lock") is not None
