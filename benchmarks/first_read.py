@@ -88,7 +88,7 @@ class Bench:
         )
         answer = await self._log.Fetch(log_pb2.FetchRequest(partitions=[one], max_bytes=1))
         [found] = answer.partitions
-        return found.batches
+        return bytes(found.batches)
 
     def get_count(self) -> int:
         """The GETs that the server has sent, of data and of metadata."""
