@@ -56,7 +56,7 @@ class Written(NamedTuple):
     spent_s: float
     """Until all were acknowledged."""
     processor_s: float
-    """Of the server, until they were read, too."""
+    """The time of the server on processors, until they were read, too."""
 
     @property
     def rate(self) -> float:
