@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Generator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest, AWSResponse
-from botocore.credentials import Credentials
+from botocore.credentials import Credentials, ReadOnlyCredentials
 
 from stratalog.base.errors import (
     ObjectNotFoundError,
@@ -145,8 +146,8 @@ class _Connections:
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         self.requests.append(request)
-        headers = {"Content-Range": "bytes 10-29/100", "Content-Length": "20"}
-        return AWSResponse(request.url, 206, headers, "body")  # type: ignore[arg-type]
+        headers: Any = {"Content-Range": "bytes 10-29/100", "Content-Length": "20"}
+        return AWSResponse(request.url, 206, headers, "body")
 
 
 class _Client:
@@ -165,9 +166,9 @@ class _Renewed(Credentials):
 
     number = 0
 
-    def get_frozen_credentials(self) -> Credentials:  # type: ignore[override]
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
         self.number += 1
-        return Credentials("id", "secret", f"token{self.number}")
+        return ReadOnlyCredentials("id", "secret", f"token{self.number}")
 
 
 def pattern(authorization: str) -> AWSPreparedRequest:
