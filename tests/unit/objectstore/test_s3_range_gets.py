@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Generator
+from io import BytesIO
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest, AWSResponse
-from botocore.credentials import Credentials
+from botocore.credentials import Credentials, ReadOnlyCredentials
 
 from stratalog.base.errors import (
     ObjectNotFoundError,
@@ -96,6 +98,7 @@ def test_a_repeated_get_is_signed_for_its_own_object_and_range(
         Answer(drops=True),
         Answer(206, b"x" * 19, {"Date": DATE, "Content-Range": "bytes 10-28/100"}),
         Answer(206, b"x" * 20, {"Date": DATE, "Content-Range": "bytes 20-39/100"}),
+        Answer(206, b"x" * 19, RANGE_HEADERS),
         Answer(206, b"x" * 20, {**RANGE_HEADERS, "Content-Encoding": "gzip"}),
         Answer(200, b"x" * 20),
     ],
@@ -142,11 +145,12 @@ class _Connections:
 
     def __init__(self) -> None:
         self.requests: list[AWSPreparedRequest] = []
+        self.body: Any = "body"
 
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         self.requests.append(request)
-        headers = {"Content-Range": "bytes 10-29/100", "Content-Length": "20"}
-        return AWSResponse(request.url, 206, headers, "body")  # type: ignore[arg-type]
+        headers: Any = {"Content-Range": "bytes 10-29/100", "Content-Length": "20"}
+        return AWSResponse(request.url, 206, headers, self.body)
 
 
 class _Client:
@@ -165,9 +169,9 @@ class _Renewed(Credentials):
 
     number = 0
 
-    def get_frozen_credentials(self) -> Credentials:  # type: ignore[override]
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
         self.number += 1
-        return Credentials("id", "secret", f"token{self.number}")
+        return ReadOnlyCredentials("id", "secret", f"token{self.number}")
 
 
 def pattern(authorization: str) -> AWSPreparedRequest:
@@ -210,3 +214,12 @@ def test_a_request_that_cannot_be_repeated_is_no_pattern(authorization: str, nam
     gets.learn(pattern(authorization), name)
     assert gets.open(name, 10, 20, lambda _: None) is None
     assert not client.http_session.requests
+
+
+def test_a_response_that_is_not_wanted_gives_its_connection_back() -> None:
+    client = _Client()
+    gets = S3RangeGets(client, Credentials("id", "secret"))
+    gets.learn(pattern(GOOD_AUTHORIZATION), "root/key")
+    client.http_session.body = body = BytesIO()
+    assert gets.open("root/key", 11, 20, lambda _: None) is None
+    assert body.closed

@@ -42,7 +42,7 @@ _PARTIAL_CONTENT: Final = 206
 
 
 class _Pattern(NamedTuple):
-    """What all GETs of ranges have in common. Immutable."""
+    """The common parts of all GETs of ranges. Immutable."""
 
     url_root: str
     """The URL up to the object's name."""
