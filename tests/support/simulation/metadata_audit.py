@@ -28,8 +28,8 @@ from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.store_layout import StoreLayout
 from tests.support.simulation.mock_objects import MockRecord, MockSlice, latest_by_key, parse_mock_slices
+from tests.support.stored_fields import stored_fields
 from tests.support.tiered.shard_states import partitions_in, stored_state
-from tests.support.tiered.stored_fields import stored_fields
 
 
 class InvariantViolatedError(AssertionError):

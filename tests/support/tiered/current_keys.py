@@ -13,7 +13,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.store_layout import StoreLayout
-from tests.support.tiered.stored_fields import stored_fields
+from tests.support.stored_fields import stored_fields
 
 
 def current_keys(

@@ -64,7 +64,7 @@ class _SharedLimit:
                 self._changed.notify_all()
 
     def _next_shard(self) -> int:
-        """Of the shards that wait the one whose last turn is longest ago."""
+        """The shard whose last turn is longest ago, of those that wait."""
         waiting = (shard for shard, count in self._waiting.items() if count)
         return min(waiting, key=lambda shard: (self._last_turns.get(shard, 0), shard))
 

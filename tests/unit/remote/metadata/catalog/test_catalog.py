@@ -27,9 +27,9 @@ from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.stored_fields import stored_fields
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference
 from tests.support.tiered.metadata_harness import MetadataHarness
-from tests.support.tiered.stored_fields import stored_fields
 
 HEAD = "catalog/head"
 THIRTY_DAYS_MS = 30 * 24 * 3600 * 1000

@@ -22,9 +22,9 @@ from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.simulation.mock_objects import MockObject, MockSlice
+from tests.support.stored_fields import stored_fields
 from tests.support.tiered.metadata_harness import A0, B0, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
-from tests.support.tiered.stored_fields import stored_fields
 
 HEAD = "shards/0000/head"
 JsonDict = dict[str, object]
