@@ -22,6 +22,7 @@ from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.run_carrier import RunCarrier
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
@@ -29,7 +30,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
@@ -136,14 +137,22 @@ class JobExecution:
                 part = dataclasses.replace(run, slices=slices, part_counts=())
                 part_plan = None if plan is None else plan.part(first, first + len(slices))
                 writer = output.writer(place, is_compacted=is_compacted)
-                rewriter = PartitionRewriter(part, part_plan, rule, writer)
-                rewritten.append(rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes))
+                rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
                 output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
                 first += len(slices)
         return rewritten
+
+    def _rewrite_part(
+        self, part: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter
+    ) -> RewrittenPartition:
+        if plan is None and not part.keeps_keys:
+            return RunCarrier(part, writer, self.inputs).carry()
+        return PartitionRewriter(part, plan, rule, writer).rewrite(
+            self.inputs, self._settings.read_chunk_bytes
+        )
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> None:
         needed: dict[str, list[SliceEntry]] = {name: [] for name in self.job.input_names}

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.kept_records import KeptRecords, KeptTally
+from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.run_end import end_of
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import bits_between
 from stratalog.compaction.survivor_plan import SurvivorPlan
@@ -29,11 +30,8 @@ from stratalog.record.native.kernels import copy_records
 from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
-from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
-from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import SpoolReader
-from stratalog.remote.read.producer_chain import producers_at_end
 
 _GATHERED_BYTES = 64 << 10
 """The writer gets pieces of at least this size, except for the last of a run."""
@@ -42,7 +40,7 @@ _GATHERED_BYTES = 64 << 10
 class RewrittenPartition(NamedTuple):
     """The result of rewriting a run."""
 
-    kept: KeptRecords
+    kept: KeptRecords | CarriedBytes
     records_in: int
     tombstones_removed: int
 
@@ -109,33 +107,9 @@ class PartitionRewriter:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        snapshot, since = self._producers(inputs)
-        end = SliceEnd(
-            run.end_offset,
-            producer_snapshot=snapshot,
-            producers_since=since,
-            leader_epochs=joined_epochs(entries),
-        )
-        self._writer.end_slice(end)
+        self._writer.end_slice(end_of(run, lambda live: inputs[live.object_name].slice_index(live.entry)))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
-
-    def _producers(self, inputs: Mapping[str, InputStreams]) -> tuple[bytes, int | None]:
-        """The producers at the end of the run, and since when they have changed; None if these are all.
-
-        What the slices of the run refer to within it is put together, because these slices go. What lies
-        before the run stays, and so does the reference to it. Raises as `InputStreams.slice_index` does.
-        """
-        run = self._run
-
-        def slice_before(offset: int) -> LiveSlice | None:
-            return next((live for live in run.slices if run.base_offset < offset <= live.end_offset), None)
-
-        def load_index(live: LiveSlice) -> SliceIndex:
-            return inputs[live.object_name].slice_index(live.entry)
-
-        producers = producers_at_end(run.slices[-1], slice_before, load_index)
-        return producers.snapshot.to_bytes(), producers.since
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
         survivors = None if self._plan is None else self._plan.survivors[index]

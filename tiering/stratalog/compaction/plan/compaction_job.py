@@ -80,6 +80,19 @@ class PartitionRun(ConsecutiveSlices):
         """Whether tombstones get their horizon here, and go when it has passed."""
         return self.covers and self.mode is RunMode.COMPACT
 
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether the output gets a key stream: that of the survivors, or of slices with usable ones that are
+        carried. One that is not there is not made for slices that are only carried."""
+        if self.mode is RunMode.COMPACT:
+            return True
+        hashing = self.topic.hashing
+        return self.topic.is_compacted and all(
+            live.entry.record_count == 0
+            or (live.entry.key_stream is not None and hashing.made(live.entry.key_stream))
+            for live in self.slices
+        )
+
     def check(self) -> None:
         """Slices tile, and no object gives two."""
         assert self.slices

@@ -30,7 +30,7 @@ from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of,
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_builder import BuiltSlice, SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
-from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
+from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
 
@@ -161,6 +161,20 @@ class ObjectWriter:
             good = _owned(data, good_bytes)
             builder.sum_up(good)
             self._data.append(good)
+
+    def carry(self, entry: SliceEntry, index: SliceIndex) -> None:
+        """Take over all facts about a whole slice of the partition, whose bytes follow unchanged with
+        `append_carried`. Raises as `SliceBuilder.carry`."""
+        assert self._builder is not None
+        self._builder.carry(entry, index)
+
+    def append_carried(self, data: Buffer) -> None:
+        """Add bytes of the slice of the last `carry`, in order. They are not looked at: the caller proves
+        them by the checksum of that slice."""
+        assert self._builder is not None
+        owned = _owned(data, len(data))
+        self._builder.sum_up(owned)
+        self._data.append(owned)
 
     def end_slice(self, end: SliceEnd) -> None:
         """End the current slice. It may have no data (compaction has removed everything in its range)."""

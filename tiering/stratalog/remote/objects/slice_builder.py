@@ -195,6 +195,31 @@ class SliceBuilder:
         self.record_count += header.records_count
         self.next_offset = max(header.next_offset, self._start.base_offset)
 
+    def carry(self, entry: SliceEntry, index: SliceIndex) -> None:
+        """Take over the facts about a whole slice, whose bytes follow unchanged (`sum_up`). No record is
+        looked at: the caller proves the bytes by the slice's checksum. The slice gets no key stream.
+
+        Raises CorruptRecordError for a slice that is out of order, UnsupportedOperationError for more records
+        than a slice can hold; nothing has changed then.
+        """
+        self._require_carriable(entry, index)
+        self._forget_keys()
+        for number in range(index.interval_count):
+            interval = index.interval(number)
+            self._begin_interval(interval.base_offset)
+            self._max_timestamps[-1] = max(self._max_timestamps[-1], index.max_timestamps[number])
+            self.data_bytes += interval.end_position - interval.position
+        if entry.record_count > 0:
+            self._widen_timestamps(entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset)
+        self._codec_mask |= entry.codec_mask
+        self._tombstone_count += entry.tombstone_count
+        self._marker_count += entry.marker_count
+        if entry.earliest_delete_horizon_ms is not None:
+            self._add_horizon(entry.earliest_delete_horizon_ms)
+        self._last_batch = entry.last_batch or self._last_batch
+        self.record_count += entry.record_count
+        self.next_offset = entry.end_offset
+
     def build(self, end: SliceEnd) -> BuiltSlice:
         """The slice up to `end`. Call it once, last: it sorts the key entries."""
         # A slice may end behind its last batch (offsets without records), but not before it.
@@ -254,14 +279,26 @@ class SliceBuilder:
             if is_first
             else header.base_offset < self.next_offset
         ):
-            raise CorruptRecordError(
-                "the batches of a slice do not ascend; the log is damaged and is not tiered",
-                topic=self._start.topic,
-                partition=self._start.partition,
-                base_offset=header.base_offset,
-                expected_offset=self.next_offset,
-            )
-        if self.record_count + header.records_count > self._max_record_count:
+            raise self._out_of_order(header.base_offset)
+        self._require_room(header.records_count)
+
+    def _require_carriable(self, entry: SliceEntry, index: SliceIndex) -> None:
+        is_first = self._last_batch is None
+        if not is_first and index.interval_count and index.base_offsets[0] < self.next_offset:
+            raise self._out_of_order(index.base_offsets[0])
+        self._require_room(entry.record_count)
+
+    def _out_of_order(self, base_offset: int) -> CorruptRecordError:
+        return CorruptRecordError(
+            "the batches of a slice do not ascend; the log is damaged and is not tiered",
+            topic=self._start.topic,
+            partition=self._start.partition,
+            base_offset=base_offset,
+            expected_offset=self.next_offset,
+        )
+
+    def _require_room(self, records_count: int) -> None:
+        if self.record_count + records_count > self._max_record_count:
             raise UnsupportedOperationError(
                 "a slice cannot hold so many records; end it and begin another object",
                 max_record_count=self._max_record_count,
@@ -287,6 +324,9 @@ class SliceBuilder:
 
     def _add_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
         self._max_timestamps[-1] = max(self._max_timestamps[-1], latest)
+        self._widen_timestamps(earliest, latest, latest_offset)
+
+    def _widen_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
         if self._timestamps is None:
             self._timestamps = earliest, latest
             self._max_timestamp_offset = latest_offset
