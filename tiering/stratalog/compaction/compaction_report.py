@@ -15,6 +15,8 @@ class CompactionReport:
     """Objects that were read."""
     get_requests: int = 0
     """Two an input."""
+    resumed_get_count: int = 0
+    """Further requests for the rest of a stream whose connection broke."""
     input_bytes: int = 0
     """Sizes of the inputs in the store."""
     bytes_read: int = 0

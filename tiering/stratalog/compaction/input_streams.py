@@ -8,7 +8,7 @@ slice are in its index). It is opened at the first use of the object and drained
 it is small, else a file), so that its connection does not idle. GET 2 goes over the data, from the first
 slice that the job needs to the end of the last. It is opened for the first slice and only moves forward:
 slices that the job does not need, or of which no record survives, are read past. If all of it is small, it is
-drained to scratch too.
+drained to scratch too. A stream that breaks is resumed (`resuming_reads`), which is counted apart.
 
 The slice entries come from the state of the shard. The directory in GET 1 must have the checksum of the
 commit, so it contains the same entries and is not decoded again.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.objectstore.protocol import ObjectStore, ReadStream
+from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -36,8 +36,7 @@ class InputStreams:
 
     def __init__(
         self,
-        store: ObjectStore,
-        key: str,
+        reads: ResumingReads,
         ref: ObjectRef,
         entries: Iterable[SliceEntry],
         make_scratch: Callable[[], Spool],
@@ -45,11 +44,8 @@ class InputStreams:
         chunk_bytes: int,
         buffered_bytes: int,
     ) -> None:
-        self.get_count = 0
-        self.bytes_read = 0
-        """Bytes that the GETs have returned."""
-        self._store = store
-        self._key = key
+        self.reads = reads
+        """The object; it counts the requests."""
         self._ref = ref
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
@@ -57,7 +53,7 @@ class InputStreams:
         self._key_part: Spool | None = None
         self._entries = tuple(entries)
         self._data_part: Spool | None = None
-        self._data: ReadStream | SpoolReader | None = None
+        self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
@@ -157,21 +153,16 @@ class InputStreams:
             self._drain(self._data_position, size_bytes, self._data_part)
             self._data = SpoolReader(self._data_part, 0, size_bytes)
         else:
-            self._data = self._get(self._data_position, size_bytes)
-
-    def _get(self, position: int, size_bytes: int) -> ReadStream:
-        self.get_count += 1
-        return self._store.open_range(self._key, position, size_bytes)
+            self._data = self.reads.open_range(self._data_position, size_bytes)
 
     def _drain(self, position: int, size_bytes: int, scratch: Spool) -> None:
-        stream = self._get(position, size_bytes)
+        stream = self.reads.open_range(position, size_bytes)
         try:
             while scratch.size_bytes < size_bytes:
                 data = stream.read(min(self._chunk_bytes, size_bytes - scratch.size_bytes))
                 if not data:
                     raise self._corrupt("is shorter than the metadata log says")
                 scratch.append(data)
-                self.bytes_read += len(data)
         finally:
             stream.close()
 
@@ -181,7 +172,6 @@ class InputStreams:
             data = self._data.read_some(size)
         else:
             data = self._data.read(size)
-            self.bytes_read += len(data)
         self._data_position += len(data)
         return data
 
@@ -193,4 +183,6 @@ class InputStreams:
                 raise self._corrupt("is shorter than the metadata log says")
 
     def _corrupt(self, problem: str) -> StoreCorruptError:
-        return StoreCorruptError(f"an object {problem}; keep it and find out what changed it", key=self._key)
+        return StoreCorruptError(
+            f"an object {problem}; keep it and find out what changed it", key=self.reads.key
+        )

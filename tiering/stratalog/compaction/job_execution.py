@@ -14,6 +14,7 @@ import dataclasses
 from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -27,6 +28,7 @@ from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
@@ -68,12 +70,14 @@ class JobExecution:
     def __init__(
         self,
         filesystem: FileSystem,
+        clock: Clock,
         ids: IdGenerator,
         shard: CompactedShard,
         settings: CompactionSettings,
         job: CompactionJob,
-        clock: JobClock,
+        job_clock: JobClock,
     ) -> None:
+        """`clock`: for the pauses before broken streams are resumed."""
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
         self.job = job
@@ -85,6 +89,7 @@ class JobExecution:
         self._layout = shard.metadata.layout
         self._settings = settings
         self._clock = clock
+        self._job_clock = job_clock
         # Half of the memory is for the outputs (two writers a piece, with two spools each), half for the
         # inputs: the key streams, the data, and a slice that had to be hashed, of each.
         self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
@@ -125,7 +130,7 @@ class JobExecution:
         run."""
         self.current = run.topic_id_partition
         is_compacted = run.topic.is_compacted
-        rule = TombstoneRule.of(run, self._clock.now_ms, may_drop=self._clock.may_drop_tombstones)
+        rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         rewritten: list[RewrittenPartition] = []
         with contextlib.ExitStack() as closing:
             plan = None
@@ -162,8 +167,7 @@ class JobExecution:
         for live_object in self.job.inputs:
             name = live_object.ref.name
             self.inputs[name] = InputStreams(
-                self._shard.store,
-                self._layout.data_key(name),
+                ResumingReads(self._shard.store, self._clock, self._layout.data_key(name)),
                 live_object.ref,
                 needed[name],
                 self._make_scratch,

@@ -60,6 +60,7 @@ from urllib3.exceptions import HTTPError
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     DeletionRefusedError,
+    PreconditionFailedError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreError,
@@ -124,9 +125,10 @@ class _CurrentCall(threading.local):
 class _S3Stream:
     """One user at a time, as every `ReadStream`. Counts bytes to detect an early end."""
 
-    def __init__(self, body: StreamingBody, size: int, errors: Callable[[], Any]) -> None:
+    def __init__(self, body: StreamingBody, size: int, etag: str, errors: Callable[[], Any]) -> None:
         self._body = body
         self._remaining_bytes = size
+        self._etag = etag
         self._errors = errors
 
     def read(self, size: int) -> bytes:
@@ -143,6 +145,9 @@ class _S3Stream:
                 wanted_bytes -= len(piece)
                 self._remaining_bytes -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def etag(self) -> str:
+        return self._etag
 
     def close(self) -> None:
         # Closing a body before its end closes its connection; a body that was read has returned it already.
@@ -259,16 +264,24 @@ class S3ObjectStore:
         finally:
             stream.close()
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         assert position >= 0, "an object begins at 0"
         assert size > 0, "a range has at least one byte"
         wanted = f"bytes {position}-{position + size - 1}/"
         with self._call(key):
+            condition = {} if if_match is None else {"IfMatch": if_match}
             answer = self._client.get_object(
-                Bucket=self._bucket, Key=self._name(key), Range=f"bytes={position}-{position + size - 1}"
+                Bucket=self._bucket,
+                Key=self._name(key),
+                Range=f"bytes={position}-{position + size - 1}",
+                **cast("Any", condition),
             )
-            stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+            stream = _S3Stream(answer["Body"], size, answer.get("ETag", ""), lambda: self._errors(key))
             sent, sent_bytes = answer.get("ContentRange", ""), answer["ContentLength"]
+        if if_match is not None and answer.get("ETag") != if_match:
+            # A server that ignores the condition.
+            stream.close()
+            raise PreconditionFailedError("the object has changed; read it again", key=key, store=self.url)
         if sent.startswith(wanted) and sent_bytes == size:
             return stream
         stream.close()
@@ -482,7 +495,7 @@ class S3ObjectStore:
 
     def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
         size = answer["ContentLength"]
-        stream = _S3Stream(answer["Body"], size, lambda: self._errors(key))
+        stream = _S3Stream(answer["Body"], size, answer["ETag"], lambda: self._errors(key))
         try:
             data = read_in_time(stream, size, self._deadline(size))
         finally:
