@@ -22,8 +22,8 @@ from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_entry import joined_epochs
 from stratalog.remote.read.object_reads import RemoteReaderSettings
 from stratalog.remote.read.remote_reader import RemoteReader
+from tests.support.compaction.carried_slices import carry
 from tests.support.logs.sampling import examples_of
-from tests.support.tiered.carried_slices import carry
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.tiered_site import TieredSite
 from tests.support.tiered.transaction_history import PRODUCERS, STEPS, Step, TransactionHistory
@@ -139,7 +139,7 @@ def data_of(history: TransactionHistory, slices: Sequence[LiveSlice]) -> bytes:
 
 
 def facts_of(slices: Sequence[LiveSlice]) -> list[object]:
-    """What the entries of slices say of all records in them."""
+    """The facts about all records of the slices, from their entries."""
     entries = [live.entry for live in slices]
     timed = [entry for entry in entries if entry.record_count]
     newest = max(timed, key=lambda entry: entry.max_timestamp)

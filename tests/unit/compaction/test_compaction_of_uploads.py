@@ -15,8 +15,8 @@ from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.compaction.carried_slices import carry
 from tests.support.decoded_records import decode_all
-from tests.support.tiered.carried_slices import carry
 from tests.support.tiered.tiered_site import TieredSite
 
 T0 = TopicPartition("t", 0)

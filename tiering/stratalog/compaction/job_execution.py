@@ -1,8 +1,8 @@
 """Executes one job up to its commit: reads the inputs, writes, verifies and stores the outputs.
 
-Partitions come in the order of their slices in objects, so that all streams only move forward. Phase 2 of a
-partition follows its phase 1. Of an input only its key streams (in scratch) and the position in its data
-stream are held.
+Partitions come in the order of their slices in objects, so that all streams only move forward. Phase 1 comes
+first for all partitions whose keys are known from key streams, and right before phase 2 for the others. Of an
+input only its key streams (in scratch) and the position in its data stream are held.
 
 A failure leaves the inputs as they are. Outputs in the store are orphans then, which the collector removes.
 """
@@ -83,6 +83,8 @@ class JobExecution:
         self.job = job
         self.inputs: dict[str, InputStreams] = {}
         """The streams of the inputs, by name."""
+        self._plans: dict[TopicIdPartition, SurvivorPlan] = {}
+        """The survivors of runs that are not rewritten yet, where no data was needed for them."""
         self._filesystem = filesystem
         self._ids = ids
         self._shard = shard
@@ -104,6 +106,7 @@ class JobExecution:
         )
         with contextlib.ExitStack() as closing:
             self._open_inputs(closing)
+            self._decide()
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
@@ -133,10 +136,9 @@ class JobExecution:
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         rewritten: list[RewrittenPartition] = []
         with contextlib.ExitStack() as closing:
-            plan = None
-            if run.mode is RunMode.COMPACT:
-                plan = SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
-                closing.enter_context(plan)
+            plan = self._plans.pop(run.topic_id_partition, None)
+            if plan is None and run.mode is RunMode.COMPACT:
+                plan = closing.enter_context(self._plan(run))
             first = 0
             for place, slices in enumerate(run.parts):
                 part = dataclasses.replace(run, slices=slices, part_counts=())
@@ -149,6 +151,21 @@ class JobExecution:
                 output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
                 first += len(slices)
         return rewritten
+
+    def _decide(self) -> None:
+        """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
+        must read. Bits are held until phase 2 of their run."""
+        for run in self.job.runs:
+            if run.mode is not RunMode.COMPACT or not all(map(run.has_keys, run.slices)):
+                continue
+            self.current = run.topic_id_partition
+            plan = self._plans[run.topic_id_partition] = self._plan(run)
+            for index, live in enumerate(run.slices):
+                if plan.drops_all(index, live.entry):
+                    self.inputs[live.object_name].pass_by(live.entry)
+
+    def _plan(self, run: PartitionRun) -> SurvivorPlan:
+        return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
 
     def _rewrite_part(
         self, part: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter

@@ -30,7 +30,6 @@ from stratalog.record.native.kernels import copy_records
 from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
-from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import SpoolReader
 
 _GATHERED_BYTES = 64 << 10
@@ -100,8 +99,7 @@ class PartitionRewriter:
             copy = None if self._plan is None else self._plan.copies.get(index)
             if copy is not None:
                 reader = SliceReader(live.entry, SpoolReader(copy, 0, copy.size_bytes).read_some, chunk_bytes)
-            elif self._plan is not None and is_all_dropped(self._plan.survivors[index], live.entry):
-                inputs[live.object_name].pass_by(live.entry)
+            elif self._plan is not None and self._plan.drops_all(index, live.entry):
                 continue
             else:
                 reader = inputs[live.object_name].slice_reader(live.entry)
@@ -224,12 +222,6 @@ class PartitionRewriter:
         if self._waiting:
             self._writer.append(b"".join(self._waiting))
             self._waiting, self._waiting_bytes = [], 0
-
-
-def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
-    """No record of the slice survives, by its proved key stream. A slice with markers must be read all the
-    same."""
-    return entry.marker_count == 0 and not any(survivors)
 
 
 def _copied(

@@ -1,4 +1,4 @@
-"""What the end of an output slice says, from the slices that it replaces: transactions, producers, epochs."""
+"""Makes the end of an output slice from the slices that it replaces: transactions, producers, epochs."""
 
 from __future__ import annotations
 

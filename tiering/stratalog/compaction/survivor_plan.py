@@ -19,6 +19,7 @@ from stratalog.compaction.slice_hasher import SliceHasher
 from stratalog.compaction.survivor_bits import new_bitmap
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
+from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import Spool
 
 
@@ -63,15 +64,20 @@ class SurvivorPlan:
                 entry = live.entry
                 bitmap = new_bitmap(entry.record_count)
                 plan.survivors.append(bitmap)
-                if entry.key_stream is not None and run.topic.hashing.made(entry.key_stream):
+                if entry.key_stream is not None and run.has_keys(live):
                     cursors.append(KeyCursor(streams.key_blocks(entry), bitmap))
-                elif entry.record_count > 0:
+                elif not run.has_keys(live):
                     cursors += plan._hashed_parts(
                         index, run, streams, make_scratch, settings.hash_part_entries
                     )
             merge_keys(cursors)
             on_error.pop_all()
         return plan
+
+    def drops_all(self, index: int, entry: SliceEntry) -> bool:
+        """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
+        read all the same."""
+        return entry.marker_count == 0 and not any(self.survivors[index])
 
     def part(self, first: int, end: int) -> SurvivorPlan:
         """The plan of the slices [first, end) alone. It lasts as long as the whole plan."""
@@ -102,7 +108,7 @@ def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) ->
     key_streams: list[tuple[Buffer, int, int, int]] = []
     for live in run.slices:
         stream = live.entry.key_stream
-        if stream is None or not run.topic.hashing.made(stream):
+        if stream is None or not run.has_keys(live):
             return None
         data = inputs[live.object_name].small_key_stream(stream)
         if data is None:

@@ -84,14 +84,14 @@ class PartitionRun(ConsecutiveSlices):
     def keeps_keys(self) -> bool:
         """Whether the output gets a key stream: that of the survivors, or of slices with usable ones that are
         carried. One that is not there is not made for slices that are only carried."""
-        if self.mode is RunMode.COMPACT:
-            return True
-        hashing = self.topic.hashing
-        return self.topic.is_compacted and all(
-            live.entry.record_count == 0
-            or (live.entry.key_stream is not None and hashing.made(live.entry.key_stream))
-            for live in self.slices
-        )
+        is_compact = self.mode is RunMode.COMPACT
+        return is_compact or (self.topic.is_compacted and all(map(self.has_keys, self.slices)))
+
+    def has_keys(self, live: LiveSlice) -> bool:
+        """Whether the keys of a slice are known without its data: it has a usable key stream, or no
+        records."""
+        stream = live.entry.key_stream
+        return live.entry.record_count == 0 or (stream is not None and self.topic.hashing.made(stream))
 
     def check(self) -> None:
         """Slices tile, and no object gives two."""
