@@ -110,6 +110,29 @@ def test_streams_that_break_are_read_on(seed: int) -> None:
     assert sum(report.resumed_get_count for report in reports) > 0
 
 
+@pytest.mark.parametrize("fault", [Fault.LANDS_UNKNOWN, Fault.FAILS, Fault.LANDS_LATE])
+def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault) -> None:
+    """The job commits although the first two answers for each output were lost."""
+    history = past(busy_seed())
+    sent: Counter[str] = Counter()
+
+    def plan(operation: Operation) -> Fault:
+        if operation.verb != "PUT" or "/data/" not in operation.key:
+            return Fault.NONE
+        sent[operation.key] += 1
+        return fault if sent[operation.key] < 3 else Fault.NONE
+
+    store = FaultyObjectStore(history.store, Random(0), plan)
+    before = readable(history)
+    reports = history.compactor(store).run_once()
+    history.require(before)
+    assert [report.refused for report in reports] == [None] * len(reports)
+    assert sum(report.outputs for report in reports) == len(sent) > 0
+    assert set(sent.values()) == {3}
+    store.release_all()
+    history.require(readable(history))
+
+
 def test_a_compactor_that_lost_the_race_replaces_nothing() -> None:
     """Another compactor commits between the first one's last PUT and its commit."""
     history = past(busy_seed())

@@ -32,7 +32,8 @@ from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.repeated_put import PutAttempts, put_object
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
@@ -77,7 +78,7 @@ class JobExecution:
         job: CompactionJob,
         job_clock: JobClock,
     ) -> None:
-        """`clock`: for the pauses before broken streams are resumed."""
+        """`clock`: for the pauses before broken streams are resumed, and outputs sent again."""
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
         self.job = job
@@ -110,8 +111,7 @@ class JobExecution:
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
-                    self._shard.store,
-                    self._layout,
+                    self._send,
                     self._header,
                     writer_settings,
                     max_object_bytes=settings.max_job_bytes,
@@ -192,6 +192,9 @@ class JobExecution:
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
             )
             closing.callback(self.inputs[name].close)
+
+    def _send(self, finished: FinishedObject) -> None:
+        put_object(self._clock, self._shard.store, self._layout, finished, PutAttempts())
 
     def _make_scratch(self) -> Spool:
         path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"

@@ -147,8 +147,8 @@ def _verify_carried(
     ref: ObjectRef,
     chunk_bytes: int,
 ) -> int:
-    """Returns the number of records, like `_verify_slice`. The bytes were proved where they come from; here they
-    must be the same."""
+    """Returns the number of records, like `_verify_slice`. The bytes were proved where they come from; here
+    they must be the same."""
     for _ in SliceReader(entry, reader.read_some, chunk_bytes).rows():
         pass
     found = CarriedBytes(entry.record_count, entry.data_bytes, entry.data_crc)
