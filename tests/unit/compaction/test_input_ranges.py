@@ -7,29 +7,15 @@ from collections.abc import Mapping
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
-from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ReadStream
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.stores.ranged_store import RangedStore
 from tests.support.tiered.tiered_store import TieredStore
 
 PARTITIONS = 4
-
-
-class RangedStore(MemoryObjectStore):
-    """Notes the ranges of streams. Not thread-safe: one test uses it."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.ranges: dict[str, list[tuple[int, int]]] = {}
-        """By name of the object: first position and exclusive end of each."""
-
-    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        self.ranges.setdefault(key.rpartition("/")[2], []).append((position, position + size))
-        return super().open_range(key, position, size, if_match=if_match)
 
 
 class World:

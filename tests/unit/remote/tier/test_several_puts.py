@@ -349,7 +349,7 @@ class ClosedWhileSent:
         self.lingered_at_close: list[bool] = []
         writer: Any = self
         layout = StoreLayout(0)
-        settings = PutSettings(PutAttempts(count=1, backoff_ms=1), stall_ms=1000)
+        settings = PutSettings(PutAttempts(attempt_count=1, backoff_ms=1), stall_ms=1000)
         budget = UploadBudget(clock)
         self.put = ObjectPut(clock, MemoryObjectStore(clock), layout, writer, budget, StopSignal(), settings)
 

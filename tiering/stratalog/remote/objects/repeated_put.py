@@ -19,7 +19,7 @@ from stratalog.remote.store_layout import StoreLayout
 class PutAttempts(NamedTuple):
     """How patiently an object is sent."""
 
-    count: int = 3
+    attempt_count: int = 3
     """How often it is sent before its name is given up."""
     backoff_ms: int = 500
     """Pause before the second attempt; doubled for each one after it."""
@@ -36,12 +36,12 @@ def put_object(
 ) -> None:
     """PUT the object. Calls `before_attempt` before each attempt, and `before_part` as `FinishedObject.store`
     does. Raises StoreError; after StoreUnavailableError the outcome is unknown, and the name is given up."""
-    for attempt in range(attempts.count):
+    for attempt in range(attempts.attempt_count):
         before_attempt()
         try:
             finished.store(store, layout, before_part=before_part)
         except StoreUnavailableError:
-            if attempt + 1 == attempts.count:
+            if attempt + 1 == attempts.attempt_count:
                 raise
             clock.sleep(attempts.backoff_ms * 2**attempt / 1000)
         else:
