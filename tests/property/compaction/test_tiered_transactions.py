@@ -23,6 +23,7 @@ from stratalog.remote.objects.slice_entry import joined_epochs
 from stratalog.remote.read.object_reads import RemoteReaderSettings
 from stratalog.remote.read.remote_reader import RemoteReader
 from tests.support.compaction.carried_slices import carry
+from tests.support.compaction.key_streams import require_key_streams
 from tests.support.logs.sampling import examples_of
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.tiered_site import TieredSite
@@ -194,5 +195,6 @@ def test_slices_with_transactions_are_carried_byte_for_byte(
         if any(live.entry.open_transactions or live.entry.marker_count for live in taken):
             assert output.entry.key_stream is None
         check_slices(history, log_start)
+        require_key_streams(logs.store, logs.metadata, logs.catalog)
     reader = RemoteReader(inline_reads(logs.store, SMALL), logs.metadata)
     check_reads(reader, history, 200, log_start)

@@ -170,7 +170,7 @@ class JobExecution:
     def _rewrite_part(
         self, part: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter
     ) -> RewrittenPartition:
-        if plan is None and not part.keeps_keys:
+        if plan is None:
             return RunCarrier(part, writer, self.inputs).carry()
         return PartitionRewriter(part, plan, rule, writer).rewrite(
             self.inputs, self._settings.read_chunk_bytes

@@ -171,7 +171,9 @@ def _verify_key_stream(
         return
     if reader.position != stream.position:
         raise _unplanned("its key streams do not follow one another", ref, entry)
-    verify_key_stream(reader.read, stream, entry.record_count)
+    numbered_count = verify_key_stream(reader.read, stream, entry.record_count)
+    if numbered_count != stream.entry_count:
+        raise _unplanned("its key stream refers to a record twice", ref, entry)
     if keyed_count < entry.record_count:
         raise _unplanned("its key stream does not speak for its records without a key", ref, entry)
     if plan.has_one_record_a_key and stream.entry_count != keyed_count:

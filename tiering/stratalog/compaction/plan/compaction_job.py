@@ -80,13 +80,6 @@ class PartitionRun(ConsecutiveSlices):
         """Whether tombstones get their horizon here, and go when it has passed."""
         return self.covers and self.mode is RunMode.COMPACT
 
-    @property
-    def keeps_keys(self) -> bool:
-        """Whether the output gets a key stream: that of the survivors, or of slices with usable ones that are
-        carried. One that is not there is not made for slices that are only carried."""
-        is_compact = self.mode is RunMode.COMPACT
-        return is_compact or (self.topic.is_compacted and all(map(self.has_keys, self.slices)))
-
     def has_keys(self, live: LiveSlice) -> bool:
         """Whether the keys of a slice are known without its data: it has a usable key stream, or no
         records."""
