@@ -1,9 +1,8 @@
 """The floor of `remote_read.py`: the least that a gRPC server in Python can do to stream objects of a bucket.
 
 A call names ranges of objects as JSON, and each range comes back as one message, in order. A range is one GET
-on one of as many threads as our server has for reads of tiered data. Each stream has its share of them in
-flight. The GETs are signed and sent by botocore alone, as our server does it, because a call of boto3 takes a
-millisecond more. Nothing is checked, decoded, cached or bounded.
+by boto3, on one of as many threads as our server has for reads of tiered data. Each stream has its share of
+them in flight. Nothing is checked, decoded, cached or bounded.
 
     plain_stream_server.py ENDPOINT BUCKET CONNECTIONS STREAMS
 """
@@ -20,9 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import boto3
 import grpc
-from botocore.auth import S3SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.httpsession import URLLib3Session
+from botocore.config import Config
 
 from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 
@@ -37,28 +34,12 @@ class ObjectRange(NamedTuple):
     size_bytes: int
 
 
-class RangeGets:
-    """GETs of ranges of the objects in a bucket. Thread-safe."""
-
-    def __init__(self, endpoint_url: str, bucket: str, connection_count: int) -> None:
-        session: Any = boto3.session.Session()
-        self._root = f"{endpoint_url}/{bucket}/"
-        self._signer = S3SigV4Auth(session.get_credentials(), "s3", session.region_name)
-        self._connections = URLLib3Session(max_pool_connections=connection_count)
-
-    def get(self, one: ObjectRange) -> bytes:
-        headers = {"Range": f"bytes={one.start}-{one.start + one.size_bytes - 1}"}
-        request = AWSRequest("GET", self._root + one.key, headers, stream_output=True)
-        self._signer.add_auth(request)
-        body: bytes = self._connections.send(request.prepare()).raw.read(one.size_bytes)
-        return body
-
-
 class RangeService(grpc.GenericRpcHandler):
-    """Answers calls of `METHOD`. Belongs to the event loop; only the GETs run on threads."""
+    """Answers calls of `METHOD`. Belongs to the event loop; only `_get` runs on threads."""
 
-    def __init__(self, gets: RangeGets, connection_count: int, stream_count: int) -> None:
-        self._gets = gets
+    def __init__(self, client: Any, bucket: str, connection_count: int, stream_count: int) -> None:
+        self._client = client
+        self._bucket = bucket
         self._pool = ThreadPoolExecutor(connection_count)
         self._share_count = max(connection_count // stream_count, 1)
 
@@ -71,17 +52,24 @@ class RangeService(grpc.GenericRpcHandler):
         coming: deque[asyncio.Future[bytes]] = deque()
         while ranges or coming:
             while ranges and len(coming) < self._share_count:
-                coming.append(loop.run_in_executor(self._pool, self._gets.get, ranges.popleft()))
+                coming.append(loop.run_in_executor(self._pool, self._get, ranges.popleft()))
             yield await coming.popleft()
+
+    def _get(self, one: ObjectRange) -> bytes:
+        last = one.start + one.size_bytes - 1
+        answer = self._client.get_object(Bucket=self._bucket, Key=one.key, Range=f"bytes={one.start}-{last}")
+        body: bytes = answer["Body"].read()
+        return body
 
 
 async def _serve(endpoint_url: str, bucket: str, connection_count: int, stream_count: int) -> None:
     # As for our server: its processes are tuned alike.
     keep_freed_memory()
     share_interpreter_lock()
-    gets = RangeGets(endpoint_url, bucket, connection_count)
+    config = Config(max_pool_connections=connection_count)
+    client = cast("Any", boto3.session.Session()).client("s3", endpoint_url=endpoint_url, config=config)
     server = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
-    server.add_generic_rpc_handlers([RangeService(gets, connection_count, stream_count)])
+    server.add_generic_rpc_handlers([RangeService(client, bucket, connection_count, stream_count)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"listening on 127.0.0.1:{port}", flush=True)

@@ -106,6 +106,9 @@ class _CutOffStream:
         self._remaining_bytes -= size
         return self._inner.read(size)
 
+    def etag(self) -> str:
+        return self._inner.etag()
+
     def close(self) -> None:
         self._inner.close()
 
@@ -122,6 +125,9 @@ class _FlippedStream:
         data = self._inner.read(size)
         position, self._position = self._position, self._position - len(data)
         return _flipped(data, position, self._random) if 0 <= position < len(data) else data
+
+    def etag(self) -> str:
+        return self._inner.etag()
 
     def close(self) -> None:
         self._inner.close()
@@ -219,14 +225,18 @@ class FaultyObjectStore:
     def get_range(self, key: str, position: int, size: int) -> bytes:
         return self._read("GET", key, "", lambda: self._inner.get_range(key, position, size), flip=self._flip)
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         def cut_off(stream: ReadStream) -> ReadStream:
             return _CutOffStream(stream, self._random.randrange(size), key)
 
         def flip(stream: ReadStream) -> ReadStream:
             return _FlippedStream(stream, self._random.randrange(size), self._random)
 
-        return self._read("GET", key, "", lambda: self._inner.open_range(key, position, size), cut_off, flip)
+        def open_it() -> ReadStream:
+            return self._inner.open_range(key, position, size, if_match=if_match)
+
+        condition = "if_match" if if_match is not None else ""
+        return self._read("GET", key, condition, open_it, cut_off, flip)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self._read(

@@ -260,6 +260,21 @@ class ReadContract:
         stream.close()
         stream.close()
 
+    def test_a_stream_of_another_version_is_refused(self, store: ObjectStore) -> None:
+        store.put("key", b"1" * 100)
+        stream = store.open_range("key", 10, 20)
+        etag = stream.etag()
+        assert etag == store.get("key").etag
+        stream.close()
+        stream = store.open_range("key", 20, 80, if_match=etag)
+        assert (stream.etag(), stream.read(100)) == (etag, b"1" * 80)
+        stream.close()
+        store.put("key", b"2" * 100)
+        with pytest.raises(PreconditionFailedError):
+            store.open_range("key", 20, 80, if_match=etag)
+        with pytest.raises(ObjectNotFoundError):
+            store.open_range("absent", 0, 1, if_match=etag)
+
     def test_streams_are_independent(self, store: ObjectStore) -> None:
         store.put("a", b"a" * (2 << 20))
         store.put("b", b"b" * (2 << 20))

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from contextlib import suppress
 from random import Random
+
+import pytest
 
 from stratalog.base.errors import StoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.record.record import Record
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
-from stratalog.testing.store_faults import FAULTS_OF_VERB, FaultPlan, FaultsAt, Operation, no_faults
+from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, FaultsAt, Operation, no_faults
 from tests.support.logs.sampling import Sampling
 from tests.support.tiered.compaction_history import CompactionHistory
 
@@ -79,6 +82,55 @@ def test_every_fault_at_every_request_leaves_the_old_state_or_the_new_one() -> N
         except AssertionError as error:
             error.add_note(f"seed {seed}, {fault.value} at {operation}")
             raise
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_that_break_are_read_on(seed: int) -> None:
+    """Each stream breaks amid its body; the job asks for the rest of it and commits."""
+    history = past(seed)
+    opened: Counter[str] = Counter()
+    is_open = False
+
+    def plan(operation: Operation) -> Fault:
+        is_first_of_stream = operation.verb == "GET" and "/data/" in operation.key and not operation.condition
+        if not is_open or not is_first_of_stream:
+            return Fault.NONE
+        opened[operation.key] += 1
+        return Fault.IS_CUT_OFF
+
+    compactor = history.compactor(FaultyObjectStore(history.store, Random(seed), plan))
+    is_open = True
+    before = readable(history)
+    reports = compactor.run_once()
+    history.require(before)
+    assert reports
+    assert all(report.refused is None for report in reports)
+    assert all(report.get_requests <= 2 * report.inputs for report in reports)
+    assert sum(report.get_requests for report in reports) == sum(opened.values())
+    assert sum(report.resumed_get_count for report in reports) > 0
+
+
+@pytest.mark.parametrize("fault", [Fault.LANDS_UNKNOWN, Fault.FAILS, Fault.LANDS_LATE])
+def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault) -> None:
+    """The job commits although the first two answers for each output were lost."""
+    history = past(busy_seed())
+    sent: Counter[str] = Counter()
+
+    def plan(operation: Operation) -> Fault:
+        if operation.verb != "PUT" or "/data/" not in operation.key:
+            return Fault.NONE
+        sent[operation.key] += 1
+        return fault if sent[operation.key] < 3 else Fault.NONE
+
+    store = FaultyObjectStore(history.store, Random(0), plan)
+    before = readable(history)
+    reports = history.compactor(store).run_once()
+    history.require(before)
+    assert [report.refused for report in reports] == [None] * len(reports)
+    assert sum(report.outputs for report in reports) == len(sent) > 0
+    assert set(sent.values()) == {3}
+    store.release_all()
+    history.require(readable(history))
 
 
 def test_a_compactor_that_lost_the_race_replaces_nothing() -> None:

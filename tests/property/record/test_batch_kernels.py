@@ -180,7 +180,8 @@ def test_both_kinds_agree_on_any_bytes(seed: int) -> None:
         assert outcome(getattr(native, name), *arguments) == expected, name
     # Whatever these find: they stay inside of their memory and come to an end.
     native.scan_batches(data, position, limit, fingerprint)
-    native.filter_batches(data, position, survivors, ordinal, rule, fingerprint)
+    writable = None if survivors is None else bytearray(survivors)
+    native.filter_batches(data, position, writable, ordinal, rule, fingerprint)
     outcome(native.hash_batches, data, HASH_KEY, random.choice((0, 5, 2**32 - 3)), KeyEntries())
 
 
@@ -266,16 +267,18 @@ class Sink:
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self.may_have_keys = False
 
     def begin_slice(self, *_: object, **__: object) -> None: ...
 
     def append(self, data: Any, payload: object = None) -> None:
         self.data += data
 
-    def end_slice(self, end: object) -> None: ...
+    def end_slice(self, end: object, keys: object) -> None: ...
 
 
-def rewritten(data: bytes, survivors: bytearray | None, rule: BatchFilter) -> object:
+def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
+    """The result of phase 2, the output, and the bits of what is left."""
     entry = entry_of(data, tombstone_count=int(rule.has_tombstones))
     live = LiveSlice("object", 0, rule.end_offset, entry)
     topic = TopicPolicy(
@@ -290,15 +293,13 @@ def rewritten(data: bytes, survivors: bytearray | None, rule: BatchFilter) -> ob
     run = PartitionRun(
         topic_id_partition=entry.topic_id_partition,
         topic=topic,
-        mode=RunMode.CARRY if survivors is None else RunMode.COMPACT,
+        mode=RunMode.COMPACT,
         covers=False,
         log_start_offset=rule.first_offset,
         slices=(live,),
     )
-    plan = None
-    if survivors is not None:
-        plan = SurvivorPlan()
-        plan.survivors = [survivors]
+    plan = SurvivorPlan()
+    plan.survivors = [bytearray(survivors)]
     sink: Any = Sink()
 
     def ignored(_: object) -> None: ...
@@ -311,7 +312,7 @@ def rewritten(data: bytes, survivors: bytearray | None, rule: BatchFilter) -> ob
 
     streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, slice_index=no_producers)
     rewriter = PartitionRewriter(run, plan, TombstoneRule(rule.drop_until_ms, rule.stamp_ms), sink)
-    return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data)
+    return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data), bytes(plan.survivors[0])
 
 
 @needs_native
@@ -325,8 +326,7 @@ def test_a_slice_is_rewritten_alike_in_rows_and_in_single_batches(seed: int) -> 
     if not 0 <= count < 1000:
         return
     bits = bytearray(random.choice((random.randbytes(count // 8 + 1), b"\xff" * (count // 8 + 1))))
-    survivors = random.choice((None, bits, bits))
-    found, single = both_outcomes(lambda: rewritten(data, survivors, rule))
+    found, single = both_outcomes(lambda: rewritten(data, bits, rule))
     assert found == single
 
 
@@ -456,9 +456,11 @@ def test_a_filter_keeps_the_records_that_are_to_stay(seed: int) -> None:
     rule = some_rule(random, row.data)._replace(has_tombstones=True)
     bitmap_bytes = (row.records_count + 7) // 8
     survivors = random.choice((random.randbytes(bitmap_bytes), b"\xff" * bitmap_bytes))
-    filtered = native.filter_batches(row.data, 0, survivors, 0, rule, 0)
+    bits = bytearray(survivors)
+    filtered = native.filter_batches(row.data, 0, bits, 0, rule, 0)
     expected: list[Record] = []
     dropped_count = ordinal = 0
+    kept_ordinals: list[int] = []
     for position, header in batches(row.data[: filtered.end_position]):
         drops = (
             rule.drop_until_ms is not None
@@ -473,6 +475,9 @@ def test_a_filter_keeps_the_records_that_are_to_stay(seed: int) -> None:
                     dropped_count += 1
                 else:
                     expected.append(record)
+                    kept_ordinals.append(ordinal - 1)
+    left = [number for number in range(ordinal) if bits[number >> 3] >> (number & 7) & 1]
+    assert left == kept_ordinals, "the bits of dropped records are cleared"
     kept = bytes(filtered.data)
     assert decode_all(kept) == expected
     assert filtered.records_count == len(expected)

@@ -19,8 +19,10 @@ from stratalog.record.native.key_entries import (
     HashPair,
     KeyEntries,
     KeyWindow,
+    RankedSurvivors,
 )
 from stratalog.record.record import Record
+from stratalog.remote.objects.key_stream import encode_key_stream
 from tests.support.kernels import each_kind
 
 UINT64 = st.integers(0, 2**64 - 1)
@@ -352,3 +354,122 @@ def test_what_is_wrong_with_a_block(
     assert kernels.key_columns_fault(*shifted, record_count) == expected
     with pytest.raises(AssertionError):
         kernels.key_columns_fault(columns[0], b"1234567", columns[2], columns[3], record_count)
+
+
+@st.composite
+def ranked_streams(draw: st.DrawFn) -> tuple[list[tuple[HashPair, int, bool]], RankedSurvivors]:
+    """Sorted entries of a slice, and the records of it that stay."""
+    hashes = sorted(draw(st.sets(HASHES, max_size=40)))
+    records_count = len(hashes) + draw(st.integers(0, 1200))
+    ordinals = draw(st.permutations(range(records_count)))[: len(hashes)]
+    tombstones = draw(st.lists(st.booleans(), min_size=len(hashes), max_size=len(hashes)))
+    first_rank = draw(st.sampled_from([0, 1, 2**31]))
+    rows = list(zip(hashes, ordinals, tombstones, strict=True))
+    if draw(st.booleans()):
+        return rows, RankedSurvivors.of_all(records_count, first_rank)[0]
+    bits = random.Random(draw(st.integers(0, 99))).randbytes((records_count + 7) // 8)
+    return rows, RankedSurvivors.of(bits, first_rank)[0]
+
+
+def expected_translation(
+    rows: list[tuple[HashPair, int, bool]], kept: RankedSurvivors, limit: HashPair | None
+) -> list[tuple[HashPair, int, bool]]:
+    """One bit after another."""
+    found: list[tuple[HashPair, int, bool]] = []
+    for pair, ordinal, tombstone in rows:
+        if limit is not None and pair > limit:
+            continue
+        if kept.survivors is None:
+            found.append((pair, kept.first_rank + ordinal, tombstone))
+            continue
+        bits = [kept.survivors[index >> 3] >> (index & 7) & 1 for index in range(ordinal + 1)]
+        if bits[-1]:
+            found.append((pair, kept.first_rank + sum(bits[:-1]), tombstone))
+    return found
+
+
+@each_kernel
+@given(ranked_streams(), st.one_of(st.none(), HASHES), st.integers(0, 3))
+def test_entries_are_translated_to_the_records_that_stay(
+    kernels: Any,
+    case: tuple[list[tuple[HashPair, int, bool]], RankedSurvivors],
+    limit: HashPair | None,
+    lead: int,
+) -> None:
+    rows, kept = case
+    columns = entries_of([((7, 7), 7, False)] * lead + rows)
+    window = KeyWindow(
+        hash_high=columns.hash_high,
+        hash_low=columns.hash_low.tobytes(),
+        ordinal=columns.ordinal,
+        tombstone=columns.tombstone,
+        start=lead,
+        count=len(rows),
+    )
+    entries = entries_of([((1, 1), 1, True)])
+    taken = kernels.translate_keys(window, limit, kept, entries)
+    assert taken == sum(1 for pair, _, _ in rows if limit is None or pair <= limit)
+    expected = expected_translation(rows, kept, limit)
+    assert rows_of(entries) == [((1, 1), 1, True), *expected]
+
+    whole = KeyEntries()
+    encoded = b"".join(encode_key_stream(entries_of(rows)).parts)
+    kernels.translate_key_stream(encoded, kept, whole)
+    assert rows_of(whole) == expected_translation(rows, kept, None)
+    if encoded:
+        with pytest.raises(CorruptRecordError):
+            kernels.translate_key_stream(encoded[:-1], kept, whole)
+    assert rows_of(whole) == expected_translation(rows, kept, None), "an error leaves the entries alone"
+
+
+@each_kernel
+def test_entries_behind_their_slice_are_refused(kernels: Any) -> None:
+    window = window_of(Stream([(1, 1)], [8], 9), 0, 1)
+    for kept in (
+        RankedSurvivors.of(bytearray(1), 0)[0],
+        RankedSurvivors(bytearray(2), array("I"), 0),
+        RankedSurvivors(None, array("I"), 2**32 - 8),
+    ):
+        entries = KeyEntries()
+        with pytest.raises(CorruptRecordError):
+            kernels.translate_keys(window, None, kept, entries)
+        assert len(entries) == 0
+
+
+@each_kind(pure_kernels)
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20), st.data())
+def test_bits_of_dropped_records_are_cleared(
+    kernels: Any, fates: list[tuple[bool, bool]], data: st.DataObject
+) -> None:
+    """Exactly those that a copy by the same rule has left out."""
+    records = [Record(0, 0, b"k%d" % index, None if gone else b"v") for index, (gone, _) in enumerate(fates)]
+    payload = kernels.encode_records(records, 0)
+    lead = data.draw(st.integers(0, 9))
+    bits = bytearray((lead + len(fates) + 7) // 8)
+    for index, (_, survives) in enumerate(fates):
+        bits[lead + index >> 3] |= survives << (lead + index & 7)
+    first = data.draw(st.integers(0, len(fates)))
+    drops = data.draw(st.booleans())
+    kernels.clear_dropped(
+        payload,
+        len(fates),
+        bits,
+        lead,
+        first_offset_delta=first,
+        end_offset_delta=len(fates),
+        drop_tombstones=drops,
+    )
+    left = [bits[lead + index >> 3] >> (lead + index & 7) & 1 == 1 for index in range(len(fates))]
+    assert left == [
+        survives and index >= first and not (gone and drops) for index, (gone, survives) in enumerate(fates)
+    ]
+    with pytest.raises(CorruptRecordError):
+        kernels.clear_dropped(
+            payload,
+            len(fates),
+            bits,
+            lead + 8 * len(bits),
+            first_offset_delta=0,
+            end_offset_delta=1,
+            drop_tombstones=False,
+        )

@@ -22,6 +22,7 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.compaction.key_streams import require_key_streams
 from tests.support.tiered.compaction_oracle import PartitionOracle
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_store import TieredStore
@@ -128,6 +129,7 @@ class CompactionHistory:
         self.tiered.metadata.check()
         for live in self.tiered.metadata.state().objects.values():
             audit_object(self.store, self.tiered.layout, live.ref)
+        require_key_streams(self.store, self.tiered.metadata, self.tiered.catalog)
         for tip, oracle in self.oracles.items():
             partition = self.tiered.partition(tip)
             oracle.require(

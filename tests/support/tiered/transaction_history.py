@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hypothesis import strategies as st
@@ -54,11 +56,13 @@ STEPS = st.lists(
 class TransactionHistory:
     """One partition of a server. Not thread-safe: one test uses it."""
 
-    def __init__(self, logs: TieredLogs, *, is_unstable: bool = False) -> None:
+    def __init__(
+        self, logs: TieredLogs, *, is_unstable: bool = False, config: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """`is_unstable`: uploads take open transactions along."""
         self.logs = logs
         self._uploads = unstable_uploads if is_unstable else nullcontext
-        topic = logs.create_topic("t", 1)
+        topic = logs.create_topic("t", 1, config)
         self.tip = TopicIdPartition(topic.topic_id, 0)
         self.log: UnifiedLog = next(iter(logs.logs.values()))
         self.records: list[Written] = []

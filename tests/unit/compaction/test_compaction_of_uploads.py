@@ -6,18 +6,16 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution
-from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
-from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.isolation import Isolation
-from stratalog.log.log_config import LogConfig
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.compaction.carried_slices import carry
 from tests.support.decoded_records import decode_all
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -150,38 +148,8 @@ class ManyProducers(World):
 
     def merge(self, first: int) -> None:
         """Merge the live slices from that one on, as they are."""
-        state = self.logs.metadata.state()
-        slices = tuple(state.partition(self.tip).slices)[first:]
-        topic = self.logs.catalog.by_id(self.tip.topic_id)
-        identity = StoreIdentity.find(self.store)
-        assert topic is not None
-        assert identity is not None
-        run = PartitionRun(
-            topic_id_partition=self.tip,
-            topic=TopicPolicy.of(topic, LogConfig()),
-            mode=RunMode.CARRY,
-            covers=False,
-            log_start_offset=state.partition(self.tip).log_start_offset,
-            slices=slices,
-        )
-        inputs = sorted(live.object_name for live in slices)
-        found = [state.objects.get(name) for name in inputs]
-        job = CompactionJob(
-            reason=JobReason.MERGE, inputs=tuple(one for one in found if one is not None), runs=(run,)
-        )
-        shard = CompactedShard(self.store, identity.store_id, self.logs.metadata, self.logs.catalog)
-        settings = CompactionSettings(spool_directory="/compaction")
-        now = JobClock(self.clock.now_ms(), may_drop_tombstones=False)
-        result = JobExecution(MemoryFileSystem(), self.ids, shard, settings, job, now).execute()
-        outcome = self.logs.metadata.replace(
-            {self.tip: slices},
-            job.input_names,
-            result.stored,
-            covers={self.tip: False},
-            catalog_seq=0,
-            drops_records=False,
-        )
-        assert outcome.has_committed
+        slices = tuple(self.logs.metadata.state().partition(self.tip).slices)[first:]
+        carry(self.logs, self.tip, slices, self.ids)
 
     def check_restored(self) -> None:
         self.logs = self.start(MemoryFileSystem())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError, StoreNotUsableError
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.kept_records import KeptRecords, KeptTally
+from stratalog.compaction.kept_records import CarriedBytes, CarriedTally, KeptRecords, KeptTally
 from stratalog.compaction.verifier import PartsReader, PlannedSlice, verify_object
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
@@ -113,6 +113,23 @@ def test_a_key_that_is_there_twice_is_refused() -> None:
         verify_object(finished, planned, 1 << 20)
     ((tip, plan),) = planned.items()
     verify_object(finished, {tip: plan._replace(has_one_record_a_key=False)}, 1 << 20)
+
+
+def carried(data: bytes) -> CarriedBytes:
+    tally = CarriedTally()
+    tally.add(data)
+    return tally.result()
+
+
+@pytest.mark.parametrize("changes", [{"record_count": 2}, {"size_bytes": 1}, {"crc": 1}])
+def test_other_bytes_than_were_carried_are_refused(changes: dict[str, int]) -> None:
+    finished, planned = object_of(SLICES)
+    tip = TopicIdPartition(TOPIC_ID, 0)
+    plan = planned[tip]._replace(kept=carried(SLICES[0]), has_one_record_a_key=False)
+    verify_object(finished, planned | {tip: plan}, 1 << 20)
+    changed = carried(SLICES[0])._replace(**changes)
+    with pytest.raises(StoreCorruptError):
+        verify_object(finished, planned | {tip: plan._replace(kept=changed)}, 1 << 20)
 
 
 @given(st.integers(0, 2**32))

@@ -144,6 +144,20 @@ class TestRetries:
         assert len(server.requests) == 2
 
 
+class TestConditionalReads:
+    def test_a_server_that_ignores_the_condition_gives_no_other_version(
+        self, server: ScriptedS3, store: S3ObjectStore
+    ) -> None:
+        headers = {**RANGE_HEADERS, "ETag": '"one"'}
+        server.script[:] = [Answer(206, b"x" * 20, headers)] * 3
+        etag = store.open_range("key", 10, 20).etag()
+        assert etag == '"one"'
+        assert store.open_range("key", 10, 20, if_match=etag).read(20) == b"x" * 20
+        assert server.requests[-1].headers["If-Match"] == etag
+        with pytest.raises(PreconditionFailedError):
+            store.open_range("key", 10, 20, if_match='"other"')
+
+
 class TestCutOff:
     """A body that ends early never passes for a whole one."""
 

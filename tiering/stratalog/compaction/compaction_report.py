@@ -14,11 +14,13 @@ class CompactionReport:
     inputs: int = 0
     """Objects that were read."""
     get_requests: int = 0
-    """Two an input."""
+    """At most two an input: the data of one without survivors is not asked for."""
+    resumed_get_count: int = 0
+    """Further requests for the rest of a stream whose connection broke."""
     input_bytes: int = 0
     """Sizes of the inputs in the store."""
     bytes_read: int = 0
-    """Bytes that the requests returned; less than `input_bytes` without footers and dead slices."""
+    """Bytes that have arrived; less than `input_bytes` without footers and dead slices."""
     records_in: int = 0
     records_out: int = 0
     tombstones_removed: int = 0

@@ -231,7 +231,9 @@ class Compactor:
         job_clock: JobClock,
     ) -> tuple[CompactionReport, bool]:
         """The job's report, and whether it makes sense to go on with others."""
-        execution = JobExecution(self._filesystem, self._ids, shard, self._settings, job, job_clock)
+        execution = JobExecution(
+            self._filesystem, self._clock, self._ids, shard, self._settings, job, job_clock
+        )
         try:
             result = execution.execute()
             report = self._commit(execution, topics, result)
@@ -355,9 +357,10 @@ def _report(
     job = execution.job
     report = CompactionReport(
         inputs=len(job.inputs),
-        get_requests=sum(streams.get_count for streams in execution.inputs.values()),
+        get_requests=sum(streams.reads.get_count for streams in execution.inputs.values()),
+        resumed_get_count=sum(streams.reads.resumed_get_count for streams in execution.inputs.values()),
         input_bytes=sum(live.ref.size_bytes for live in job.inputs),
-        bytes_read=sum(streams.bytes_read for streams in execution.inputs.values()),
+        bytes_read=sum(streams.reads.bytes_read for streams in execution.inputs.values()),
         refused=refused,
         refused_partitions=refused_partitions,
     )

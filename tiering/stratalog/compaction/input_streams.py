@@ -1,14 +1,15 @@
-"""Reads one input object of a job with exactly two GETs, whatever the number of its partitions.
+"""Reads one input object of a job with at most two GETs, whatever the number of its partitions.
 
     object = header | slice data ... | directory | key streams ... | indexes ... | footer
                       `-- GET 2 ---'   `------------- GET 1 -------------'
 
 GET 1 goes from the directory to the end of the last index that the job needs (the producers at the end of a
 slice are in its index). It is opened at the first use of the object and drained at once to scratch (memory if
-it is small, else a file), so that its connection does not idle. GET 2 goes over the data, from the first
-slice that the job needs to the end of the last. It is opened for the first slice and only moves forward:
-slices that the job does not need, or of which no record survives, are read past. If all of it is small, it is
-drained to scratch too.
+it is small, else a file), so that its connection does not idle. The key streams tell which slices have
+survivors, so GET 2 goes over the data from the first slice that the job needs to the end of the last; if it
+needs none, it is not sent. It is opened for the first slice and only moves forward: what lies between is read
+past. If all of it is small, it is drained to scratch too. A stream that breaks is resumed (`resuming_reads`),
+which is counted apart.
 
 The slice entries come from the state of the shard. The directory in GET 1 must have the checksum of the
 commit, so it contains the same entries and is not decoded again.
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.objectstore.protocol import ObjectStore, ReadStream
+from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -36,8 +37,7 @@ class InputStreams:
 
     def __init__(
         self,
-        store: ObjectStore,
-        key: str,
+        reads: ResumingReads,
         ref: ObjectRef,
         entries: Iterable[SliceEntry],
         make_scratch: Callable[[], Spool],
@@ -45,19 +45,18 @@ class InputStreams:
         chunk_bytes: int,
         buffered_bytes: int,
     ) -> None:
-        self.get_count = 0
-        self.bytes_read = 0
-        """Bytes that the GETs have returned."""
-        self._store = store
-        self._key = key
+        self.reads = reads
+        """The object; it counts the requests."""
         self._ref = ref
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
         self._key_part: Spool | None = None
         self._entries = tuple(entries)
+        self._with_data = [entry for entry in self._entries if entry.data_bytes > 0]
+        """The slices with data that the job reads."""
         self._data_part: Spool | None = None
-        self._data: ReadStream | SpoolReader | None = None
+        self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
@@ -100,17 +99,14 @@ class InputStreams:
         return decode_slice_index(data, entry.data_bytes)
 
     def pass_by(self, entry: SliceEntry) -> None:
-        """Leave a slice unread. GET 2 is opened all the same, so that the requests of a job do not depend on
-        keys; if the job needs nothing of it, it is closed unread.
-        """
-        if self._key_part is None:
-            self._open_keys()
-        if self._data is None and entry.data_bytes > 0:
-            self._open_data()
+        """No data of this slice will be read. Call it before any slice is read: GET 2 asks for no more than
+        the others, and is not sent if there are none."""
+        assert self._data is None
+        self._with_data = [one for one in self._with_data if one is not entry]
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
-        """A reader of the data of a slice. Call it once for each slice, in order, and read to the end.
-        Raises StoreCorruptError, and what the store raises.
+        """A reader of the data of a slice that was not passed by. Call it once for each slice, in order, and
+        read to the end. Raises StoreCorruptError, and what the store raises.
         """
         self._open_keys()
         if entry.data_bytes > 0:
@@ -149,29 +145,23 @@ class InputStreams:
     def _open_data(self) -> None:
         if self._data is not None:
             return
-        with_data = [entry for entry in self._entries if entry.data_bytes > 0]
-        self._data_position = min(entry.data_position for entry in with_data)
-        size_bytes = max(entry.data_end_position for entry in with_data) - self._data_position
+        self._data_position = min(entry.data_position for entry in self._with_data)
+        size_bytes = max(entry.data_end_position for entry in self._with_data) - self._data_position
         if size_bytes <= self._buffered_bytes:
             self._data_part = self._make_scratch()
             self._drain(self._data_position, size_bytes, self._data_part)
             self._data = SpoolReader(self._data_part, 0, size_bytes)
         else:
-            self._data = self._get(self._data_position, size_bytes)
-
-    def _get(self, position: int, size_bytes: int) -> ReadStream:
-        self.get_count += 1
-        return self._store.open_range(self._key, position, size_bytes)
+            self._data = self.reads.open_range(self._data_position, size_bytes)
 
     def _drain(self, position: int, size_bytes: int, scratch: Spool) -> None:
-        stream = self._get(position, size_bytes)
+        stream = self.reads.open_range(position, size_bytes)
         try:
             while scratch.size_bytes < size_bytes:
                 data = stream.read(min(self._chunk_bytes, size_bytes - scratch.size_bytes))
                 if not data:
                     raise self._corrupt("is shorter than the metadata log says")
                 scratch.append(data)
-                self.bytes_read += len(data)
         finally:
             stream.close()
 
@@ -181,7 +171,6 @@ class InputStreams:
             data = self._data.read_some(size)
         else:
             data = self._data.read(size)
-            self.bytes_read += len(data)
         self._data_position += len(data)
         return data
 
@@ -193,4 +182,6 @@ class InputStreams:
                 raise self._corrupt("is shorter than the metadata log says")
 
     def _corrupt(self, problem: str) -> StoreCorruptError:
-        return StoreCorruptError(f"an object {problem}; keep it and find out what changed it", key=self._key)
+        return StoreCorruptError(
+            f"an object {problem}; keep it and find out what changed it", key=self.reads.key
+        )

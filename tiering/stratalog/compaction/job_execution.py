@@ -1,8 +1,8 @@
 """Executes one job up to its commit: reads the inputs, writes, verifies and stores the outputs.
 
-Partitions come in the order of their slices in objects, so that all streams only move forward. Phase 2 of a
-partition follows its phase 1. Of an input only its key streams (in scratch) and the position in its data
-stream are held.
+Partitions come in the order of their slices in objects, so that all streams only move forward. Phase 1 comes
+first for all partitions whose keys are known from key streams, and right before phase 2 for the others. Of an
+input only its key streams (in scratch) and the position in its data stream are held.
 
 A failure leaves the inputs as they are. Outputs in the store are orphans then, which the collector removes.
 """
@@ -14,6 +14,7 @@ import dataclasses
 from typing import NamedTuple
 from uuid import UUID
 
+from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -22,14 +23,17 @@ from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.run_carrier import RunCarrier
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.repeated_put import PutAttempts, put_object
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
@@ -67,23 +71,28 @@ class JobExecution:
     def __init__(
         self,
         filesystem: FileSystem,
+        clock: Clock,
         ids: IdGenerator,
         shard: CompactedShard,
         settings: CompactionSettings,
         job: CompactionJob,
-        clock: JobClock,
+        job_clock: JobClock,
     ) -> None:
+        """`clock`: for the pauses before broken streams are resumed, and outputs sent again."""
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
         self.job = job
         self.inputs: dict[str, InputStreams] = {}
         """The streams of the inputs, by name."""
+        self._plans: dict[TopicIdPartition, SurvivorPlan] = {}
+        """The survivors of runs that are not rewritten yet, where no data was needed for them."""
         self._filesystem = filesystem
         self._ids = ids
         self._shard = shard
         self._layout = shard.metadata.layout
         self._settings = settings
         self._clock = clock
+        self._job_clock = job_clock
         # Half of the memory is for the outputs (two writers a piece, with two spools each), half for the
         # inputs: the key streams, the data, and a slice that had to be hashed, of each.
         self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
@@ -98,11 +107,11 @@ class JobExecution:
         )
         with contextlib.ExitStack() as closing:
             self._open_inputs(closing)
+            self._decide()
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
-                    self._shard.store,
-                    self._layout,
+                    self._send,
                     self._header,
                     writer_settings,
                     max_object_bytes=settings.max_job_bytes,
@@ -124,26 +133,48 @@ class JobExecution:
         run."""
         self.current = run.topic_id_partition
         is_compacted = run.topic.is_compacted
-        rule = TombstoneRule.of(run, self._clock.now_ms, may_drop=self._clock.may_drop_tombstones)
+        rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         rewritten: list[RewrittenPartition] = []
         with contextlib.ExitStack() as closing:
-            plan = None
-            if run.mode is RunMode.COMPACT:
-                plan = SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
-                closing.enter_context(plan)
+            plan = self._plans.pop(run.topic_id_partition, None)
+            if plan is None and run.mode is RunMode.COMPACT:
+                plan = closing.enter_context(self._plan(run))
             first = 0
             for place, slices in enumerate(run.parts):
                 part = dataclasses.replace(run, slices=slices, part_counts=())
                 part_plan = None if plan is None else plan.part(first, first + len(slices))
                 writer = output.writer(place, is_compacted=is_compacted)
-                rewriter = PartitionRewriter(part, part_plan, rule, writer)
-                rewritten.append(rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes))
+                rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
                 output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
                 first += len(slices)
         return rewritten
+
+    def _decide(self) -> None:
+        """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
+        must read. Bits are held until phase 2 of their run."""
+        for run in self.job.runs:
+            if run.mode is not RunMode.COMPACT or not all(map(run.has_keys, run.slices)):
+                continue
+            self.current = run.topic_id_partition
+            plan = self._plans[run.topic_id_partition] = self._plan(run)
+            for index, live in enumerate(run.slices):
+                if plan.drops_all(index, live.entry):
+                    self.inputs[live.object_name].pass_by(live.entry)
+
+    def _plan(self, run: PartitionRun) -> SurvivorPlan:
+        return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
+
+    def _rewrite_part(
+        self, part: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter
+    ) -> RewrittenPartition:
+        if plan is None:
+            return RunCarrier(part, writer, self.inputs).carry()
+        return PartitionRewriter(part, plan, rule, writer).rewrite(
+            self.inputs, self._settings.read_chunk_bytes
+        )
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> None:
         needed: dict[str, list[SliceEntry]] = {name: [] for name in self.job.input_names}
@@ -153,8 +184,7 @@ class JobExecution:
         for live_object in self.job.inputs:
             name = live_object.ref.name
             self.inputs[name] = InputStreams(
-                self._shard.store,
-                self._layout.data_key(name),
+                ResumingReads(self._shard.store, self._clock, self._layout.data_key(name)),
                 live_object.ref,
                 needed[name],
                 self._make_scratch,
@@ -162,6 +192,9 @@ class JobExecution:
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
             )
             closing.callback(self.inputs[name].close)
+
+    def _send(self, finished: FinishedObject) -> None:
+        put_object(self._clock, self._shard.store, self._layout, finished, PutAttempts())
 
     def _make_scratch(self) -> Spool:
         path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"

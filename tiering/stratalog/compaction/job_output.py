@@ -19,12 +19,10 @@ from typing import Self
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.verifier import PlannedSlice, verify_object
-from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.object_format import ObjectHeader
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
-from stratalog.remote.store_layout import StoreLayout
 
 _Place = tuple[bool, int]
 """Whether the topics are compacted, and the number of the output slice."""
@@ -34,15 +32,14 @@ class JobOutput:
     """The objects that a compaction job writes. Not thread-safe: guarded by the job; a context manager that
     removes the writers' temporary files.
 
-    `make_header` gives each object a fresh name. An object is closed at the first partition behind
-    `max_object_bytes` of data.
+    `send` stores an object. `make_header` gives each object a fresh name. An object is closed at the first
+    partition behind `max_object_bytes` of data.
     """
 
     def __init__(
         self,
         filesystem: FileSystem,
-        store: ObjectStore,
-        layout: StoreLayout,
+        send: Callable[[FinishedObject], None],
         make_header: Callable[[], ObjectHeader],
         settings: ObjectWriterSettings,
         *,
@@ -52,8 +49,7 @@ class JobOutput:
         self.stored: list[tuple[ObjectRef, tuple[SliceEntry, ...]]] = []
         """The outputs in the store, not yet committed."""
         self._filesystem = filesystem
-        self._store = store
-        self._layout = layout
+        self._send = send
         self._make_header = make_header
         self._settings = settings
         self._max_object_bytes = max_object_bytes
@@ -99,7 +95,7 @@ class JobOutput:
         writer = self._writers[place]
         finished = writer.finish()
         verify_object(finished, self._planned.pop(place), self._chunk_bytes)
-        finished.store(self._store, self._layout)
+        self._send(finished)
         self.stored.append((finished.ref, finished.entries))
         del self._writers[place]
         writer.close()

@@ -1,4 +1,5 @@
-"""Counts the records that stay of a partition: while they are chosen, and again in the written object."""
+"""Counts the records that stay of a partition: while they are chosen, and again in the written object. Bytes
+that are carried unchanged are summed up instead."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import records_payload
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.batch_filter import FilteredBatches
+from stratalog.record.native.batch_kernels import whole_batches
 from stratalog.record.native.kernels import scan_records
 from stratalog.record.native.scanned_batches import ScannedBatches
 from stratalog.remote.objects.object_format import crc_of
@@ -27,6 +29,33 @@ class KeptRecords(NamedTuple):
     """CRC-32C over base offset, checksum and record count of every batch. A batch's checksum covers its
     records, so two slices with the same fingerprint hold the same records.
     """
+
+
+class CarriedBytes(NamedTuple):
+    """The facts of a slice that is the concatenation of others, byte for byte. Their checksums prove it, so
+    no record is looked at."""
+
+    record_count: int
+    size_bytes: int
+    crc: int
+    """CRC-32C of all the bytes."""
+
+
+class CarriedTally:
+    """Sums up rows of whole batches in their order. Not thread-safe: guarded by the job."""
+
+    def __init__(self) -> None:
+        self._record_count = self._size_bytes = self._crc = 0
+
+    def add(self, row: Buffer) -> None:
+        """Add whole batches; looks at their headers only."""
+        self._record_count += whole_batches(row)[1]
+        self._size_bytes += len(row)
+        self._crc = crc_of(row, self._crc)
+
+    def result(self) -> CarriedBytes:
+        """Return the sums so far."""
+        return CarriedBytes(self._record_count, self._size_bytes, self._crc)
 
 
 class KeptTally:

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.kept_records import KeptRecords, KeptTally
+from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
+from stratalog.compaction.merged_keys import merged_keys
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
+from stratalog.compaction.run_end import end_of
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.compaction.survivor_bits import bits_between
+from stratalog.compaction.survivor_bits import bits_between, clear_bits
 from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
@@ -25,15 +27,11 @@ from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, times
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_kernels import filter_batches
-from stratalog.record.native.kernels import copy_records
+from stratalog.record.native.kernels import clear_dropped, copy_records
 from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.objects.object_writer import ObjectWriter
-from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.objects.slice_entry import SliceEntry, joined_epochs
-from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.objects.object_writer import ObjectWriter, SortedKeys
 from stratalog.remote.objects.spool import SpoolReader
-from stratalog.remote.read.producer_chain import producers_at_end
 
 _GATHERED_BYTES = 64 << 10
 """The writer gets pieces of at least this size, except for the last of a run."""
@@ -42,7 +40,7 @@ _GATHERED_BYTES = 64 << 10
 class RewrittenPartition(NamedTuple):
     """The result of rewriting a run."""
 
-    kept: KeptRecords
+    kept: KeptRecords | CarriedBytes
     records_in: int
     tombstones_removed: int
 
@@ -72,9 +70,9 @@ class PartitionRewriter:
     """Rewrites one run. Not thread-safe: guarded by the job."""
 
     def __init__(
-        self, run: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter
+        self, run: PartitionRun, plan: SurvivorPlan, rule: TombstoneRule, writer: ObjectWriter
     ) -> None:
-        assert (plan is None) == (run.mode is RunMode.CARRY)
+        assert run.mode is RunMode.COMPACT
         self._run = run
         self._plan = plan
         self._rule = rule
@@ -96,49 +94,31 @@ class PartitionRewriter:
             topic.name,
             run.topic_id_partition.partition,
             base_offset=run.base_offset,
-            key_hashing=topic.hashing if topic.is_compacted else None,
         )
         for index, live in enumerate(run.slices):
-            copy = None if self._plan is None else self._plan.copies.get(index)
+            copy = self._plan.copies.get(index)
             if copy is not None:
                 reader = SliceReader(live.entry, SpoolReader(copy, 0, copy.size_bytes).read_some, chunk_bytes)
-            elif self._plan is not None and is_all_dropped(self._plan.survivors[index], live.entry):
-                inputs[live.object_name].pass_by(live.entry)
+            elif self._plan.drops_all(index, live.entry):
                 continue
             else:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        snapshot, since = self._producers(inputs)
-        end = SliceEnd(
-            run.end_offset,
-            producer_snapshot=snapshot,
-            producers_since=since,
-            leader_epochs=joined_epochs(entries),
-        )
-        self._writer.end_slice(end)
+        end = end_of(run, lambda live: inputs[live.object_name].slice_index(live.entry))
+        self._writer.end_slice(end, self._keys(inputs))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
 
-    def _producers(self, inputs: Mapping[str, InputStreams]) -> tuple[bytes, int | None]:
-        """The producers at the end of the run, and since when they have changed; None if these are all.
-
-        What the slices of the run refer to within it is put together, because these slices go. What lies
-        before the run stays, and so does the reference to it. Raises as `InputStreams.slice_index` does.
-        """
-        run = self._run
-
-        def slice_before(offset: int) -> LiveSlice | None:
-            return next((live for live in run.slices if run.base_offset < offset <= live.end_offset), None)
-
-        def load_index(live: LiveSlice) -> SliceIndex:
-            return inputs[live.object_name].slice_index(live.entry)
-
-        producers = producers_at_end(run.slices[-1], slice_before, load_index)
-        return producers.snapshot.to_bytes(), producers.since
+    def _keys(self, inputs: Mapping[str, InputStreams]) -> SortedKeys | None:
+        """The keys of the output, once all its records are written."""
+        if not self._writer.may_have_keys:
+            return None
+        sources = self._plan.key_sources(self._run.slices, inputs)
+        return SortedKeys(self._run.topic.hashing, merged_keys(sources, self._writer.record_count))
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
-        survivors = None if self._plan is None else self._plan.survivors[index]
+        survivors = self._plan.survivors[index]
         rule = self._rule.batch_filter(live, self._run.log_start_offset)
         ordinal = 0
         for row in reader.rows():
@@ -162,7 +142,7 @@ class PartitionRewriter:
             self._append(filtered.data, row_bytes)
 
     def _rewrite_batch(
-        self, batch: PlacedBatch, survivors: bytearray | None, ordinal: int, rule: BatchFilter
+        self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter
     ) -> None:
         """The long way, for batches that the kernel does not take, and for errors."""
         header = batch.header
@@ -174,11 +154,9 @@ class PartitionRewriter:
                 base_offset=header.base_offset,
                 end_offset=rule.end_offset,
             )
-        if header.next_offset <= rule.first_offset or header.records_count == 0:
-            return
-        if survivors is None:
-            self._keep(batch)
-        else:
+        if header.next_offset <= rule.first_offset:
+            clear_bits(survivors, ordinal, ordinal + header.records_count)
+        elif header.records_count > 0:
             self._filter(batch, survivors, ordinal, rule)
 
     def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
@@ -200,9 +178,19 @@ class PartitionRewriter:
         copied = _copied(payload, header, survivors, position, drops=drops)
         _require_planned(copied, bits.bit_count(), header, position)
         self._tombstones_removed += copied.dropped_tombstone_count
+        if position.is_clipped or copied.dropped_tombstone_count:
+            clear_dropped(
+                payload,
+                header.records_count,
+                survivors,
+                ordinal,
+                first_offset_delta=position.first_offset_delta,
+                end_offset_delta=position.end_offset_delta,
+                drop_tombstones=drops,
+            )
         if copied.count == 0:
             return
-        new_horizon_ms = rule.new_horizon_ms(header, has_tombstones=copied.tombstone_count > 0)
+        new_horizon_ms = rule.new_horizon_ms(header, has_tombstones=may_stamp and copied.tombstone_count > 0)
         if new_horizon_ms is not None:
             shift = timestamp_shift(header, new_horizon_ms)
             copied = _copied(payload, header, survivors, position, drops=drops, timestamp_shift=shift)
@@ -250,12 +238,6 @@ class PartitionRewriter:
         if self._waiting:
             self._writer.append(b"".join(self._waiting))
             self._waiting, self._waiting_bytes = [], 0
-
-
-def is_all_dropped(survivors: bytearray, entry: SliceEntry) -> bool:
-    """No record of the slice survives, by its proved key stream. A slice with markers must be read all the
-    same."""
-    return entry.marker_count == 0 and not any(survivors)
 
 
 def _copied(

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.key_cursor import KeyCursor
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.survivor_bits import set_bit
 from stratalog.record.batch import batches, records_payload
@@ -45,9 +45,11 @@ class SliceHasher:
         self._entries = KeyEntries()
         self._parts: list[tuple[Spool, KeyStreamRef]] = []
 
-    def hash_slice(self, reader: SliceReader, copy: Spool, survivors: bytearray) -> list[KeyCursor]:
-        """Read the slice to its end, into `copy`; returns a cursor for each part, oldest first. Raises what
-        `SliceReader` raises."""
+    def hash_slice(
+        self, reader: SliceReader, copy: Spool, survivors: bytearray
+    ) -> list[Callable[[], Iterator[KeyBlock]]]:
+        """Read the slice to its end, into `copy`. Returns a function for each sorted part, oldest first,
+        which reads its blocks. Raises what `SliceReader` raises."""
         ordinal = 0
         for row in reader.rows():
             copy.append(row)
@@ -59,7 +61,7 @@ class SliceHasher:
         assert ordinal == self._record_count
         if len(self._entries):
             self._put_part_away()
-        return [KeyCursor(self._blocks(scratch, stream), survivors) for scratch, stream in self._parts]
+        return [partial(self._blocks, scratch, stream) for scratch, stream in self._parts]
 
     def close(self) -> None:
         """May be called again."""

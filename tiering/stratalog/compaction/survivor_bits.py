@@ -7,14 +7,22 @@ slice's bytes, so a bitmap belongs to one slice as it lies in its object.
 from __future__ import annotations
 
 
-def new_bitmap(record_count: int) -> bytearray:
-    """A bitmap for `record_count` records, none of which survives yet."""
-    return bytearray((record_count + 7) // 8)
+def new_bitmap(record_count: int, *, survives: bool = False) -> bytearray:
+    """A bitmap for `record_count` records, all of which survive, or none does yet."""
+    if not survives:
+        return bytearray((record_count + 7) // 8)
+    return bytearray(((1 << record_count) - 1).to_bytes((record_count + 7) // 8, "little"))
 
 
 def set_bit(bitmap: bytearray, ordinal: int) -> None:
     """Let one record survive."""
     bitmap[ordinal >> 3] |= 1 << (ordinal & 7)
+
+
+def clear_bits(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> None:
+    """Let the records of [first_ordinal, end_ordinal) go."""
+    for ordinal in range(first_ordinal, end_ordinal):
+        bitmap[ordinal >> 3] &= ~(1 << (ordinal & 7)) & 0xFF
 
 
 def bits_between(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> int:

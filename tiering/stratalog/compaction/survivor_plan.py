@@ -8,17 +8,22 @@ bytes are kept for phase 2 (`SurvivorPlan.copies`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.key_cursor import KeyCursor
+from stratalog.compaction.merged_keys import KeySource
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.slice_hasher import SliceHasher
 from stratalog.compaction.survivor_bits import new_bitmap
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.key_stream import KeyBlock
+from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import Spool
 
 
@@ -32,6 +37,8 @@ class SurvivorPlan:
         """A bitmap for each slice of the run."""
         self.copies: dict[int, Spool] = {}
         """By index of the slice: the bytes of those that had to be read in this phase already."""
+        self._parts: list[Sequence[Callable[[], Iterator[KeyBlock]]]] = []
+        """For each slice the sorted parts of its keys; none if all key streams are small."""
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> SurvivorPlan:
@@ -63,20 +70,40 @@ class SurvivorPlan:
                 entry = live.entry
                 bitmap = new_bitmap(entry.record_count)
                 plan.survivors.append(bitmap)
-                if entry.key_stream is not None and run.topic.hashing.made(entry.key_stream):
-                    cursors.append(KeyCursor(streams.key_blocks(entry), bitmap))
-                elif entry.record_count > 0:
-                    cursors += plan._hashed_parts(
-                        index, run, streams, make_scratch, settings.hash_part_entries
-                    )
+                parts: Sequence[Callable[[], Iterator[KeyBlock]]] = ()
+                if entry.key_stream is not None and run.has_keys(live):
+                    parts = (partial(streams.key_blocks, entry),)
+                elif not run.has_keys(live):
+                    parts = plan._hashed_parts(index, run, streams, make_scratch, settings.hash_part_entries)
+                plan._parts.append(parts)
+                cursors += [KeyCursor(open_part(), bitmap) for open_part in parts]
             merge_keys(cursors)
             on_error.pop_all()
         return plan
+
+    def drops_all(self, index: int, entry: SliceEntry) -> bool:
+        """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
+        read all the same."""
+        return entry.marker_count == 0 and not any(self.survivors[index])
+
+    def key_sources(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> list[KeySource]:
+        """The keys of the slices of the plan, for those that stay. Call it after phase 2, which clears the
+        bits of records that it drops."""
+        sources: list[KeySource] = []
+        for index, live in enumerate(slices):
+            parts = self._parts[index] if self._parts else ()
+            stream = live.entry.key_stream
+            whole = None
+            if not self._parts and stream is not None:
+                whole = inputs[live.object_name].small_key_stream(stream)
+            sources.append(KeySource(self.survivors[index], live.entry.record_count, whole, parts))
+        return sources
 
     def part(self, first: int, end: int) -> SurvivorPlan:
         """The plan of the slices [first, end) alone. It lasts as long as the whole plan."""
         part = SurvivorPlan()
         part.survivors = self.survivors[first:end]
+        part._parts = self._parts[first:end]
         part.copies = {index - first: copy for index, copy in self.copies.items() if first <= index < end}
         return part
 
@@ -87,7 +114,7 @@ class SurvivorPlan:
         streams: InputStreams,
         make_scratch: Callable[[], Spool],
         max_part_entries: int,
-    ) -> list[KeyCursor]:
+    ) -> Sequence[Callable[[], Iterator[KeyBlock]]]:
         entry = run.slices[index].entry
         copy = self.copies[index] = make_scratch()
         self._closing.callback(copy.close)
@@ -102,7 +129,7 @@ def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) ->
     key_streams: list[tuple[Buffer, int, int, int]] = []
     for live in run.slices:
         stream = live.entry.key_stream
-        if stream is None or not run.topic.hashing.made(stream):
+        if stream is None or not run.has_keys(live):
             return None
         data = inputs[live.object_name].small_key_stream(stream)
         if data is None:

@@ -54,6 +54,9 @@ class _CountedStream:
         self._count_bytes(len(data))
         return data
 
+    def etag(self) -> str:
+        return self._inner.etag()
+
     def close(self) -> None:
         self._inner.close()
 
@@ -123,9 +126,9 @@ class CountedObjectStore:
         self._count(kind, size_bytes=len(data))
         return data
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         kind = self._count_requests("GET", key)
-        stream = self._inner.open_range(key, position, size)
+        stream = self._inner.open_range(key, position, size, if_match=if_match)
         return _CountedStream(stream, lambda size_bytes: self._count(kind, size_bytes=size_bytes))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:

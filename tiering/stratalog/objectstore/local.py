@@ -89,6 +89,10 @@ class _FileStream:
         self._position += wanted_bytes
         return data
 
+    def etag(self) -> str:
+        with _os_errors(self._key):
+            return _etag_of(self._file)
+
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
@@ -148,7 +152,7 @@ class LocalObjectStore:
         finally:
             stream.close()
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         assert position >= 0, "an object begins at 0"
         assert size > 0, "a range has at least one byte"
         path = self._path(key)
@@ -162,7 +166,11 @@ class LocalObjectStore:
                 key=key,
                 size_bytes=file_bytes,
             )
-        return _FileStream(file, key, position, position + size)
+        stream = _FileStream(file, key, position, position + size)
+        if if_match is not None and stream.etag() != if_match:
+            stream.close()
+            raise PreconditionFailedError("the object has changed; read it again", key=key)
+        return stream
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -333,6 +341,12 @@ class LocalObjectStore:
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)}"
+
+
+def _etag_of(file: AppendFile) -> str:
+    """The ETag of a file that is read window by window."""
+    positions = range(0, file.size(), _WINDOW_BYTES)
+    return content_etag(file.read_at(position, _WINDOW_BYTES) for position in positions)
 
 
 def _append_parts(file: AppendFile, parts: Iterable[Buffer]) -> None:

@@ -35,8 +35,9 @@ class _Content(NamedTuple):
 class _BufferStream:
     """A read stream over bytes in memory. One user at a time, as every `ReadStream`."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, etag: str) -> None:
         self._data = data
+        self._etag = etag
         self._position = 0
 
     def read(self, size: int) -> bytes:
@@ -44,6 +45,9 @@ class _BufferStream:
         chunk = self._data[self._position : self._position + size]
         self._position += len(chunk)
         return chunk
+
+    def etag(self) -> str:
+        return self._etag
 
     def close(self) -> None:
         self._data = b""
@@ -98,17 +102,13 @@ class MemoryObjectStore:
     def get_range(self, key: str, position: int, size: int) -> bytes:
         assert position >= 0, "an object begins at 0"
         assert size > 0, "a range has at least one byte"
-        data = self._content(key).data
-        if position + size > len(data):
-            raise StoreCorruptError(
-                "the object ends before the requested range; restore it from a copy",
-                key=key,
-                size_bytes=len(data),
-            )
-        return data[position : position + size]
+        return _part(self._content(key), key, position, size)
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
-        return _BufferStream(self.get_range(key, position, size))
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        content = self._content(key)
+        if if_match is not None and content.etag != if_match:
+            raise PreconditionFailedError("the object has changed; read it again", key=key)
+        return _BufferStream(_part(content, key, position, size), content.etag)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -152,3 +152,14 @@ class MemoryObjectStore:
         if content is None:
             raise ObjectNotFoundError("no object has this key; check it", key=key)
         return content
+
+
+def _part(content: _Content, key: str, position: int, size: int) -> bytes:
+    data = content.data
+    if position + size > len(data):
+        raise StoreCorruptError(
+            "the object ends before the requested range; restore it from a copy",
+            key=key,
+            size_bytes=len(data),
+        )
+    return data[position : position + size]

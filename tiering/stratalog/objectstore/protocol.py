@@ -70,6 +70,11 @@ class ReadStream(Protocol):
         """
         ...
 
+    def etag(self) -> str:
+        """The ETag of the object that the stream reads; empty if the store tells none. It may cost a read of
+        the whole object, so ask only when it is needed, before `close`."""
+        ...
+
     def close(self) -> None:
         """Release the connection or file. May be called repeatedly."""
         ...
@@ -134,10 +139,11 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         """A stream over exactly that range: one GET, sent now, never resumed.
 
-        Raises ObjectNotFoundError, StoreCorruptError if the object ends sooner.
+        Raises ObjectNotFoundError, StoreCorruptError if the object ends sooner, PreconditionFailedError if
+        `if_match` is not its ETag.
         """
         ...
 

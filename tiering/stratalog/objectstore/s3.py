@@ -1,7 +1,5 @@
 """An object store in an S3 bucket, through boto3. The only module that imports boto3.
 
-Most GETs of ranges repeat one that boto3 has sent before, see `s3_range_gets`.
-
 The clients share one session. Reads, plain writes and deletions retry in botocore's standard mode.
 Conditional writes use a client that sends once: a second attempt of a write that landed would be refused and
 hide that it landed. Nothing is retried above botocore, and a body that was cut off is never resumed.
@@ -62,6 +60,7 @@ from urllib3.exceptions import HTTPError
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     DeletionRefusedError,
+    PreconditionFailedError,
     StoreAccessDeniedError,
     StoreCorruptError,
     StoreError,
@@ -84,7 +83,6 @@ from stratalog.objectstore.protocol import (
 from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
 from stratalog.objectstore.s3_copy import PartsCopy, copy_whole
 from stratalog.objectstore.s3_errors import error_of_answer
-from stratalog.objectstore.s3_range_gets import S3RangeGets
 from stratalog.objectstore.s3_request_options import S3RequestOptions
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
 
@@ -122,16 +120,15 @@ class _CurrentCall(threading.local):
     """The current call of a thread, for the hooks of its requests. Each thread has its own."""
 
     deadline: CallDeadline
-    request: AWSPreparedRequest
-    """The last one that boto3 has sent."""
 
 
 class _S3Stream:
     """One user at a time, as every `ReadStream`. Counts bytes to detect an early end."""
 
-    def __init__(self, body: StreamingBody, size: int, errors: Callable[[], Any]) -> None:
+    def __init__(self, body: StreamingBody, size: int, etag: str, errors: Callable[[], Any]) -> None:
         self._body = body
         self._remaining_bytes = size
+        self._etag = etag
         self._errors = errors
 
     def read(self, size: int) -> bytes:
@@ -148,6 +145,9 @@ class _S3Stream:
                 wanted_bytes -= len(piece)
                 self._remaining_bytes -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def etag(self) -> str:
+        return self._etag
 
     def close(self) -> None:
         # Closing a body before its end closes its connection; a body that was read has returned it already.
@@ -184,15 +184,13 @@ class S3ObjectStore:
                 region_name=settings.region,
                 profile_name=settings.profile,
             )
-            credentials = session.get_credentials()
-            if credentials is None:
+            if session.get_credentials() is None:
                 # Each client would look for an instance's role again, which takes seconds.
                 raise NoCredentialsError
             patience_s, first_s = settings.connect_timeout_s, settings.first_connect_timeout_s
             self._first_client = self._make_client(session, settings.max_attempts, min(first_s, patience_s))
             self._patient_client = self._make_client(session, settings.max_attempts, patience_s)
             self._client_once = self._make_client(session, 1, patience_s)
-            self._range_gets = S3RangeGets(self._patient_client, credentials)
         self._endpoint_shown = endpoint_shown(self._first_client.meta.endpoint_url)
 
     @property
@@ -266,22 +264,25 @@ class S3ObjectStore:
         finally:
             stream.close()
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         assert position >= 0, "an object begins at 0"
         assert size > 0, "a range has at least one byte"
         wanted = f"bytes {position}-{position + size - 1}/"
-        name = self._name(key)
         with self._call(key):
-            body = self._range_gets.open(name, position, size, self._before_request)
-            if body is not None:
-                return self._stream(key, StreamingBody(body, size), size)
+            condition = {} if if_match is None else {"IfMatch": if_match}
             answer = self._client.get_object(
-                Bucket=self._bucket, Key=name, Range=f"bytes={position}-{position + size - 1}"
+                Bucket=self._bucket,
+                Key=self._name(key),
+                Range=f"bytes={position}-{position + size - 1}",
+                **cast("Any", condition),
             )
-            stream = self._stream(key, answer["Body"], size)
+            stream = _S3Stream(answer["Body"], size, answer.get("ETag", ""), lambda: self._errors(key))
             sent, sent_bytes = answer.get("ContentRange", ""), answer["ContentLength"]
+        if if_match is not None and answer.get("ETag") != if_match:
+            # A server that ignores the condition.
+            stream.close()
+            raise PreconditionFailedError("the object has changed; read it again", key=key, store=self.url)
         if sent.startswith(wanted) and sent_bytes == size:
-            self._range_gets.learn(self._current.request, name)
             return stream
         stream.close()
         if not sent:
@@ -492,12 +493,9 @@ class S3ObjectStore:
                 copying.abort()
             raise
 
-    def _stream(self, key: str, body: StreamingBody, size: int) -> _S3Stream:
-        return _S3Stream(body, size, lambda: self._errors(key))
-
     def _whole(self, key: str, answer: GetObjectOutputTypeDef) -> StoredObject:
         size = answer["ContentLength"]
-        stream = self._stream(key, answer["Body"], size)
+        stream = _S3Stream(answer["Body"], size, answer["ETag"], lambda: self._errors(key))
         try:
             data = read_in_time(stream, size, self._deadline(size))
         finally:
@@ -586,7 +584,6 @@ class S3ObjectStore:
         response.
         """
         self._current.deadline.check()
-        self._current.request = request
         if self._on_request is None:
             return
         target = urlsplit(request.url)

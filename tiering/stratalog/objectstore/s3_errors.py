@@ -63,8 +63,9 @@ def error_of_answer(
     answer |= {"store": store, "status": status, "store_code": _bounded(code)}
     if request_id:
         answer["request_id"] = _bounded(request_id)
-    if is_conditional_write and (status in (404, 409, 412) and code != "NoSuchBucket"):
-        return PreconditionFailedError("the conditional write was refused; read the object again", **answer)
+    is_refused = status == 412 or (is_conditional_write and status in (404, 409))
+    if is_refused and code != "NoSuchBucket":
+        return PreconditionFailedError("the conditional request was refused; read the object again", **answer)
     if code in _TRANSIENT_CODES or (status >= 500 and status != 501) or status == 429:
         return StoreUnavailableError("the store cannot do this now; try again later", **answer)
     if code == "NoSuchBucket":

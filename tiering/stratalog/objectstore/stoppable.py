@@ -36,6 +36,9 @@ class _StoppableStream:
         self._stop.check()
         return self._inner.read(size)
 
+    def etag(self) -> str:
+        return self._inner.etag()
+
     def close(self) -> None:
         self._inner.close()
 
@@ -80,9 +83,9 @@ class StoppableObjectStore:
         self._stop.check()
         return self._inner.get_range(key, position, size)
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         self._stop.check()
-        return _StoppableStream(self._inner.open_range(key, position, size), self._stop)
+        return _StoppableStream(self._inner.open_range(key, position, size, if_match=if_match), self._stop)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         self._stop.check()

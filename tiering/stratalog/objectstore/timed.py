@@ -81,8 +81,8 @@ class TimedObjectStore:
     def get_range(self, key: str, position: int, size: int) -> bytes:
         return self._inner.get_range(key, position, size)
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
-        return self._inner.open_range(key, position, size)
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        return self._inner.open_range(key, position, size, if_match=if_match)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self._inner.list(prefix, start_after=start_after)

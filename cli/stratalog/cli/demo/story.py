@@ -160,8 +160,8 @@ class Story:
         self._report.compaction = totals
         refused = [job.reason for job in jobs if job.outcome is not values.CompactionOutcome.COMMITTED]
         self._add_check(
-            "compaction committed, with two GETs a file",
-            not refused and totals.inputs > 0 and totals.get_requests == 2 * totals.inputs,
+            "compaction committed, with at most two GETs a file",
+            not refused and totals.inputs > 0 and totals.get_requests <= 2 * totals.inputs,
             f"{counted(totals.get_requests, 'GET')} for {counted(totals.inputs, 'file')}, "
             f"{counted(totals.records_in, 'record')} in, "
             f"{totals.records_out:,} out" + (f"; refused: {refused[0]}" if refused else ""),

@@ -20,6 +20,7 @@ from stratalog.record.native.pure_consumer_records import ConsumerRecord as Cons
 from stratalog.record.native.pure_consumer_records import RecordCursor as RecordCursor
 from stratalog.record.native.pure_consumer_records import decode_consumer_batches as decode_consumer_batches
 from stratalog.record.native.pure_consumer_records import decode_consumer_records as decode_consumer_records
+from stratalog.record.native.pure_kernels import clear_dropped as clear_dropped
 from stratalog.record.native.pure_kernels import copy_records as copy_records
 from stratalog.record.native.pure_kernels import decode_columns as decode_columns
 from stratalog.record.native.pure_kernels import decode_records as decode_records
@@ -33,6 +34,8 @@ from stratalog.record.native.pure_key_kernels import merge_windows as merge_wind
 from stratalog.record.native.pure_key_kernels import murmur2 as murmur2
 from stratalog.record.native.pure_key_kernels import siphash128 as siphash128
 from stratalog.record.native.pure_key_kernels import sort_key_entries as sort_key_entries
+from stratalog.record.native.pure_key_kernels import translate_key_stream as translate_key_stream
+from stratalog.record.native.pure_key_kernels import translate_keys as translate_keys
 from stratalog.record.native.pure_offset_map import OffsetMap as OffsetMap
 from stratalog.record.native.pure_record_accumulator import Delivery as Delivery
 from stratalog.record.native.pure_record_accumulator import OpenBatch as OpenBatch

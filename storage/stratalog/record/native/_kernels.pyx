@@ -199,6 +199,34 @@ def copy_records(
     )
 
 
+def clear_dropped(
+    payload,
+    int64_t records_count,
+    survivors,
+    int64_t first_ordinal,
+    *,
+    int64_t first_offset_delta,
+    int64_t end_offset_delta,
+    bint drop_tombstones,
+):
+    """See ``kernels.clear_dropped``."""
+    cdef Export source = export(payload)
+    cdef Export bits = export(survivors, PyBUF_WRITABLE)
+    cdef int64_t bits_count = <int64_t> bits.size * 8
+    cdef copy_rule rule
+    cdef kernel_status status
+    if first_ordinal < 0 or first_ordinal > bits_count or records_count > bits_count - first_ordinal:
+        raise CorruptRecordError("the slice has more records than survivor bits", first_ordinal=first_ordinal)
+    rule.first_offset_delta = first_offset_delta
+    rule.end_offset_delta = end_offset_delta
+    rule.timestamp_shift = 0
+    rule.drop_tombstones = drop_tombstones
+    with nogil:
+        status = kernel_clear_dropped(
+            source.data, source.size, records_count, bits.data, <uint64_t> first_ordinal, &rule)
+    check_status(status)
+
+
 include "cython/object_kernels.pxi"
 include "cython/key_kernels.pxi"
 include "cython/batch_kernels.pxi"

@@ -26,6 +26,10 @@ copy_records(payload, records_count, survivors, first_ordinal, *, first_offset_d
     Copies the records whose bit is set in `survivors` (least significant first, the first record's is
     `first_ordinal`) and whose offset delta is in [first_offset_delta, end_offset_delta). `timestamp_shift`
     is added to timestamp deltas: the old base timestamp minus the new one. Does not look at headers.
+clear_dropped(payload, records_count, survivors, first_ordinal, *, first_offset_delta, end_offset_delta,
+              drop_tombstones) -> None
+    Clears the bits of the records that `copy_records` leaves out by the other arguments. Bits are in an
+    undefined state after an error.
 decode_columns(payload, records_count, base_offset, base_timestamp, append_time_ms, first_offset,
                end_offset, columns) -> int
     Appends the records with offsets in [first_offset, end_offset) as rows; returns their number.
@@ -50,6 +54,12 @@ merge_windows(windows, limit, survivors) -> list[int]
     `limit` (all if None); of equal hashes only the newest window's sets its bit among its window's
     survivors. Returns the number of taken entries of each window. Raises CorruptRecordError if a stream is
     not sorted or an ordinal has no bit.
+translate_keys(window, limit, kept, entries) -> int
+    Takes the entries of a window with a hash up to and including `limit` (all if None), and appends those of
+    records that stay by `kept` (`RankedSurvivors`), with their new ordinals. Returns the number of taken
+    entries. Raises CorruptRecordError if an ordinal has no bit, or a new one no room.
+translate_key_stream(data, kept, entries) -> None
+    The same for a whole key stream, whose checksum was proved before.
 """
 
 from __future__ import annotations
@@ -59,7 +69,7 @@ import os
 from typing import TYPE_CHECKING
 
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.native.key_entries import KeyEntries, KeyWindow
+from stratalog.record.native.key_entries import KeyEntries, KeyWindow, RankedSurvivors
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary
 
 __all__ = (
@@ -68,7 +78,9 @@ __all__ = (
     "CopiedRecords",
     "KeyEntries",
     "KeyWindow",
+    "RankedSurvivors",
     "RecordsSummary",
+    "clear_dropped",
     "copy_records",
     "decode_columns",
     "decode_records",
@@ -82,6 +94,8 @@ __all__ = (
     "siphash128",
     "sort_key_entries",
     "span_records",
+    "translate_key_stream",
+    "translate_keys",
 )
 
 PURE_KERNELS_VARIABLE = "STRATALOG_PURE_KERNELS"
@@ -102,6 +116,7 @@ NATIVE = _is_native()
 
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_kernels import (
+        clear_dropped,
         copy_records,
         decode_columns,
         decode_records,
@@ -117,9 +132,12 @@ if TYPE_CHECKING or not NATIVE:
         murmur2,
         siphash128,
         sort_key_entries,
+        translate_key_stream,
+        translate_keys,
     )
 else:
     from stratalog.record.native._kernels import (
+        clear_dropped,
         copy_records,
         decode_columns,
         decode_records,
@@ -133,4 +151,6 @@ else:
         siphash128,
         sort_key_entries,
         span_records,
+        translate_key_stream,
+        translate_keys,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from stratalog.base.filesystem import Buffer
 
@@ -62,3 +62,32 @@ class KeyWindow:
     tombstone: Column
     start: int
     count: int
+
+
+RANK_BITS = 512
+"""A number of ranks speaks of so many bits."""
+
+
+class RankedSurvivors(NamedTuple):
+    """The records of a slice that stay, and their ordinals in the slice that they go to."""
+
+    survivors: Buffer | None
+    """A bit for each record; None if all stay."""
+    ranks: array[int]
+    """For each `RANK_BITS` bits, how many are set before them; empty if all records stay."""
+    first_rank: int
+    """The ordinal of the first record that stays."""
+
+    @staticmethod
+    def of(survivors: Buffer, first_rank: int) -> tuple[RankedSurvivors, int]:
+        """The survivors of a slice, and the ordinal of the first record behind them."""
+        ranks, count, width = array("I"), 0, RANK_BITS // 8
+        for position in range(0, len(survivors), width):
+            ranks.append(count)
+            count += int.from_bytes(survivors[position : position + width], "little").bit_count()
+        return RankedSurvivors(survivors, ranks, first_rank), first_rank + count
+
+    @staticmethod
+    def of_all(record_count: int, first_rank: int) -> tuple[RankedSurvivors, int]:
+        """The same for a slice that loses no record."""
+        return RankedSurvivors(None, array("I"), first_rank), first_rank + record_count

@@ -171,6 +171,27 @@ def copy_records(
     )
 
 
+def clear_dropped(
+    payload: Buffer,
+    records_count: int,
+    survivors: bytearray,
+    first_ordinal: int,
+    *,
+    first_offset_delta: int,
+    end_offset_delta: int,
+    drop_tombstones: bool,
+) -> None:
+    """The plain-Python form of ``kernels.clear_dropped``."""
+    if first_ordinal < 0 or first_ordinal + records_count > len(survivors) * 8:
+        raise CorruptRecordError(
+            "the slice has more records than its survivor bits", first_ordinal=first_ordinal
+        )
+    for ordinal, frame in enumerate(record_frames(bytes(payload), records_count), first_ordinal):
+        is_outside = not first_offset_delta <= frame.offset_delta < end_offset_delta
+        if is_outside or (drop_tombstones and frame.value_size < 0):
+            survivors[ordinal >> 3] &= ~(1 << (ordinal & 7)) & 0xFF
+
+
 def decode_columns(
     payload: Buffer,
     records_count: int,

@@ -11,14 +11,24 @@ from typing import Literal
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.key_block import (
+    BLOCK_HEADER,
+    HASH_BYTES,
+    ORDINAL_BYTES,
+    TOMBSTONE_BYTES,
+    aligned,
+    block_size_bytes,
+)
 from stratalog.record.native.key_entries import (
     KEYS_NOT_SORTED,
     ORDINAL_TOO_HIGH,
+    RANK_BITS,
     TOMBSTONE_NOT_A_BIT,
     Column,
     HashPair,
     KeyEntries,
     KeyWindow,
+    RankedSurvivors,
 )
 from stratalog.record.record_frame import record_frames
 
@@ -89,10 +99,7 @@ def hash_keys(
         if frame.key_size >= 0:
             key = data[frame.key_position : frame.key_position + frame.key_size]
             _append_entry(found, siphash128(key16, key), ordinal, frame.value_size < 0)
-    entries.hash_high.extend(found.hash_high)
-    entries.hash_low.extend(found.hash_low)
-    entries.ordinal.extend(found.ordinal)
-    entries.tombstone.extend(found.tombstone)
+    _append_all(entries, found)
 
 
 def sort_key_entries(entries: KeyEntries) -> KeyEntries:
@@ -150,6 +157,78 @@ def merge_windows(
                 seen.add(pair)
                 bits[ordinal >> 3] |= 1 << (ordinal & 7)
     return consumed
+
+
+def translate_keys(
+    window: KeyWindow, limit: HashPair | None, kept: RankedSurvivors, entries: KeyEntries
+) -> int:
+    """The plain-Python form of ``kernels.translate_keys``."""
+    tombstones = memoryview(window.tombstone).cast("B")[window.start : window.start + window.count]
+    found = KeyEntries()
+    taken = 0
+    for (pair, ordinal), tombstone in zip(_window_entries(window), tombstones, strict=True):
+        if limit is not None and pair > limit:
+            break
+        taken += 1
+        rank = _rank(kept, ordinal)
+        if rank is not None:
+            _append_entry(found, pair, rank, tombstone != 0)
+    _append_all(entries, found)
+    return taken
+
+
+def translate_key_stream(data: Buffer, kept: RankedSurvivors, entries: KeyEntries) -> None:
+    """The plain-Python form of ``kernels.translate_key_stream``."""
+    view = memoryview(data)
+    position = 0
+    found = KeyEntries()
+    while position < len(view):
+        if len(view) - position < BLOCK_HEADER.size:
+            raise CorruptRecordError("a key stream ends inside a block")
+        count = BLOCK_HEADER.unpack_from(view, position)[0]
+        end = position + block_size_bytes(count)
+        if end > len(view):
+            raise CorruptRecordError("a key stream ends inside a block")
+        low = position + BLOCK_HEADER.size + count * HASH_BYTES
+        ordinal = low + count * HASH_BYTES
+        tombstone = ordinal + aligned(count * ORDINAL_BYTES)
+        window = KeyWindow(
+            hash_high=view[position + BLOCK_HEADER.size : low],
+            hash_low=view[low:ordinal],
+            ordinal=view[ordinal : ordinal + count * ORDINAL_BYTES],
+            tombstone=view[tombstone : tombstone + count * TOMBSTONE_BYTES],
+            start=0,
+            count=count,
+        )
+        translate_keys(window, None, kept, found)
+        position = end
+    _append_all(entries, found)
+
+
+def _rank(kept: RankedSurvivors, ordinal: int) -> int | None:
+    """The ordinal of a record in the slice that it goes to; None if it does not stay."""
+    if kept.survivors is None:
+        rank = kept.first_rank + ordinal
+    else:
+        block = ordinal // RANK_BITS
+        if ordinal >= 8 * len(kept.survivors) or block >= len(kept.ranks):
+            raise CorruptRecordError("a key stream points behind its slice", ordinal=ordinal)
+        begin = block * RANK_BITS // 8
+        bits = int.from_bytes(kept.survivors[begin : ordinal // 8 + 1], "little")
+        if not bits >> (ordinal - 8 * begin) & 1:
+            return None
+        before = bits & ((1 << (ordinal - 8 * begin)) - 1)
+        rank = kept.first_rank + kept.ranks[block] + before.bit_count()
+    if rank > MAX_ORDINAL:
+        raise CorruptRecordError("a key stream points behind its slice", ordinal=ordinal)
+    return rank
+
+
+def _append_all(entries: KeyEntries, found: KeyEntries) -> None:
+    entries.hash_high.extend(found.hash_high)
+    entries.hash_low.extend(found.hash_low)
+    entries.ordinal.extend(found.ordinal)
+    entries.tombstone.extend(found.tombstone)
 
 
 def _append_entry(entries: KeyEntries, pair: HashPair, ordinal: int, is_tombstone: bool) -> None:

@@ -28,9 +28,9 @@ class ArchivingStore(MemoryObjectStore):
         self._require_readable(key)
         return super().get_range(key, position, size)
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         self._require_readable(key)
-        return super().open_range(key, position, size)
+        return super().open_range(key, position, size, if_match=if_match)
 
     def _require_readable(self, key: str) -> None:
         if key in self.archived:

@@ -41,13 +41,13 @@ class CopyingStore(MemoryObjectStore):
         self.copied.append(key)
         return True
 
-    def open_range(self, key: str, position: int, size: int) -> ReadStream:
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
         if self.garbled_count == 0:
-            return super().open_range(key, position, size)
+            return super().open_range(key, position, size, if_match=if_match)
         self.garbled_count -= 1
         sound, data = self.get(key).data, bytearray(self.get(key).data)
         data[200] ^= 4  # a record
         self.put(key, data)
-        stream = super().open_range(key, position, size)
+        stream = super().open_range(key, position, size, if_match=if_match)
         self.put(key, sound)
         return stream

@@ -17,6 +17,7 @@ from stratalog.log.read.log_reader import LogReader
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.objects.repeated_put import PutAttempts
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier import upload_pass
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
@@ -348,7 +349,7 @@ class ClosedWhileSent:
         self.lingered_at_close: list[bool] = []
         writer: Any = self
         layout = StoreLayout(0)
-        settings = PutSettings(attempt_count=1, backoff_ms=1, stall_ms=1000)
+        settings = PutSettings(PutAttempts(attempt_count=1, backoff_ms=1), stall_ms=1000)
         budget = UploadBudget(clock)
         self.put = ObjectPut(clock, MemoryObjectStore(clock), layout, writer, budget, StopSignal(), settings)
 

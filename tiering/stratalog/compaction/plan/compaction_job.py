@@ -80,6 +80,12 @@ class PartitionRun(ConsecutiveSlices):
         """Whether tombstones get their horizon here, and go when it has passed."""
         return self.covers and self.mode is RunMode.COMPACT
 
+    def has_keys(self, live: LiveSlice) -> bool:
+        """Whether the keys of a slice are known without its data: it has a usable key stream, or no
+        records."""
+        stream = live.entry.key_stream
+        return live.entry.record_count == 0 or (stream is not None and self.topic.hashing.made(stream))
+
     def check(self) -> None:
         """Slices tile, and no object gives two."""
         assert self.slices

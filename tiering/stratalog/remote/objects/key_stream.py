@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
@@ -28,8 +28,8 @@ from stratalog.record.key_block import (
     block_size_bytes,
 )
 from stratalog.record.native.batch_kernels import merge_key_streams
-from stratalog.record.native.kernels import key_columns_fault, siphash128
-from stratalog.record.native.key_entries import Column
+from stratalog.record.native.kernels import key_columns_fault, merge_windows, siphash128
+from stratalog.record.native.key_entries import Column, KeyEntries, KeyWindow
 from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.slice_entry import KeyStreamRef
@@ -41,6 +41,7 @@ BLOCK_HEADER = FixedLayout(("entry_count", "I"), ("flags", "I"), ("block_bytes",
 # The kernels that read whole streams use the same position.
 assert BLOCK_HEADER.positions["block_crc"] == BLOCK_CRC_POSITION
 
+_WIDTHS = (HASH_BYTES, HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES)
 _HASH_HALF = struct.Struct("<Q")
 SMALL_STREAM_BYTES = 128 << 10
 """A key stream up to this size (one or two blocks) is read at once."""
@@ -107,17 +108,53 @@ class KeyBlock(NamedTuple):
 
 def encode_key_stream(entries: KeyColumns) -> EncodedKeyStream:
     """Encode entries that `sort_key_entries` has sorted."""
-    columns = [_bytes_of(entries.hash_high), _bytes_of(entries.hash_low), _bytes_of(entries.ordinal)]
-    columns.append(_bytes_of(entries.tombstone))
-    widths = [HASH_BYTES, HASH_BYTES, ORDINAL_BYTES, TOMBSTONE_BYTES]
-    entry_count = len(columns[3])
-    assert all(len(column) == entry_count * width for column, width in zip(columns, widths, strict=True))
-    parts: list[Buffer] = []
-    size_bytes = crc = 0
-    for start in range(0, entry_count, MAX_BLOCK_ENTRY_COUNT):
-        count = min(MAX_BLOCK_ENTRY_COUNT, entry_count - start)
+    encoder = KeyStreamEncoder()
+    parts = [*encoder.add(entries), *encoder.end()]
+    return encoder.encoded(tuple(parts))
+
+
+class KeyStreamEncoder:
+    """Encodes a key stream block by block. Not thread-safe: guarded by its user."""
+
+    def __init__(self) -> None:
+        self._size_bytes = self._entry_count = self._crc = 0
+        self._rest = KeyEntries()
+        """Entries that do not fill a block yet."""
+
+    def add(self, entries: KeyColumns) -> Iterator[bytes]:
+        """The blocks that the next entries fill; they are sorted, and behind all earlier ones."""
+        rest = self._rest
+        if len(rest) == 0:
+            yield from self._whole_blocks(entries)
+            return
+        _extend(rest, [_bytes_of(column) for column in _columns_of(entries)])
+        self._rest = KeyEntries()
+        yield from self._whole_blocks(rest)
+
+    def end(self) -> Iterator[bytes]:
+        """The last block, if entries are left."""
+        if len(self._rest):
+            columns = [_bytes_of(column) for column in _columns_of(self._rest)]
+            yield self._block(columns, 0, len(self._rest))
+            self._rest = KeyEntries()
+
+    def encoded(self, parts: tuple[Buffer, ...] = ()) -> EncodedKeyStream:
+        """The facts about the stream, which has ended. `parts`: its blocks, if they are kept."""
+        assert not len(self._rest), "the stream has ended"
+        return EncodedKeyStream(parts, self._size_bytes, self._entry_count, self._crc)
+
+    def _whole_blocks(self, entries: KeyColumns) -> Iterator[bytes]:
+        columns = [_bytes_of(column) for column in _columns_of(entries)]
+        entry_count = len(columns[3])
+        assert all(len(column) == entry_count * width for column, width in zip(columns, _WIDTHS, strict=True))
+        end = entry_count - entry_count % MAX_BLOCK_ENTRY_COUNT
+        for start in range(0, end, MAX_BLOCK_ENTRY_COUNT):
+            yield self._block(columns, start, MAX_BLOCK_ENTRY_COUNT)
+        _extend(self._rest, [column[end * width :] for column, width in zip(columns, _WIDTHS, strict=True)])
+
+    def _block(self, columns: Sequence[memoryview], start: int, count: int) -> bytes:
         body: list[Buffer] = []
-        for column, width in zip(columns, widths, strict=True):
+        for column, width in zip(columns, _WIDTHS, strict=True):
             body.append(column[start * width : (start + count) * width])
             body.append(bytes(padding_bytes(count * width)))
         block_bytes = block_size_bytes(count)
@@ -126,10 +163,10 @@ def encode_key_stream(entries: KeyColumns) -> EncodedKeyStream:
         block_crc = crc_of(columns_bytes, crc_of(header))
         block = b"".join((header, block_crc.to_bytes(4, "little"), columns_bytes))
         assert len(block) == block_bytes
-        parts.append(block)
-        size_bytes += block_bytes
-        crc = crc_of(block, crc)
-    return EncodedKeyStream(tuple(parts), size_bytes, entry_count, crc)
+        self._size_bytes += block_bytes
+        self._entry_count += count
+        self._crc = crc_of(block, self._crc)
+        return block
 
 
 def read_key_stream(
@@ -166,18 +203,30 @@ def read_key_stream(
         raise _corrupt("does not match the directory")
 
 
-def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int) -> None:
-    """Read and verify all of `stream`. Raises as `read_key_stream`."""
+def verify_key_stream(read: Callable[[int], Buffer], stream: KeyStreamRef, record_count: int) -> int:
+    """Read and verify all of `stream`. Returns the number of different records that it refers to. Raises as
+    `read_key_stream`."""
     if max(stream.size_bytes, record_count) > SMALL_STREAM_BYTES:
         blocks = read_key_stream(read, stream, record_count)
     else:
         data = read(stream.size_bytes)
-        if merge_key_streams([(data, stream.entry_count, stream.crc, record_count)]) is not None:
-            return
+        merged = merge_key_streams([(data, stream.entry_count, stream.crc, record_count)])
+        if merged is not None:
+            return int.from_bytes(merged[0], "little").bit_count()
         # It is damaged, or has a newer format: block by block finds out.
         blocks = key_blocks(data, stream, record_count)
-    for _ in blocks:
-        pass
+    records = bytearray((record_count + 7) // 8)
+    for block in blocks:
+        window = KeyWindow(
+            hash_high=block.hash_high,
+            hash_low=block.hash_low,
+            ordinal=block.ordinal,
+            tombstone=block.tombstone,
+            start=0,
+            count=block.entry_count,
+        )
+        merge_windows([window], None, [records])
+    return int.from_bytes(records, "little").bit_count()
 
 
 def key_blocks(data: Buffer, stream: KeyStreamRef, record_count: int) -> Iterator[KeyBlock]:
@@ -236,6 +285,17 @@ def _read_exactly(read: Callable[[int], Buffer], size: int, expected: int) -> Bu
     if len(data) != expected:
         raise _corrupt("is cut off")
     return data
+
+
+def _columns_of(entries: KeyColumns) -> tuple[Column, Column, Column, Column]:
+    return entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone
+
+
+def _extend(entries: KeyEntries, columns: Sequence[memoryview]) -> None:
+    entries.hash_high.frombytes(columns[0])
+    entries.hash_low.frombytes(columns[1])
+    entries.ordinal.frombytes(columns[2])
+    entries.tombstone.extend(columns[3])
 
 
 def _bytes_of(column: Column) -> memoryview:

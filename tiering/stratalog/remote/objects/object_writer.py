@@ -15,7 +15,7 @@ A crash leaves at most spool files. The next user of the spool directory removes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -25,12 +25,18 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.objects.directory_codec import directory_size_bytes, encode_directory
 from stratalog.remote.objects.fixed_layout import padding_bytes
-from stratalog.remote.objects.key_stream import KeyHashing
+from stratalog.remote.objects.key_stream import KeyColumns, KeyHashing, KeyStreamEncoder
 from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_builder import BuiltSlice, SliceBuilder, SliceEnd, SliceStart
+from stratalog.remote.objects.slice_builder import (
+    BuiltSlice,
+    MergedKeyStream,
+    SliceBuilder,
+    SliceEnd,
+    SliceStart,
+)
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
-from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES
+from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
 
@@ -51,6 +57,14 @@ class ObjectWriterSettings:
     """
     max_slice_record_count: int = MAX_RECORD_COUNT
     """Records in a slice; lower only in tests."""
+
+
+class SortedKeys(NamedTuple):
+    """The entries of a key stream, and how their keys were hashed."""
+
+    hashing: KeyHashing
+    entries: Iterable[KeyColumns]
+    """Each part is sorted, and behind the one before it."""
 
 
 class FinishedObject(NamedTuple):
@@ -162,11 +176,39 @@ class ObjectWriter:
             builder.sum_up(good)
             self._data.append(good)
 
-    def end_slice(self, end: SliceEnd) -> None:
-        """End the current slice. It may have no data (compaction has removed everything in its range)."""
+    def carry(self, entry: SliceEntry, index: SliceIndex) -> None:
+        """Take over all facts about a whole slice of the partition, whose bytes follow unchanged with
+        `append_carried`. Raises as `SliceBuilder.carry`."""
+        assert self._builder is not None
+        self._builder.carry(entry, index)
+
+    def append_carried(self, data: Buffer) -> None:
+        """Add bytes of the slice of the last `carry`, in order. They are not looked at: the caller proves
+        them by the checksum of that slice."""
+        assert self._builder is not None
+        owned = _owned(data, len(data))
+        self._builder.sum_up(owned)
+        self._data.append(owned)
+
+    @property
+    def record_count(self) -> int:
+        """Records of the current slice so far."""
+        assert self._builder is not None
+        return self._builder.record_count
+
+    @property
+    def may_have_keys(self) -> bool:
+        """Whether a key stream could cover every record of the current slice so far: all have keys, and none
+        is part of a transaction."""
+        assert self._builder is not None
+        return self._builder.may_have_keys
+
+    def end_slice(self, end: SliceEnd, keys: SortedKeys | None = None) -> None:
+        """End the current slice. It may have no data (compaction has removed everything in its range). `keys`
+        become its key stream, if it was begun without `key_hashing`; only where it `may_have_keys`."""
         builder = self._builder
         assert builder is not None
-        built = builder.build(end)
+        built = builder.build(end, None if keys is None else self._write_keys(keys))
         self._builder = None
         if built.key_stream is not None:
             for part in built.key_stream.parts:
@@ -174,6 +216,15 @@ class ObjectWriter:
             built = built._replace(key_stream=built.key_stream._replace(parts=()))
         self._indexes.append(built.encoded_index)
         self._slices.append(built._replace(encoded_index=b""))
+
+    def _write_keys(self, keys: SortedKeys) -> MergedKeyStream:
+        encoder = KeyStreamEncoder()
+        for entries in keys.entries:
+            for block in encoder.add(entries):
+                self._key_streams.append(block)
+        for block in encoder.end():
+            self._key_streams.append(block)
+        return MergedKeyStream(encoder.encoded(), keys.hashing)
 
     def cancel_slice(self) -> None:
         """Discard the current slice, which has no data."""

@@ -67,6 +67,13 @@ class SliceEnd(NamedTuple):
     """Epochs of the slice's offsets; those whose batches are gone included."""
 
 
+class MergedKeyStream(NamedTuple):
+    """A key stream that was made from those of other slices, and how its keys were hashed."""
+
+    stream: EncodedKeyStream
+    hashing: KeyHashing
+
+
 class BuiltSlice(NamedTuple):
     """A slice whose key stream and index have sizes and checksums but no positions yet (0)."""
 
@@ -195,8 +202,39 @@ class SliceBuilder:
         self.record_count += header.records_count
         self.next_offset = max(header.next_offset, self._start.base_offset)
 
-    def build(self, end: SliceEnd) -> BuiltSlice:
-        """The slice up to `end`. Call it once, last: it sorts the key entries."""
+    def carry(self, entry: SliceEntry, index: SliceIndex) -> None:
+        """Take over the facts about a whole slice, whose bytes follow unchanged (`sum_up`). No record is
+        looked at: the caller proves the bytes by the slice's checksum.
+
+        Raises CorruptRecordError for a slice that is out of order, UnsupportedOperationError for more records
+        than a slice can hold; nothing has changed then.
+        """
+        assert self._key_hashing is None, "its keys are merged, not collected"
+        self._require_carriable(entry, index)
+        for number in range(index.interval_count):
+            interval = index.interval(number)
+            self._begin_interval(interval.base_offset)
+            self._max_timestamps[-1] = max(self._max_timestamps[-1], index.max_timestamps[number])
+            self.data_bytes += interval.end_position - interval.position
+        if entry.record_count > 0:
+            self._widen_timestamps(entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset)
+        self._codec_mask |= entry.codec_mask
+        self._tombstone_count += entry.tombstone_count
+        self._marker_count += entry.marker_count
+        if entry.earliest_delete_horizon_ms is not None:
+            self._add_horizon(entry.earliest_delete_horizon_ms)
+        self._last_batch = entry.last_batch or self._last_batch
+        self.record_count += entry.record_count
+        self.next_offset = entry.end_offset
+
+    @property
+    def may_have_keys(self) -> bool:
+        """Whether a key stream could cover every record so far."""
+        return not (self._is_transactional or self._has_keyless)
+
+    def build(self, end: SliceEnd, merged: MergedKeyStream | None = None) -> BuiltSlice:
+        """The slice up to `end`. Call it once, last: it sorts the key entries. `merged`: the key stream
+        where it was made from those of others."""
         # A slice may end behind its last batch (offsets without records), but not before it.
         assert self.next_offset <= end.end_offset
         assert self._summed_bytes == self.data_bytes
@@ -210,7 +248,12 @@ class SliceBuilder:
             producers_since=end.producers_since,
         )
         encoded_index = encode_slice_index(index)
-        key_stream = self._key_stream(end)
+        key_stream, hashing = self._key_stream(end), self._key_hashing
+        if merged is not None:
+            assert key_stream is None, "keys are collected or merged"
+            assert self.may_have_keys
+            assert not end.open_transactions
+            key_stream, hashing = merged
         earliest, latest = self._timestamps or (NO_TIMESTAMP, NO_TIMESTAMP)
         entry = SliceEntry(
             topic_id=self._start.topic_id,
@@ -236,7 +279,7 @@ class SliceBuilder:
             earliest_delete_horizon_ms=self._horizon_ms,
             leader_epochs=end.leader_epochs,
             last_batch=self._last_batch,
-            key_stream=self._key_stream_ref(key_stream),
+            key_stream=_key_stream_ref(key_stream, hashing),
             index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
         )
         entry.check()
@@ -254,14 +297,26 @@ class SliceBuilder:
             if is_first
             else header.base_offset < self.next_offset
         ):
-            raise CorruptRecordError(
-                "the batches of a slice do not ascend; the log is damaged and is not tiered",
-                topic=self._start.topic,
-                partition=self._start.partition,
-                base_offset=header.base_offset,
-                expected_offset=self.next_offset,
-            )
-        if self.record_count + header.records_count > self._max_record_count:
+            raise self._out_of_order(header.base_offset)
+        self._require_room(header.records_count)
+
+    def _require_carriable(self, entry: SliceEntry, index: SliceIndex) -> None:
+        is_first = self._last_batch is None
+        if not is_first and index.interval_count and index.base_offsets[0] < self.next_offset:
+            raise self._out_of_order(index.base_offsets[0])
+        self._require_room(entry.record_count)
+
+    def _out_of_order(self, base_offset: int) -> CorruptRecordError:
+        return CorruptRecordError(
+            "the batches of a slice do not ascend; the log is damaged and is not tiered",
+            topic=self._start.topic,
+            partition=self._start.partition,
+            base_offset=base_offset,
+            expected_offset=self.next_offset,
+        )
+
+    def _require_room(self, records_count: int) -> None:
+        if self.record_count + records_count > self._max_record_count:
             raise UnsupportedOperationError(
                 "a slice cannot hold so many records; end it and begin another object",
                 max_record_count=self._max_record_count,
@@ -287,6 +342,9 @@ class SliceBuilder:
 
     def _add_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
         self._max_timestamps[-1] = max(self._max_timestamps[-1], latest)
+        self._widen_timestamps(earliest, latest, latest_offset)
+
+    def _widen_timestamps(self, earliest: int, latest: int, latest_offset: int) -> None:
         if self._timestamps is None:
             self._timestamps = earliest, latest
             self._max_timestamp_offset = latest_offset
@@ -308,18 +366,18 @@ class SliceBuilder:
         self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
-        is_undecided = self._is_transactional or bool(end.open_transactions)
-        if self._key_hashing is None or is_undecided or self._has_keyless:
+        if self._key_hashing is None or not self.may_have_keys or end.open_transactions:
             return None
         return encode_key_stream(sort_key_entries(self._entries))
 
-    def _key_stream_ref(self, stream: EncodedKeyStream | None) -> KeyStreamRef | None:
-        if stream is None or self._key_hashing is None:
-            return None
-        return KeyStreamRef(
-            position=0,
-            size_bytes=stream.size_bytes,
-            entry_count=stream.entry_count,
-            crc=stream.crc,
-            hash_key_id=self._key_hashing.hash_key_id,
-        )
+
+def _key_stream_ref(stream: EncodedKeyStream | None, hashing: KeyHashing | None) -> KeyStreamRef | None:
+    if stream is None or hashing is None:
+        return None
+    return KeyStreamRef(
+        position=0,
+        size_bytes=stream.size_bytes,
+        entry_count=stream.entry_count,
+        crc=stream.crc,
+        hash_key_id=hashing.hash_key_id,
+    )

@@ -19,6 +19,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.objects.repeated_put import PutAttempts, put_object
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier.upload_budget import UploadBudget
 
@@ -29,10 +30,7 @@ _LOOK_S = 1.0
 class PutSettings(NamedTuple):
     """How an object is sent."""
 
-    attempt_count: int
-    """How often it is sent before its name is given up."""
-    backoff_ms: int
-    """Pause before the second attempt; doubled for each one after it."""
+    attempts: PutAttempts
     stall_ms: int
     """Time without progress after which it is given up."""
 
@@ -167,17 +165,18 @@ class ObjectPut:
             self._writer.close()
 
     def _send(self) -> None:
-        settings = self._settings
-        for attempt in range(1, settings.attempt_count + 1):
-            self._paced(lambda: self._budget.take_request(self._shard, self._own_stop.check))
-            try:
-                self.finished.store(self._store, self._layout, before_part=self._before_part)
-            except StoreUnavailableError:
-                if attempt == settings.attempt_count:
-                    raise
-                self._clock.sleep(settings.backoff_ms * 2 ** (attempt - 1) / 1000)
-            else:
-                return
+        put_object(
+            self._clock,
+            self._store,
+            self._layout,
+            self.finished,
+            self._settings.attempts,
+            before_attempt=self._before_attempt,
+            before_part=self._before_part,
+        )
+
+    def _before_attempt(self) -> None:
+        self._paced(lambda: self._budget.take_request(self._shard, self._own_stop.check))
 
     def _before_part(self, size_bytes: int) -> None:
         self._paced(lambda: self._budget.take_bytes(self._shard, size_bytes, self._own_stop.check))

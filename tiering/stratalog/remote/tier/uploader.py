@@ -55,6 +55,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.objects.repeated_put import PutAttempts
 from stratalog.remote.tier.followed_producers import FollowedProducers
 from stratalog.remote.tier.local_beginnings import commit_local_beginnings
 from stratalog.remote.tier.object_builder import BrokenCopyError, ObjectBuilder
@@ -429,7 +430,7 @@ class Uploader:
             writer,
             self._budget,
             one.stop,
-            PutSettings(settings.put_attempts, settings.put_backoff_ms, settings.stall_ms),
+            PutSettings(PutAttempts(settings.put_attempts, settings.put_backoff_ms), settings.stall_ms),
         )
         self._places[self._free_place(one)] = put
         return put

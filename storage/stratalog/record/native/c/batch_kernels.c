@@ -1,5 +1,6 @@
 /* Measure, prove, filter and hash: kernels that walk a row of batches. */
 #include "batch_kernels.h"
+#include "bit_counts.h"
 #include "keep_rules.h"
 
 #include "batch_frame.h"
@@ -117,24 +118,6 @@ void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, s
     result->end_position = position;
 }
 
-static uint64_t count_bits(const uint8_t *bits, uint64_t first, uint64_t end)
-{
-    uint64_t count = 0;
-    while (first < end) {
-        uint64_t shift = first & 7, left = end - first, width = 64;
-        if (shift == 0 && left >= 64) {
-            uint64_t word;
-            memcpy(&word, bits + (first >> 3), sizeof word);
-            count += (uint64_t)__builtin_popcountll(word);
-        } else {
-            width = left < 8 - shift ? left : 8 - shift;
-            count += (uint64_t)__builtin_popcount(bits[first >> 3] >> shift & ((1u << width) - 1));
-        }
-        first += width;
-    }
-    return count;
-}
-
 /* Offset deltas of the first and the last record; false if a record has a bad frame. */
 static bool offset_deltas(const batch_frame *batch, int64_t *first_delta, int64_t *last_delta)
 {
@@ -153,7 +136,7 @@ static bool offset_deltas(const batch_frame *batch, int64_t *first_delta, int64_
 
 /* One call of kernel_filter_batches. */
 typedef struct {
-    const uint8_t *survivors;
+    uint8_t *survivors;
     const filter_rule *rule;
     filter_result *result;
 } filtering;
@@ -232,10 +215,20 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
             return false;
     }
     filter->result->dropped_tombstone_count += copied.dropped_tombstone_count;
+    /* The bits tell in the end which records are in the output. */
+    if (is_clipped || copied.dropped_tombstone_count > 0)
+        kernel_clear_dropped(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors,
+                             first_ordinal, &copying);
     return true;
 }
 
-void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
+static void clear_bits(uint8_t *bits, uint64_t first, uint64_t end)
+{
+    for (; first < end; first++)
+        bits[first >> 3] &= (uint8_t)~(1u << (first & 7));
+}
+
+void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
                            uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result)
 {
     filtering filter = {survivors, rule, result};
@@ -252,8 +245,10 @@ void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *surv
         uint64_t records_count = (uint64_t)batch.records_count;
         if (batch.next_offset > rule->end_offset || (survivors != NULL && records_count > bits_count - ordinal))
             break;
-        if (batch.next_offset > rule->first_offset &&
-            !(survivors == NULL ? keep_batch(&filter, &batch) : filter_batch(&filter, &batch, ordinal)))
+        if (batch.next_offset <= rule->first_offset) {
+            if (survivors != NULL)
+                clear_bits(survivors, ordinal, ordinal + records_count);
+        } else if (!(survivors == NULL ? keep_batch(&filter, &batch) : filter_batch(&filter, &batch, ordinal)))
             break;
         position += batch.size;
         ordinal += records_count;

@@ -96,7 +96,7 @@ typedef struct {
 
 /* `survivors` has `bits_count` bits, or is NULL if all records are kept; the first record's is `first_ordinal`.
  * `target` has room for `size` bytes, and if the rule may set a horizon, for COPY_GROWTH_BYTES more a record. */
-void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
+void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
                            uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result);
 
 /* Appends the key entries of plain batches. Fails if they have more records than the `room` of the columns. */

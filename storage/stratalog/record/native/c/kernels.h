@@ -94,6 +94,32 @@ size_t kernel_count_blocks(const uint8_t *data, size_t size);
  * KERNEL_OK means that a stream is not sound or has an unknown form; do not use the bits then. */
 kernel_status kernel_merge_streams(const key_stream *streams, size_t streams_count, merge_window *windows, size_t room);
 
+/* Sorted entries of a key stream; those up to the limit are taken. */
+typedef struct {
+    const uint8_t *hash_high;
+    const uint8_t *hash_low;
+    const uint8_t *ordinal;
+    const uint8_t *tombstone;
+    size_t count;
+    uint64_t limit_high;
+    uint64_t limit_low;
+} key_block;
+
+/* The records of a slice that stay. */
+typedef struct {
+    const uint8_t *survivors; /* a bit for each record; NULL if all stay */
+    size_t survivors_bytes;
+    const uint8_t *ranks; /* for each 512 bits a number of 32 bits: how many are set before them */
+    size_t ranks_count;
+    uint64_t first_rank; /* the ordinal of the first one in the output */
+} ranked_survivors;
+
+/* Appends the entries of records that stay, with their ordinals in the output. There is room for the whole block. */
+kernel_status kernel_translate(const key_block *block, const ranked_survivors *kept, key_columns *columns, size_t *taken);
+
+/* The same for all blocks of a stream that was proved before. There is room for one entry for each 21 bytes. */
+kernel_status kernel_translate_stream(const uint8_t *data, size_t size, const ranked_survivors *kept, key_columns *columns);
+
 typedef struct {
     int64_t first_offset_delta;
     int64_t end_offset_delta;
@@ -115,6 +141,10 @@ typedef struct {
  * the payload, and with a timestamp shift for COPY_GROWTH_BYTES more a record. */
 kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *survivors,
                           uint64_t first_ordinal, const copy_rule *rule, uint8_t *target, copy_result *result);
+
+/* Clears the bits of the records that a copy by this rule has left out. */
+kernel_status kernel_clear_dropped(const uint8_t *payload, size_t size, int64_t records_count, uint8_t *survivors,
+                                   uint64_t first_ordinal, const copy_rule *rule);
 
 typedef struct {
     int64_t base_offset;

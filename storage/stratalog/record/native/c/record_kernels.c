@@ -129,3 +129,20 @@ kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_c
     result->size = (size_t)(target - start);
     return KERNEL_OK;
 }
+
+kernel_status kernel_clear_dropped(const uint8_t *payload, size_t size, int64_t records_count, uint8_t *survivors,
+                                   uint64_t first_ordinal, const copy_rule *rule)
+{
+    record_walk walk;
+    record_frame frame;
+    if (!walk_begin(&walk, payload, size, records_count))
+        return KERNEL_BAD_FRAME;
+    for (uint64_t ordinal = first_ordinal; walk.left_count > 0; ordinal++) {
+        if (UNLIKELY(!walk_next(&walk, &frame)))
+            return KERNEL_BAD_FRAME;
+        if (frame.offset_delta < rule->first_offset_delta || frame.offset_delta >= rule->end_offset_delta ||
+            (rule->drop_tombstones && frame.value_size < 0))
+            survivors[ordinal >> 3] &= (uint8_t)~(1u << (ordinal & 7));
+    }
+    return walk_end(&walk) ? KERNEL_OK : KERNEL_BAD_FRAME;
+}

@@ -102,7 +102,7 @@ cdef extern from "batch_kernels.h" nogil:
     size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
                                size_t key_size, uint64_t limit)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
-    void kernel_filter_batches(const uint8_t *data, size_t size, const uint8_t *survivors, uint64_t bits_count,
+    void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
                                uint64_t first_ordinal, const filter_rule *rule, uint8_t *target,
                                filter_result *result)
     kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16,
@@ -272,7 +272,7 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
     cdef Export bits = None
     cdef filter_rule filtering
     cdef filter_result result
-    cdef const uint8_t *bitmap = NULL
+    cdef uint8_t *bitmap = NULL
     cdef uint64_t bits_count = 0
     cdef size_t size, room
     cdef Scratch memory
@@ -285,7 +285,7 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
     size = kernel_plain_batches(source.data + position, source.size - position)
     room = size
     if survivors is not None:
-        bits = export(survivors)
+        bits = export(survivors, PyBUF_WRITABLE)
         bitmap = bits.data
         bits_count = <uint64_t> bits.size * 8
         assert first_ordinal <= bits_count, "the first record has a bit"

@@ -87,6 +87,22 @@ cdef extern from "kernels.h" nogil:
         uint8_t *survivors
         size_t survivors_bytes
 
+    ctypedef struct key_block:
+        const uint8_t *hash_high
+        const uint8_t *hash_low
+        const uint8_t *ordinal
+        const uint8_t *tombstone
+        size_t count
+        uint64_t limit_high
+        uint64_t limit_low
+
+    ctypedef struct ranked_survivors:
+        const uint8_t *survivors
+        size_t survivors_bytes
+        const uint8_t *ranks
+        size_t ranks_count
+        uint64_t first_rank
+
     ctypedef struct copy_rule:
         int64_t first_offset_delta
         int64_t end_offset_delta
@@ -167,6 +183,12 @@ cdef extern from "kernels.h" nogil:
                                        size_t room)
     kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *survivors,
                               uint64_t first_ordinal, const copy_rule *rule, uint8_t *target, copy_result *result)
+    kernel_status kernel_clear_dropped(const uint8_t *payload, size_t size, int64_t records_count,
+                                       uint8_t *survivors, uint64_t first_ordinal, const copy_rule *rule)
+    kernel_status kernel_translate(const key_block *block, const ranked_survivors *kept, key_columns *columns,
+                                   size_t *taken)
+    kernel_status kernel_translate_stream(const uint8_t *data, size_t size, const ranked_survivors *kept,
+                                          key_columns *columns)
     kernel_status kernel_size_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,
                                    row_sizes *sizes)
     kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t records_count, const row_rule *rule,

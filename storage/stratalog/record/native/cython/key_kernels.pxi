@@ -153,3 +153,66 @@ def merge_windows(windows, limit, survivors):
         status = kernel_merge(target, count, limit_high, limit_low)
     check_status(status)
     return [target[index].consumed for index in range(count)]
+
+
+cdef list keep_records(ranked_survivors *target, object kept):
+    """Fill `target`; returns the exports that must outlive its use."""
+    cdef Export bits, ranks
+    survivors, numbers, first_rank = <tuple> kept
+    target.first_rank = first_rank
+    target.survivors = NULL
+    target.survivors_bytes = 0
+    target.ranks = NULL
+    target.ranks_count = 0
+    if survivors is None:
+        return []
+    bits = export(survivors)
+    ranks = export(numbers)
+    target.survivors = bits.data
+    target.survivors_bytes = bits.size
+    target.ranks = ranks.data
+    target.ranks_count = ranks.size // 4
+    return [bits, ranks]
+
+
+def translate_keys(window, limit, kept, entries):
+    """See ``kernels.translate_keys``."""
+    cdef key_block block
+    cdef ranked_survivors records
+    cdef key_columns columns
+    cdef kernel_status status
+    cdef size_t taken = 0
+    cdef int64_t start = window.start, count = window.count
+    cdef Export high = window_column(window.hash_high, start, count, 8)
+    cdef Export low = window_column(window.hash_low, start, count, 8)
+    cdef Export ordinal = window_column(window.ordinal, start, count, 4)
+    cdef Export tombstone = window_column(window.tombstone, start, count, 1)
+    block.limit_high = block.limit_low = UINT64_MAX
+    if limit is not None:
+        block.limit_high, block.limit_low = limit
+    block.hash_high = high.data + 8 * start
+    block.hash_low = low.data + 8 * start
+    block.ordinal = ordinal.data + 4 * start
+    block.tombstone = tombstone.data + start
+    block.count = <size_t> count
+    exports = keep_records(&records, kept)
+    memory = place_columns(&columns, block.count)
+    with nogil:
+        status = kernel_translate(&block, &records, &columns, &taken)
+    check_status(status)
+    append_columns(entries, &columns)
+    return taken
+
+
+def translate_key_stream(data, kept, entries):
+    """See ``kernels.translate_key_stream``."""
+    cdef Export source = export(data)
+    cdef ranked_survivors records
+    cdef key_columns columns
+    cdef kernel_status status
+    exports = keep_records(&records, kept)
+    memory = place_columns(&columns, source.size // 21 + 1)
+    with nogil:
+        status = kernel_translate_stream(source.data, source.size, &records, &columns)
+    check_status(status)
+    append_columns(entries, &columns)

@@ -1,0 +1,1 @@
+"""Jobs of compaction for tests, made by hand."""

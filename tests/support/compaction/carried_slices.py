@@ -1,0 +1,53 @@
+"""Carries consecutive slices of a partition into one, by a job that no planner has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.base.randomness import IdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
+from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.log.log_config import LogConfig
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.tiered.tiered_logs import TieredLogs
+
+
+def carry(logs: TieredLogs, tip: TopicIdPartition, slices: Sequence[LiveSlice], ids: IdGenerator) -> None:
+    """Replace the slices, which follow one another, by one with the same records."""
+    state = logs.metadata.state()
+    topic = logs.catalog.by_id(tip.topic_id)
+    identity = StoreIdentity.find(logs.store)
+    assert topic is not None
+    assert identity is not None
+    run = PartitionRun(
+        topic_id_partition=tip,
+        topic=TopicPolicy.of(topic, LogConfig()),
+        mode=RunMode.CARRY,
+        covers=False,
+        log_start_offset=state.partition(tip).log_start_offset,
+        slices=tuple(slices),
+    )
+    found = [state.objects.get(name) for name in sorted(live.object_name for live in slices)]
+    job = CompactionJob(
+        reason=JobReason.MERGE, inputs=tuple(one for one in found if one is not None), runs=(run,)
+    )
+    job.check()
+    shard = CompactedShard(logs.store, identity.store_id, logs.metadata, logs.catalog)
+    settings = CompactionSettings(spool_directory="/compaction", read_chunk_bytes=100)
+    now = JobClock(logs.clock.now_ms(), may_drop_tombstones=False)
+    result = JobExecution(MemoryFileSystem(), logs.clock, ids, shard, settings, job, now).execute()
+    outcome = logs.metadata.replace(
+        {tip: slices},
+        job.input_names,
+        result.stored,
+        covers={tip: False},
+        catalog_seq=0,
+        drops_records=False,
+    )
+    assert outcome.has_committed
+    assert not outcome.refused

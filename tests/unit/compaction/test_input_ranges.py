@@ -1,0 +1,88 @@
+"""The ranges that a job asks the store for: no more than the survivors need, and no data without any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.objectstore.counted import CountedObjectStore, RequestKind
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.stores.ranged_store import RangedStore
+from tests.support.tiered.tiered_store import TieredStore
+
+PARTITIONS = 4
+
+
+class World:
+    """A compacted topic of a few partitions."""
+
+    def __init__(self) -> None:
+        clock = ManualClock()
+        self.store = RangedStore(clock)
+        self.counted = CountedObjectStore(self.store, lambda key: "data" if "/data/" in key else "other")
+        self.tiered = TieredStore(MemoryFileSystem(), self.store, clock, SequentialIds(1))
+        topic = self.tiered.catalog.create("t", PARTITIONS, {"cleanup.policy": "compact"})
+        self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(PARTITIONS)]
+
+    def upload(self, keys: Mapping[int, bytes], *, with_key_streams: bool = True) -> str:
+        """One object; returns its name. `keys` has the letters that each partition writes, a record each."""
+        slices: dict[TopicIdPartition, list[bytes]] = {}
+        for number, letters in keys.items():
+            base_offset = self.tiered.partition(self.tips[number]).tiered_end_offset
+            records = [Record(0, 1000, bytes([letter]), b"x" * 500) for letter in letters]
+            slices[self.tips[number]] = [encode_batch(records, base_offset=base_offset, leader_epoch=1)]
+        return self.tiered.upload(slices, with_key_streams=with_key_streams)
+
+    def compact(self) -> CompactionReport:
+        compactor = self.tiered.compactor(self.counted)
+        self.counted.reset()
+        self.store.ranges.clear()
+        (report,) = compactor.run_once()
+        assert report.refused is None
+        for tip in self.tips:
+            keys = [record.key for record in self.tiered.records(tip)]
+            assert len(keys) == len(set(keys))
+        return report
+
+    def data_bytes_read(self) -> int:
+        """Bytes that the store has sent of objects."""
+        return self.counted.counts()[RequestKind("GET", "data")].size_bytes
+
+
+def test_the_data_of_an_object_without_survivors_is_not_asked_for() -> None:
+    world = World()
+    names = [world.upload(dict.fromkeys(range(PARTITIONS), b"ab")) for _ in range(3)]
+    report = world.compact()
+    assert {name: len(world.store.ranges[name]) for name in names} == dict(zip(names, (1, 1, 2), strict=True))
+    assert report.get_requests == 4
+    assert report.bytes_read == world.data_bytes_read()
+
+
+def test_a_range_begins_and_ends_with_slices_that_have_survivors() -> None:
+    world = World()
+    name = world.upload({0: b"a", 1: b"a", 2: b"a", 3: b"a"})
+    world.upload({0: b"a", 1: b"b", 2: b"b", 3: b"a"})
+    entries = {
+        live.entry.partition: live.entry
+        for tip in world.tips
+        for live in world.tiered.partition(tip).slices
+        if live.object_name == name
+    }
+    report = world.compact()
+    _, data = world.store.ranges[name]
+    assert data == (entries[1].data_position, entries[2].data_end_position)
+    assert report.bytes_read == world.data_bytes_read()
+
+
+def test_a_slice_whose_keys_are_in_its_data_alone_is_read() -> None:
+    world = World()
+    name = world.upload({0: b"a", 1: b"a"}, with_key_streams=False)
+    world.upload({0: b"a", 1: b"a"})
+    report = world.compact()
+    assert len(world.store.ranges[name]) == 2
+    assert report.records_out == 2

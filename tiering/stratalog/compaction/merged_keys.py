@@ -1,0 +1,78 @@
+"""Makes the key stream of an output slice from those of its inputs, in order and in bounded memory.
+
+Hashes stay what they are, so the inputs' sorted entries are merged; a record that stays gets the ordinal that
+counts the records that stay before it, by the bits of its slice. Windows of all inputs are taken up to the
+smallest hash at which a block ends. Of equal hashes, which carried slices may have, the newest one's counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from stratalog.base.errors import StoreCorruptError
+from stratalog.base.filesystem import Buffer
+from stratalog.compaction.key_cursor import KeyCursor
+from stratalog.record.native.kernels import (
+    KeyEntries,
+    RankedSurvivors,
+    sort_key_entries,
+    translate_key_stream,
+    translate_keys,
+)
+from stratalog.remote.objects.key_stream import KeyBlock
+
+
+class KeySource(NamedTuple):
+    """The keys of one input slice, which phase 1 has proved, or that the reader proves."""
+
+    survivors: bytearray | None
+    """A bit for each record that stays; None if all do."""
+    record_count: int
+    whole_stream: Buffer | None
+    """The key stream, if it is small and proved."""
+    parts: Sequence[Callable[[], Iterator[KeyBlock]]]
+    """Otherwise each opens a sorted part of the keys."""
+
+
+def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[KeyEntries]:
+    """The sorted entries of the slice that the sources go to, from the oldest on. It has `record_count`
+    records. Raises StoreCorruptError if that is another number than stays of the sources, and what reading
+    the parts raises."""
+    ranked: list[RankedSurvivors] = []
+    rank = 0
+    for source in sources:
+        if source.survivors is None:
+            kept, rank = RankedSurvivors.of_all(source.record_count, rank)
+        else:
+            kept, rank = RankedSurvivors.of(source.survivors, rank)
+        ranked.append(kept)
+    if rank != record_count:
+        raise StoreCorruptError(
+            "the records of an output are not those that stay of its inputs; keep the objects and report it",
+            record_count=record_count,
+            expected_count=rank,
+        )
+    if all(source.whole_stream is not None or not source.parts for source in sources):
+        entries = KeyEntries()
+        for source, kept in zip(sources, ranked, strict=True):
+            translate_key_stream(source.whole_stream or b"", kept, entries)
+        yield sort_key_entries(entries)
+    else:
+        yield from _merged(sources, ranked)
+
+
+def _merged(sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]) -> Iterator[KeyEntries]:
+    cursors = [
+        (KeyCursor(open_part(), bytearray()), kept)
+        for source, kept in zip(sources, ranked, strict=True)
+        for open_part in source.parts
+    ]
+    active = [(cursor, kept) for cursor, kept in cursors if not cursor.is_at_end]
+    while active:
+        limit = min((bound for cursor, _ in active if (bound := cursor.bound) is not None), default=None)
+        entries = KeyEntries()
+        for cursor, kept in active:
+            cursor.consume(translate_keys(cursor.window, limit, kept, entries))
+        active = [(cursor, kept) for cursor, kept in active if not cursor.is_at_end]
+        yield sort_key_entries(entries)

@@ -1,0 +1,120 @@
+"""Moves the slices of a partition into the output object as one slice, byte for byte.
+
+The checksum of a slice proves its bytes, so no record is decoded: what the directory and the indexes say of
+the slices is joined. Transactions move along, decided or not. A slice that begins below the log start, or
+that a commit has clipped, loses the whole batches there; the writer proves the others, to count them anew.
+Key streams are merged; where one is missing, the output has none until its keys are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from stratalog.base.filesystem import Buffer
+from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.kept_records import CarriedTally
+from stratalog.compaction.merged_keys import KeySource, merged_keys
+from stratalog.compaction.partition_rewriter import RewrittenPartition
+from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.run_end import end_of
+from stratalog.compaction.slice_reader import SliceReader
+from stratalog.compaction.survivor_bits import clear_bits, new_bitmap
+from stratalog.record.batch import batches
+from stratalog.record.native.batch_kernels import whole_batches
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.key_stream import verify_key_stream
+from stratalog.remote.objects.object_writer import ObjectWriter, SortedKeys
+from stratalog.remote.objects.slice_index import SliceIndex
+
+
+class RunCarrier:
+    """Carries one run. Not thread-safe: guarded by the job."""
+
+    def __init__(self, run: PartitionRun, writer: ObjectWriter, inputs: Mapping[str, InputStreams]) -> None:
+        assert run.mode is RunMode.CARRY
+        self._run = run
+        self._writer = writer
+        self._inputs = inputs
+        self._tally = CarriedTally()
+
+    def carry(self) -> RewrittenPartition:
+        """Read the run's slices and append one slice to the output. Raises what `SliceReader` and
+        `ObjectWriter` raise."""
+        run, writer = self._run, self._writer
+        writer.begin_slice(
+            run.topic.topic_id,
+            run.topic.name,
+            run.topic_id_partition.partition,
+            base_offset=run.base_offset,
+        )
+        survivors: list[bytearray | None] = []
+        for live in run.slices:
+            reader = self._inputs[live.object_name].slice_reader(live.entry)
+            if max(live.base_offset, run.log_start_offset) > live.entry.base_offset:
+                survivors.append(self._carry_rest(live, reader))
+            else:
+                survivors.append(None)
+                self._carry_whole(live, reader)
+        writer.end_slice(end_of(run, self._index_of), self._keys(survivors))
+        records_in = sum(live.entry.record_count for live in run.slices)
+        return RewrittenPartition(self._tally.result(), records_in, 0)
+
+    def _index_of(self, live: LiveSlice) -> SliceIndex:
+        return self._inputs[live.object_name].slice_index(live.entry)
+
+    def _carry_whole(self, live: LiveSlice, reader: SliceReader) -> None:
+        self._writer.carry(live.entry, self._index_of(live))
+        for row in reader.rows():
+            self._tally.add(row)
+            self._writer.append_carried(row)
+
+    def _carry_rest(self, live: LiveSlice, reader: SliceReader) -> bytearray:
+        """Returns a bit for each record of the slice, whether it was carried."""
+        first_offset = max(live.base_offset, self._run.log_start_offset)
+        survivors = new_bitmap(live.entry.record_count, survives=True)
+        ordinal = 0
+        for row in reader.rows():
+            position, dropped_count = _batches_below(row, first_offset)
+            clear_bits(survivors, ordinal, ordinal + dropped_count)
+            ordinal += whole_batches(row)[1]
+            rest = memoryview(row)[position:]
+            self._tally.add(rest)
+            self._writer.append(rest)
+        return survivors
+
+    def _keys(self, survivors: Sequence[bytearray | None]) -> SortedKeys | None:
+        """The keys of the output, if the inputs have key streams for all records."""
+        run = self._run
+        if not run.topic.is_compacted or not all(map(run.has_keys, run.slices)):
+            return None
+        if not self._writer.may_have_keys:
+            return None
+        sources = [self._source(*pair) for pair in zip(run.slices, survivors, strict=True)]
+        return SortedKeys(run.topic.hashing, merged_keys(sources, self._writer.record_count))
+
+    def _source(self, live: LiveSlice, survivors: bytearray | None) -> KeySource:
+        streams, stream, count = (
+            self._inputs[live.object_name],
+            live.entry.key_stream,
+            live.entry.record_count,
+        )
+        if stream is None:
+            return KeySource(survivors, count, None, ())
+        whole = streams.small_key_stream(stream)
+        if whole is not None:
+            verify_key_stream(lambda _: whole, stream, count)
+            return KeySource(survivors, count, whole, ())
+        return KeySource(survivors, count, None, (partial(streams.key_blocks, live.entry),))
+
+
+def _batches_below(row: Buffer, offset: int) -> tuple[int, int]:
+    """The size of the batches at the beginning of the row that end at or below the offset, and the number of
+    their records."""
+    size_bytes = records_count = 0
+    for position, header in batches(row):
+        if header.next_offset > offset:
+            break
+        size_bytes = position + header.size_in_bytes
+        records_count += header.records_count
+    return size_bytes, records_count
