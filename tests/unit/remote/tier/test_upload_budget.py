@@ -116,6 +116,8 @@ def test_shards_take_turns() -> None:
     clock, done = QueueClock(), queue.Queue[int]()
     budget = UploadBudget(clock)
     budget.limit(PIECE_BYTES, 1e18)
+    for shard in (1, 2, 0):
+        budget.take_bytes(shard, 1, go_on)
     budget.take_bytes(0, PIECE_BYTES, go_on)
 
     def send(shard: int) -> None:

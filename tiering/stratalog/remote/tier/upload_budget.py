@@ -33,6 +33,8 @@ class _SharedLimit:
         self._is_taken = False
         self._waiting: Counter[int] = Counter()
         """The calls that wait for their turn, by shard."""
+        self._known: set[int] = set()
+        """The shards that have sent. One alone needs no turns."""
         self._turn_count = 0
         self._last_turns: dict[int, int] = {}
         """The number of the last turn of each shard."""
@@ -40,6 +42,12 @@ class _SharedLimit:
     def take(self, shard: int, amount: int, check: Callable[[], None]) -> None:
         """Wait for a turn of the shard, and until time has paid for the turns before. Raises the errors of
         `check`, and has taken nothing then."""
+        with self._changed:
+            self._known.add(shard)
+            is_alone = len(self._known) == 1
+        if is_alone:
+            self.throttler.take(amount, check)
+            return
         self._begin_turn(shard, check)
         try:
             self.throttler.take(amount, check)
