@@ -21,8 +21,8 @@ from stratalog.client.errors import refusing_misfits
 from stratalog.client.operations import Operations, ResultT, result_of
 from stratalog.client.owner_channels import OwnerChannels
 from stratalog.client.pages import at_page, pages
-from stratalog.client.store_status import ServerStatus, StoreStatus
 from stratalog.client.values.conversion import value_of, values_of
+from stratalog.client.values.store_status import ServerStatus, StoreStatus
 
 if TYPE_CHECKING:
     from stratalog.v1 import tier_pb2_grpc

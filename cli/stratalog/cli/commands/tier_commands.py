@@ -28,7 +28,7 @@ from stratalog.client import values
 
 if TYPE_CHECKING:
     from stratalog.client.client import Client
-    from stratalog.client.store_status import StoreStatus
+    from stratalog.client.values.store_status import StoreStatus
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 

@@ -12,8 +12,8 @@ from stratalog.client import values
 from stratalog.client.admin import Admin
 from stratalog.client.blocking.loop_thread import LoopThread
 from stratalog.client.position import Place, Position
-from stratalog.client.store_status import StoreStatus
 from stratalog.client.topics_admin import ConfigValue
+from stratalog.client.values.store_status import StoreStatus
 
 
 class SyncAdmin:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError
-from stratalog.client import values
+from stratalog.client.values.tier_values import TierStatus
 
 
 class ServerStatus(NamedTuple):
@@ -13,7 +13,7 @@ class ServerStatus(NamedTuple):
 
     server: str
     """HOST:PORT."""
-    status: values.TierStatus | None
+    status: TierStatus | None
     error: LogStoreError | None
 
 
@@ -22,7 +22,7 @@ class StoreStatus(NamedTuple):
 
     server: str
     """HOST:PORT of the first server."""
-    status: values.TierStatus
+    status: TierStatus
     """Its answer. It knows the contents of all shards, as of its last look."""
     others: tuple[ServerStatus, ...]
     """By address; none if the server owns all shards, or follows them all."""
