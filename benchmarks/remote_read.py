@@ -5,8 +5,8 @@ has threads for reads of tiered data, by boto3 alone. Ours are streams of all pa
 batches are counted and not decoded; the server proves each checksum. A second reference is the floor: the
 least that a gRPC server in Python can do to stream the same ranges (`floors/plain_stream_server.py`), read by
 as many streams. The reference of a first read of a record is two bare GETs of the sizes that such a read
-needs, one after the other. All talk to one S3 server (SeaweedFS) on the same machine, which takes its share of the
-processors. Without that server there is nothing to measure.
+needs, one after the other. All talk to one S3 server (SeaweedFS) on the same machine, which takes its share
+of the processors. Without that server there is nothing to measure.
 """
 
 from __future__ import annotations
