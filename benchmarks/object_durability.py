@@ -4,7 +4,8 @@
   median of the commit interval and 15 ms.
 * The rate of a producer that sends as fast as it can, beside the same producer at `disk` in turns.
 * The rate of a producer to a few partitions, with a consumer that reads along, beside the least server that
-  can take the same from the same clients (`plain_append_server`), with the processor time of both servers.
+  can take the same from the same clients (`floors/plain_append_server.py`), with the processor time of both
+  servers.
 * The same rate beside s2-lite and its own benchmark, which does the same with as many streams. Only where
   `s2` is at hand, see `s2_lite`.
 """
@@ -44,7 +45,7 @@ S2_TARGET = 3.0
 FLOOR_TARGET = 0.5
 """The least part of the rate of a server that checks, indexes and commits nothing, and the most of its
 processor time: twice as much."""
-FLOOR = Path(__file__).with_name("plain_append_server.py")
+FLOOR = Path(__file__).parent / "floors" / "plain_append_server.py"
 RATE_TARGET = 0.5
 """The least part of the rate at `disk`: each byte is written twice, and fsynced twice."""
 

@@ -3,11 +3,11 @@
 The sequential reference fetches the objects' bytes in ranges of 4 MiB with as many connections as the server
 has threads for reads of tiered data, by boto3 alone. Ours are streams of all partitions side by side, whose
 batches are counted and not decoded; the server proves each checksum. A second reference is the floor: the
-least that a gRPC server in Python can do to stream the same ranges (`plain_stream_server.py`), read by as
-many streams. The reference of a first read of a record is two bare GETs of the sizes that such a read needs,
-one after the other. All talk to one S3 server (SeaweedFS) on the same machine, which takes its share of the
-processors. The client keeps freed memory, as both servers do: how the kernel clears pages is not measured.
-Without the S3 server there is nothing to measure.
+least that a gRPC server in Python can do to stream the same ranges (`floors/plain_stream_server.py`), read by
+as many streams. The reference of a first read of a record is two bare GETs of the sizes that such a read
+needs, one after the other. All talk to one S3 server (SeaweedFS) on the same machine, which takes its share
+of the processors. The client keeps freed memory, as both servers do: how the kernel clears pages is not
+measured. Without the S3 server there is nothing to measure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from plain_stream_server import METHOD, ObjectRange
+from floors.plain_stream_server import METHOD, ObjectRange
 from report import Row, pair_of_median_ratio, run, seconds
 from server_process import ServerProcess, processor_row, running
 from stratalog.client.client import Client
@@ -225,7 +225,7 @@ def _command(data_dir: str, store_url: str) -> tuple[str, ...]:
 
 def _floor_command(store: S3Server) -> tuple[str, ...]:
     """The arguments of Python that start the least server."""
-    program = str(Path(__file__).with_name("plain_stream_server.py"))
+    program = str(Path(__file__).parent / "floors" / "plain_stream_server.py")
     return (program, store.endpoint_url, store.bucket, str(CONNECTION_COUNT), str(PARTITION_COUNT))
 
 
