@@ -53,8 +53,8 @@ class InputStreams:
         self._buffered_bytes = buffered_bytes
         self._key_part: Spool | None = None
         self._entries = tuple(entries)
-        self._with_data = [entry for entry in self._entries if entry.data_bytes > 0]
-        """The slices with data that the job reads."""
+        self._with_data = {entry.data_position: entry for entry in self._entries if entry.data_bytes > 0}
+        """The slices with data that the job reads, by position."""
         self._data_part: Spool | None = None
         self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
@@ -102,7 +102,7 @@ class InputStreams:
         """No data of this slice will be read. Call it before any slice is read: GET 2 asks for no more than
         the others, and is not sent if there are none."""
         assert self._data is None
-        self._with_data = [one for one in self._with_data if one is not entry]
+        self._with_data.pop(entry.data_position, None)
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
         """A reader of the data of a slice that was not passed by. Call it once for each slice, in order, and
@@ -145,8 +145,9 @@ class InputStreams:
     def _open_data(self) -> None:
         if self._data is not None:
             return
-        self._data_position = min(entry.data_position for entry in self._with_data)
-        size_bytes = max(entry.data_end_position for entry in self._with_data) - self._data_position
+        with_data = self._with_data.values()
+        self._data_position = min(entry.data_position for entry in with_data)
+        size_bytes = max(entry.data_end_position for entry in with_data) - self._data_position
         if size_bytes <= self._buffered_bytes:
             self._data_part = self._make_scratch()
             self._drain(self._data_position, size_bytes, self._data_part)

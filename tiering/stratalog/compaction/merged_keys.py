@@ -63,16 +63,14 @@ def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[Key
 
 
 def _merged(sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]) -> Iterator[KeyEntries]:
-    cursors = [
+    active: list[tuple[KeyCursor, RankedSurvivors]] = [
         (KeyCursor(open_part(), bytearray()), kept)
         for source, kept in zip(sources, ranked, strict=True)
         for open_part in source.parts
     ]
-    active = [(cursor, kept) for cursor, kept in cursors if not cursor.is_at_end]
-    while active:
+    while active := [(cursor, kept) for cursor, kept in active if not cursor.is_at_end]:
         limit = min((bound for cursor, _ in active if (bound := cursor.bound) is not None), default=None)
         entries = KeyEntries()
         for cursor, kept in active:
             cursor.consume(translate_keys(cursor.window, limit, kept, entries))
-        active = [(cursor, kept) for cursor, kept in active if not cursor.is_at_end]
         yield sort_key_entries(entries)

@@ -87,10 +87,12 @@ class SurvivorPlan:
         return entry.marker_count == 0 and not any(self.survivors[index])
 
     def key_sources(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> list[KeySource]:
-        """The keys of the slices of the plan, for those that stay. Call it after phase 2, which clears the
-        bits of records that it drops."""
+        """The keys of the slices of which records stay. Call it after phase 2, which clears the bits of
+        records that it drops."""
         sources: list[KeySource] = []
         for index, live in enumerate(slices):
+            if not any(self.survivors[index]):
+                continue
             parts = self._parts[index] if self._parts else ()
             stream = live.entry.key_stream
             whole = None

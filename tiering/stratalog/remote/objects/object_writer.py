@@ -29,13 +29,12 @@ from stratalog.remote.objects.key_stream import KeyColumns, KeyHashing, KeyStrea
 from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_builder import (
-    BuiltSlice,
     MergedKeyStream,
     SliceBuilder,
     SliceEnd,
     SliceStart,
 )
-from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
@@ -102,7 +101,8 @@ class ObjectWriter:
         self._data = Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes)
         self._key_streams = Spool(filesystem, path + KEYS_SUFFIX, settings.memory_bytes)
         self._indexes: list[bytes] = []
-        self._slices: list[BuiltSlice] = []
+        self._slices: list[SliceEntry] = []
+        """The entries of ended slices, without the positions of key streams and indexes."""
         self._builder: SliceBuilder | None = None
         self._last_partition: TopicIdPartition | None = None
         self._is_finished = False
@@ -213,9 +213,8 @@ class ObjectWriter:
         if built.key_stream is not None:
             for part in built.key_stream.parts:
                 self._key_streams.append(part)
-            built = built._replace(key_stream=built.key_stream._replace(parts=()))
         self._indexes.append(built.encoded_index)
-        self._slices.append(built._replace(encoded_index=b""))
+        self._slices.append(built.entry)
 
     def _write_keys(self, keys: SortedKeys) -> MergedKeyStream:
         encoder = KeyStreamEncoder()
@@ -241,7 +240,7 @@ class ObjectWriter:
         data_position = len(self._encoded_header)
         data_end = data_position + self._data.size_bytes
         directory_position = data_end + padding_bytes(data_end)
-        directory_bytes = directory_size_bytes(built.entry for built in self._slices)
+        directory_bytes = directory_size_bytes(self._slices)
         entries = self._placed_entries(directory_position + directory_bytes)
         directory = encode_directory(entries)
         assert len(directory) == directory_bytes
@@ -274,16 +273,13 @@ class ObjectWriter:
         key_position = key_streams_position
         index_position = key_streams_position + self._key_streams.size_bytes
         entries: list[SliceEntry] = []
-        for built in self._slices:
-            stream, index = built.entry.key_stream, built.entry.index
+        for entry in self._slices:
+            stream, index = entry.key_stream, entry.index
             if stream is not None:
                 stream = stream._replace(position=key_position)
                 key_position += stream.size_bytes
-            entries.append(
-                dataclasses.replace(
-                    built.entry, key_stream=stream, index=index._replace(position=index_position)
-                )
-            )
+            placed_index = PartRef(index_position, index.size_bytes, index.crc)
+            entries.append(dataclasses.replace(entry, key_stream=stream, index=placed_index))
             index_position += index.size_bytes
         return tuple(entries)
 
