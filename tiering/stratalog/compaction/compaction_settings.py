@@ -33,11 +33,6 @@ class CompactionSettings:
     in scans.
     """
 
-    min_dirty_ratio: float = 0.5
-    """A partition is compacted from its first live slice once this part of its bytes is not compacted yet.
-    Default 0.5, as Kafka's `min.cleanable.dirty.ratio`; lower means less space and more rewriting.
-    """
-
     min_live_ratio: float = 0.5
     """An object with a smaller part of live bytes is rewritten. Default 0.5: at most twice the live bytes are
     stored.
@@ -67,7 +62,6 @@ class CompactionSettings:
         assert self.spool_directory.startswith("/"), "paths are absolute"
         assert 1 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE
         assert self.merge_fanout >= 3
-        assert 0 <= self.min_dirty_ratio <= 1
         assert 0 <= self.min_live_ratio < 1
         assert (
             min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_part_entries)
