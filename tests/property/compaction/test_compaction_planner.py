@@ -614,7 +614,7 @@ def test_one_partition_in_trouble_does_not_keep_the_others_from_being_merged(tro
     elif trouble == "excluded":
         excluded[tip] = "tried a moment ago"
     else:
-        # The same offsets, of a partition that nobody may touch.
+        # The same offsets, of a partition that no job may touch.
         other = topic(2, is_compacted=False, span=SliceSpan(max_ms=1_000))
         if trouble == "undated":
             topics[other.topic_id] = other

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratalog.log.config_key import FLOAT_MAX
+
 MAX_INPUTS_OF_A_REPLACE = 500
 """The metadata protocol's limit for one `replace`."""
 
@@ -24,8 +26,8 @@ class CompactionSettings:
 
     max_job_bytes: int = 1 << 30
     """Data that the planner gathers into one job. Default 1 GiB. A partition whose own run is larger is
-    compacted all the same, in one job that exceeds this: a bound that could never be met would leave its
-    tombstones for ever.
+    compacted all the same, in one job that exceeds this, without any other: a bound that could never be met
+    would leave its tombstones for ever.
     """
 
     target_object_bytes: int = 256 << 20
@@ -58,6 +60,12 @@ class CompactionSettings:
     retry_backoff_ms: int = 5 * 60_000
     """A partition whose compaction failed is left alone this long. Default 5 minutes."""
 
+    max_bytes_per_s: float = FLOAT_MAX
+    """Bytes that the jobs of a shard read and write together. Default: no limit."""
+
+    max_requests_per_s: float = FLOAT_MAX
+    """Requests of these reads and writes. Default: no limit."""
+
     def __post_init__(self) -> None:
         assert self.spool_directory.startswith("/"), "paths are absolute"
         assert 1 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE
@@ -67,3 +75,4 @@ class CompactionSettings:
             min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_part_entries)
             > 0
         )
+        assert min(self.max_bytes_per_s, self.max_requests_per_s) > 0

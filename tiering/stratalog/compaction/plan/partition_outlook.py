@@ -83,7 +83,7 @@ NO_SECTION = Section(range(0), 0, 0, 0)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutlook:
-    """How far the slices of one partition may be compacted: a few numbers, whatever its slices. Immutable."""
+    """The outlook of one partition: a few numbers, whatever its slices. Immutable."""
 
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
@@ -136,7 +136,7 @@ class PartitionOutlook:
 
 
 class OutlookTerms(NamedTuple):
-    """What is the same for all partitions of a plan."""
+    """The terms of a plan, the same for all partitions."""
 
     now_ms: int
     may_drop_tombstones: bool
@@ -147,7 +147,7 @@ class OutlookTerms(NamedTuple):
 
 
 class JudgedPartition(NamedTuple):
-    """A partition's outlook, and what a job may do with each of its slices."""
+    """The outlook of a partition, and the fate of each of its slices."""
 
     outlook: PartitionOutlook
     movable: bytearray
@@ -291,7 +291,7 @@ class _Judgement:
         )
 
     def _least_merge(self, section: range) -> int:
-        """How many slices it takes to make them fewer; 0 if the bound keeps all apart."""
+        """The number of slices that it takes to make them fewer; 0 if the bound keeps all apart."""
         inner = section[:-1]
         first = next((index for index in inner if self.reaches[index] > 1), None)
         return 0 if first is None else first - section.start + 2
@@ -318,7 +318,7 @@ class _Judgement:
 
 
 def reaches_of(span: SliceSpan, extents: Iterator[Extent], count: int) -> Reaches:
-    """How many of the extents, from each one on, are within the bound together: the parts that
+    """Count the extents, from each one on, that are within the bound together: the parts that
     `SliceSpan.divide` finds, whichever extent it begins with. Linear in their number."""
     if not span.is_bounded:
         return array("H", [MOST_SLICES]) * count

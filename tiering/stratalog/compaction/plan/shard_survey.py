@@ -1,4 +1,4 @@
-"""What a plan knows of all slices of a shard: a few bytes for each.
+"""Keeps a few bytes of each slice of a shard, for one plan.
 
 One pass over the partitions reads the slices of one at a time. What it keeps are columns: 11 bytes for each
 slice, some hundred for each partition and object, so that a shard of 5 million slices takes about 60 MiB. The

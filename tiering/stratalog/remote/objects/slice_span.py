@@ -42,7 +42,7 @@ class Extent(NamedTuple):
 
 
 class MeasuredSlice(Protocol):
-    """What the extent of a slice follows from."""
+    """The numbers that the extent of a slice follows from."""
 
     @property
     def record_count(self) -> int: ...
