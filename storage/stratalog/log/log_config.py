@@ -185,6 +185,12 @@ class LogConfig:
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
+    def copy_age_ms(self) -> int:
+        """The wait of records for their upload, of a compacted topic no longer than that for compaction."""
+        age_ms = self.remote_copy_max_age_ms
+        return min(age_ms, self.max_compaction_lag_ms) if self.is_compacted else age_ms
+
+    @property
     def reserved_bytes(self) -> int:
         """Disk space that a new segment takes at once."""
         return self.segment_bytes if self.preallocate else 0

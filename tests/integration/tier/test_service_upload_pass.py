@@ -178,3 +178,33 @@ async def test_a_topic_that_is_copied_no_more_keeps_its_part_and_has_one_retenti
         assert (await admin.upload(["t"])).slice_count == 1
         [log] = await admin.describe_log("t")
         assert log.tiered_end_offset == 7
+
+
+async def test_an_idle_segment_is_rolled_and_compacted_within_the_lag(tmp_path: Path) -> None:
+    clock = ManualClock()
+    lag_ms = 60_000
+    config = {
+        "remote.copy.max.age.ms": str(2**53),
+        "min.cleanable.dirty.ratio": "1",
+        "local.retention.ms": "0",
+    }
+    bounded = {"cleanup.policy": "compact", "max.compaction.lag.ms": str(lag_ms)}
+    async with service_bench(tmp_path, clock=clock) as bench:
+        tier = bench.server.engine.tier
+        await bench.client.admin.create_topic("t", 1, config | bounded)
+        await bench.client.admin.create_topic("plain", 1, config)
+
+        async def upload_and_end() -> list[int]:
+            await asyncio.to_thread(tier.manager.upload_pass)
+            names = ("t", "plain")
+            return [(await bench.client.admin.describe_log(name))[0].tiered_end_offset for name in names]
+
+        for number in range(2):
+            record = Record(0, clock.now_ms(), b"k", b"%d" % number)
+            for name in ("t", "plain"):
+                await bench.client.append(name, 0, [record])
+            assert await upload_and_end() == [number, 0]
+            clock.advance(lag_ms + 1)
+            assert await upload_and_end() == [number + 1, 0]
+        outcome = await asyncio.to_thread(tier.compaction.compact_pass)
+        assert (outcome.done["jobs"], outcome.done["partitions"]) == (1, 1)

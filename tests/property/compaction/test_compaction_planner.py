@@ -13,12 +13,20 @@ from collections import Counter
 from random import Random
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
+from stratalog.compaction.plan.compaction_job import (
+    CompactionJob,
+    JobReason,
+    PartitionRun,
+    Refusal,
+    RunMode,
+)
+from stratalog.compaction.plan.partition_outlook import reaches_of
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
@@ -29,7 +37,7 @@ from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
-from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
+from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
 from tests.support.tiered.sample_entry import sample_entry
 from tests.support.tiered.shard_states import row_of
 
@@ -41,7 +49,14 @@ DATA_POSITION = 96
 Topics = dict[UUID, TopicPolicy]
 
 
-def topic(number: int, *, is_compacted: bool, lag_ms: int = 0, span: SliceSpan = UNBOUNDED) -> TopicPolicy:
+def topic(
+    number: int,
+    *,
+    is_compacted: bool,
+    lag_ms: int = 0,
+    span: SliceSpan = UNBOUNDED,
+    min_dirty_ratio: float = 0.5,
+) -> TopicPolicy:
     return TopicPolicy(
         topic_id=UUID(int=number),
         name=f"topic-{number}",
@@ -50,6 +65,7 @@ def topic(number: int, *, is_compacted: bool, lag_ms: int = 0, span: SliceSpan =
         delete_retention_ms=DELETE_RETENTION_MS,
         min_compaction_lag_ms=lag_ms,
         max_compaction_lag_ms=2**63 - 1,
+        min_dirty_ratio=min_dirty_ratio,
         span=span,
     )
 
@@ -256,6 +272,7 @@ def random_topics(random: Random) -> Topics:
             is_compacted=random.random() < 0.6,
             lag_ms=random.choice((0, LAG_MS)),
             span=random.choice((UNBOUNDED, SliceSpan(max_ms=3_000), SliceSpan(max_bytes=60_000))),
+            min_dirty_ratio=random.choice((0.0, 0.5, 1.0)),
         )
         for number in range(1, random.randrange(2, 6))
     ]
@@ -267,7 +284,6 @@ def random_settings(random: Random) -> CompactionSettings:
         spool_directory="/spool",
         max_inputs_per_job=random.choice((2, 5, 64)),
         max_job_bytes=random.choice((1_000, 100_000, 1 << 30)),
-        min_dirty_ratio=random.choice((0.0, 0.5, 1.0)),
         merge_fanout=random.choice((3, 4)),
     )
 
@@ -282,12 +298,9 @@ def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSet
         assert slices[first : first + len(run.slices)] == run.slices
         assert run.covers == all(live.gap is not None for live in slices[:first])
         assert all(live.gap is None for live in run.slices)
-        is_full = len(job.inputs) == settings.max_inputs_per_job
-        if run.mode is RunMode.CARRY or not is_full:
-            # The only exception: more slices than a job may read must become fewer.
-            require_within_span(run, partition)
-        assert not any(live.entry.marker_count for live in run.slices), "transactions are left alone"
+        require_within_span(run, partition)
         if run.mode is RunMode.COMPACT:
+            assert not any(live.entry.marker_count for live in run.slices), "transactions are only carried"
             assert run.topic.is_compacted
             assert run.end_offset <= partition.stable_end_offset
             lag_ms = run.topic.min_compaction_lag_ms
@@ -347,15 +360,17 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             )
             if not is_gap
         ]
+        # Where a bound keeps slices apart, those that a job may not read are compacted by themselves.
+        read = None if policy.span == UNBOUNDED else settings.max_inputs_per_job
         for number, eligible in enumerate(sections):
             # Behind a gap each part that may become one slice is compacted by itself.
             dirty = eligible[1:] if policy.span == UNBOUNDED else []
             if number == 0:
-                dirty = [live for live in eligible if live.end_offset > partition.compacted_upto]
+                dirty = [live for live in eligible[:read] if live.end_offset > partition.compacted_upto]
             dirty_bytes = sum(live.entry.data_bytes for live in dirty)
             total_bytes = sum(live.entry.data_bytes for live in eligible)
-            assert not dirty or dirty_bytes < settings.min_dirty_ratio * total_bytes
-        for live in sections[0] if sections else ():
+            assert not dirty or dirty_bytes < policy.min_dirty_ratio * total_bytes
+        for live in sections[0][:read] if sections else ():
             horizon_ms = live.entry.earliest_delete_horizon_ms
             assert not live.entry.tombstone_count or horizon_ms is None or horizon_ms > NOW_MS
 
@@ -527,17 +542,199 @@ def test_a_slice_that_ages_by_its_upload_stays_in_its_object() -> None:
     assert plan(shard.state(), {policy.topic_id: lasting}, NOW_MS, settings).jobs
 
 
-def test_a_partition_of_more_parts_than_a_job_may_read_is_compacted_all_the_same() -> None:
-    policy = topic(1, is_compacted=True, span=SliceSpan(max_bytes=1_000))
+def test_a_partition_of_more_parts_than_a_job_may_read_keeps_to_its_bound() -> None:
+    """16 days are 16 slices at the bound. They once became one slice, which stayed for all of them."""
+    policy = topic(1, is_compacted=True, span=SliceSpan(max_bytes=1_000), min_dirty_ratio=0)
     tip = TopicIdPartition(policy.topic_id, 0)
-    shard = uploads(policy, [1_000] * 6)
+    shard = uploads(policy, [1_000] * 16)
     shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=50)
-    settings = CompactionSettings(spool_directory="/spool", max_inputs_per_job=3, min_dirty_ratio=0)
-    for _ in range(3):
-        (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
-        shard.commit(job)
+    settings = CompactionSettings(spool_directory="/spool", max_inputs_per_job=6)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    shard.commit(job)
+    assert [live.entry.data_bytes for live in slices_of(shard.partitions[tip])][6:] == [1_000] * 10
     assert shard.partitions[tip].compacted_upto == 60
-    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs, "no job gains nothing"
+
+
+def test_behind_what_a_job_may_read_small_slices_become_fewer_within_the_bound() -> None:
+    policy = topic(1, is_compacted=True, span=SliceSpan(max_bytes=1_000), min_dirty_ratio=0)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard = uploads(policy, [1_000] * 3 + [300] * 6)
+    settings = CompactionSettings(spool_directory="/spool", max_inputs_per_job=3)
+    for _ in range(9):
+        for job in plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs:
+            shard.commit(job)
+    assert shard.partitions[tip].compacted_upto == 30
+    assert len(slices_of(shard.partitions[tip])) < 3 + 6
+    assert all(live.entry.data_bytes <= 1_000 for live in slices_of(shard.partitions[tip]))
+
+
+def test_a_head_of_small_slices_becomes_shorter_until_all_of_it_is_compacted() -> None:
+    policy = topic(1, is_compacted=True, min_dirty_ratio=0)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard = uploads(policy, [1_000] * 12)
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=80)
+    settings = CompactionSettings(spool_directory="/spool", max_inputs_per_job=3)
+    for _ in range(12):
+        for job in plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs:
+            shard.commit(job)
+    assert shard.partitions[tip].compacted_upto == 120
+
+
+def shared_objects(
+    policy: TopicPolicy, object_count: int, partition_count: int, *, size_bytes: int = 1_000
+) -> Shard:
+    """A shard whose objects have a slice of each partition."""
+    shard = Shard()
+    rows = {TopicIdPartition(policy.topic_id, number): PartitionRow() for number in range(partition_count)}
+    for number in range(object_count):
+        name = shard.new_object(size_bytes * partition_count)
+        for tip, row in rows.items():
+            entry = entry_of(policy, tip.partition, number, number + 1, size_bytes)
+            rows[tip] = row.with_slice(LiveSlice(name, number, number + 1, entry))
+    shard.partitions = rows
+    return shard
+
+
+def with_markers(row: PartitionRow) -> PartitionRow:
+    """The row with a marker in each slice."""
+    slices = [live._replace(entry=dataclasses.replace(live.entry, marker_count=1)) for live in slices_of(row)]
+    return row_of(slices)
+
+
+@pytest.mark.parametrize("trouble", ["transactions", "excluded", "undated", "unknown"])
+def test_one_partition_in_trouble_does_not_keep_the_others_from_being_merged(trouble: str) -> None:
+    policy = topic(1, is_compacted=False)
+    topics = {policy.topic_id: policy}
+    shard = shared_objects(policy, 100, 5)
+    tip = TopicIdPartition(policy.topic_id, 2)
+    excluded: dict[TopicIdPartition, str] = {}
+    if trouble == "transactions":
+        shard.partitions[tip] = with_markers(shard.partitions[tip])
+    elif trouble == "excluded":
+        excluded[tip] = "tried a moment ago"
+    else:
+        # The same offsets, of a partition that no job may touch.
+        other = topic(2, is_compacted=False, span=SliceSpan(max_ms=1_000))
+        if trouble == "undated":
+            topics[other.topic_id] = other
+        row = shard.partitions.pop(tip)
+        tip = TopicIdPartition(other.topic_id, 0)
+        shard.partitions[tip] = row_of(
+            [
+                live._replace(
+                    entry=entry_of(other, 0, live.base_offset, live.end_offset, 1_000, max_timestamp=-1)
+                )
+                for live in slices_of(row)
+            ]
+        )
+    settings = CompactionSettings(spool_directory="/spool")
+    jobs = plan(shard.state(), topics, NOW_MS, settings, excluded=excluded).jobs
+    assert [(job.reason, len(job.inputs)) for job in jobs] == [(JobReason.MERGE, 64), (JobReason.MERGE, 36)]
+    moved = {run.topic_id_partition for job in jobs for run in job.runs}
+    is_moved = trouble == "transactions"
+    assert moved == (set(shard.partitions) if is_moved else set(shard.partitions) - {tip})
+    for job in jobs:
+        shard.commit(job)
+    state = shard.state()
+    kept = [live for live in state.objects.values() if live.live_slices == 1]
+    assert len(kept) == (0 if is_moved else 100)
+    assert all(live.live_bytes == 1_000 for live in kept), "an object's live bytes are those that it keeps"
+    assert not plan(state, topics, NOW_MS, settings, excluded=excluded).jobs, "no job is planned for nothing"
+    again = plan(state, topics, NOW_MS, settings).jobs
+    assert [job.reason for job in again][:1] == ([JobReason.SPACE] if trouble == "excluded" else [])
+
+
+def test_a_partition_that_is_only_carried_moves_and_stays_as_it_is() -> None:
+    policy = topic(1, is_compacted=True)
+    shard = uploads(policy, [1_000] * 4)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
+    planned = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings, carried={tip: "may not"})
+    (job,) = planned.jobs
+    assert (job.reason, job.runs[0].mode) == (JobReason.MERGE, RunMode.CARRY)
+    assert planned.refusals == (Refusal(tip, "may not"),)
+
+
+def test_a_small_partition_in_large_objects_is_compacted_without_the_others() -> None:
+    """It once took 64 objects of any size with it."""
+    big = topic(1, is_compacted=False)
+    small = topic(2, is_compacted=True)
+    shard = shared_objects(big, 8, 1, size_bytes=90_000)
+    tip = TopicIdPartition(small.topic_id, 0)
+    row = PartitionRow()
+    for live in slices_of(shard.partitions[TopicIdPartition(big.topic_id, 0)]):
+        entry = entry_of(small, 0, live.base_offset, live.end_offset, 100, position=89_000)
+        row = row.with_slice(LiveSlice(live.object_name, live.base_offset, live.end_offset, entry))
+    shard.partitions[tip] = row
+    settings = CompactionSettings(spool_directory="/spool", max_job_bytes=200_000, target_object_bytes=1)
+    topics = {one.topic_id: one for one in (big, small)}
+    jobs = plan(shard.state(), topics, NOW_MS, settings).jobs
+    assert [run.topic_id_partition for job in jobs for run in job.runs] == [tip]
+    assert len(jobs[0].inputs) == 8
+    shard.commit(jobs[0])
+    assert shard.partitions[tip].compacted_upto == 8
+
+
+def test_a_job_that_has_failed_comes_last_and_becomes_smaller() -> None:
+    policy, other = topic(1, is_compacted=False), topic(2, is_compacted=True)
+    topics = {one.topic_id: one for one in (policy, other)}
+    shard = uploads(policy, [1_000] * 16)
+    tip = TopicIdPartition(other.topic_id, 0)
+    row = PartitionRow()
+    for number in range(3):
+        name = shard.new_object(9_000)
+        row = row.with_slice(
+            LiveSlice(name, number, number + 1, entry_of(other, 0, number, number + 1, 9_000))
+        )
+    shard.partitions[tip] = row
+    settings = CompactionSettings(spool_directory="/spool", merge_fanout=3, max_inputs_per_job=16)
+
+    def planned(count: int) -> list[tuple[JobReason, int]]:
+        failures = {live.object_name: count for live in slices_of(row)} if count else {}
+        jobs = plan(shard.state(), topics, NOW_MS, settings, failures=failures).jobs
+        return [(job.reason, len(job.inputs)) for job in jobs]
+
+    assert planned(0) == [(JobReason.DIRTY, 3), (JobReason.MERGE, 16)]
+    assert planned(1) == [(JobReason.MERGE, 16), (JobReason.DIRTY, 3)]
+    assert planned(8) == [(JobReason.MERGE, 16), (JobReason.DIRTY, 1)]
+    merged = {
+        live.object_name: 4 for live in slices_of(shard.partitions[TopicIdPartition(policy.topic_id, 0)])
+    }
+    jobs = plan(shard.state(), topics, NOW_MS, settings, failures=merged).jobs
+    assert [len(job.inputs) for job in jobs] == [3, 4, 4, 4, 4]
+
+
+def test_a_partition_whose_jobs_fail_is_compacted_alone() -> None:
+    policy = topic(1, is_compacted=True)
+    shard = shared_objects(policy, 2, 3)
+    settings = CompactionSettings(spool_directory="/spool")
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert len(job.runs) == 3
+    failures = dict.fromkeys(job.input_names, 2)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings, failures=failures).jobs
+    assert len(job.runs) == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 50), st.integers(0, 20), st.integers(0, 30))), st.integers(0, 2**32)
+)
+def test_parts_are_those_of_the_rule_for_spans(rows: list[tuple[int, int, int]], seed: int) -> None:
+    random = Random(seed)
+    span = SliceSpan(random.choice((3, 10, 2**63 - 1)), random.choice((1, 20, 60)))
+    extents = [
+        Extent(newest if newest < 0 else max(newest - width, 0), newest, size_bytes)
+        for newest, width, size_bytes in rows
+    ]
+    reaches = reaches_of(span, iter(extents), len(extents))
+    first = random.randrange(len(extents) + 1)
+    end = random.randrange(first, len(extents) + 1)
+    counts: list[int] = []
+    index = first
+    while index < end:
+        counts.append(min(reaches[index], end - index))
+        index += counts[-1]
+    assert counts == list(span.divide(list(effective_extents(extents))[first:end]))
 
 
 def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:

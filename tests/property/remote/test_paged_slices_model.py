@@ -22,6 +22,7 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
@@ -182,12 +183,18 @@ class Machine:
         assert list(reversed(slices)) == whole[::-1]
         for index in range(-len(whole), len(whole)):
             assert slices[index] == whole[index]
+        assert list(map(comparable, slices.in_brief())) == [comparable(SliceBrief.of(live)) for live in whole]
         start, stop = sorted(self.random.randrange(len(whole) + 1) for _ in range(2))
         assert slices[start:stop] == tuple(whole[start:stop])
         for offset in range(self.end(tip) + 2):
             assert list(slices.beginning_at(offset)) == [live for live in whole if live.end_offset > offset]
             below = [live for live in whole if live.base_offset <= offset]
             assert list(slices.ending_at(offset)) == below[::-1]
+
+
+def comparable(brief: SliceBrief) -> tuple[object, ...]:
+    """All of it, whether its columns come from a page or from a slice."""
+    return (*brief[:-3], brief.has_transactions, brief.earliest_delete_horizon_ms, brief.gap is None)
 
 
 @settings(max_examples=25)

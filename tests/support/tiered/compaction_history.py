@@ -50,7 +50,6 @@ class CompactionHistory:
         settings: dict[str, Any] = {
             "max_inputs_per_job": random.choice((2, 3, 64)),
             "max_job_bytes": random.choice((1_000, 1 << 30)),
-            "min_dirty_ratio": random.choice((0.0, 0.5)),
             "merge_fanout": 3,
             "read_chunk_bytes": random.choice((1, 100, 1_000, 1 << 20)),
             "job_memory_bytes": random.choice((0, 20_000, 1 << 20)),
@@ -150,6 +149,7 @@ class CompactionHistory:
             "cleanup.policy": "compact" if is_compacted else "delete",
             "delete.retention.ms": str(delete_retention_ms),
             "min.compaction.lag.ms": str(min_compaction_lag_ms),
+            "min.cleanable.dirty.ratio": str(self.random.choice((0.0, 0.5))),
         }
         topic = self.tiered.catalog.create(name, 3, config)
         for partition in range(self.random.randrange(1, 4)):

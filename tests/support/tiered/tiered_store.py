@@ -16,7 +16,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
@@ -103,7 +103,7 @@ class TieredStore:
             self._ids,
             self.shard(store),
             settings,
-            defaults,
+            CompactorConfig(defaults),
         )
 
     def shard(self, store: ObjectStore, clock: Clock | None = None) -> CompactedShard:

@@ -10,11 +10,12 @@ from random import Random
 
 import pytest
 
+from stratalog.base.errors import StoreUnavailableError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor
+from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor, CompactorConfig
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED, UNDATED_REFUSED
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -33,6 +34,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
+from tests.support.cleaner.hasty_clock import HastyClock
 from tests.support.logs.damaged_batches import with_attributes
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -43,8 +45,10 @@ Pairs = Sequence[tuple[str, str | None]]
 class World:
     """One shard, one clock, a compacted topic with two partitions and a plain one."""
 
-    def __init__(self, filesystem: FileSystem | None = None, **config: str) -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self, filesystem: FileSystem | None = None, clock: ManualClock | None = None, **config: str
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.filesystem = filesystem or MemoryFileSystem()
         self.store = MemoryObjectStore(self.clock)
         self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(1))
@@ -302,7 +306,7 @@ def test_transactions_are_left_alone_and_reported() -> None:
     world.tiered.upload(
         {world.tip: [transactional], world.other: [world.batch(world.other, [("a", "1"), ("a", "2")])]}
     )
-    failed, done, left = world.compact()
+    failed, *_, done, left = world.compact()
     assert failed.refused is not None
     assert done.refused is None
     assert left.refused_partitions == ((world.tip, left.refused_partitions[0][1]),)
@@ -359,6 +363,89 @@ def test_one_damaged_slice_does_not_hold_up_the_others() -> None:
     world.clock.advance(5 * 60_000)
     assert any(report.inputs for report in compactor.run_once(["state"]))
     assert compactor.excluded()
+
+
+def failing_store(world: World, keys: set[str]) -> ObjectStore:
+    """A store that answers no request for these objects."""
+
+    def fail(operation: Operation) -> None:
+        if operation.verb == "GET" and operation.key in keys:
+            raise StoreUnavailableError("the store does not answer; try again", key=operation.key)
+
+    return FaultyObjectStore(world.store, Random(0), before=fail)
+
+
+def test_a_job_that_fails_on_the_store_lets_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    """One broken object once kept all others of its shard from being compacted, for ever."""
+    world = World(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    keys = {world.tiered.layout.data_key(world.upload(("a", str(value)))) for value in range(3)}
+    world.upload(("a", "1"), ("a", "2"), tip=world.other)
+
+    def one_object(settings: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(settings, max_job_bytes=1)
+
+    bad: set[str] = set()
+    compactor = world.tiered.compactor(failing_store(world, bad), one_object)
+    bad |= keys
+    reports = compactor.run_once()
+    assert sorted(report.refused is None for report in reports if report.inputs) == [False, True]
+    assert len(world.values(world.other)) == 1
+    (line,) = [one.message for one in caplog.records if one.name.endswith("compactor")]
+    assert "state-0" in line
+    assert "does not answer" in line
+    assert "the next run tries this one last" in line
+    (report,) = compactor.run_once()
+    assert report.failed_attempts == 2
+    assert "no progress twice" in caplog.records[-1].message
+    bad.clear()
+    while reports := compactor.run_once():
+        assert all(report.refused is None for report in reports)
+    assert len(world.values()) == 1
+
+
+def test_two_jobs_that_fail_in_a_row_end_the_run() -> None:
+    world = World(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    keys: set[str] = set()
+    for tip in (world.tip, world.other, world.plain):
+        keys |= {world.tiered.layout.data_key(world.upload(("a", value), tip=tip)) for value in "1234"}
+
+    def small(settings: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(settings, max_job_bytes=1)
+
+    bad: set[str] = set()
+    compactor = world.tiered.compactor(failing_store(world, bad), small)
+    bad |= keys
+    assert len(compactor.plan().jobs) > 1
+    assert [report.refused is None for report in compactor.run_once()] == [False, False]
+
+
+def test_settings_hold_from_the_next_job_on_and_limit_bytes() -> None:
+    clock = HastyClock()
+    world = World(clock=clock, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    limits = [1e9]
+
+    def renewed(before: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(before, max_bytes_per_s=limits[0])
+
+    compactor = Compactor(
+        world.filesystem,
+        world.clock,
+        SequentialIds(2),
+        world.tiered.shard(world.store),
+        CompactionSettings(spool_directory="/tiered/compaction"),
+        CompactorConfig(renewed=renewed),
+    )
+
+    def compacted_s() -> float:
+        world.upload(("a", "1"), ("b", "1"))
+        began_s = world.clock.monotonic_s()
+        (report,) = compactor.run_once()
+        assert report.refused is None
+        return world.clock.monotonic_s() - began_s
+
+    assert compacted_s() < 0.1
+    limits[0] = 100.0
+    assert compacted_s() > 5
 
 
 def damage(store: ObjectStore, world: World) -> None:

@@ -70,4 +70,4 @@ def test_the_table_of_tasks_is_what_is_scheduled() -> None:
     scheduler = NotedTasks()
     settings = ServerSettings(data_dir="d")
     start_background_tasks(scheduler, AnyEngine(), settings)  # type: ignore[arg-type]  # stand-ins
-    assert scheduler.period_ms_by_name == documented, "compaction is off unless asked for"
+    assert scheduler.period_ms_by_name == documented

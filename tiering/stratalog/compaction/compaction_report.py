@@ -35,3 +35,6 @@ class CompactionReport:
     """The reason if the job was not committed, else None. Its inputs are unchanged then."""
     refused_partitions: tuple[tuple[TopicIdPartition, str], ...] = ()
     """Partitions that the commit left unchanged, with reasons."""
+    failed_attempts: int = 0
+    """How many jobs over the same inputs have failed in a row, with this one. 0 if it was committed, or
+    given up because the metadata had moved. Twice is no progress."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from stratalog.log.config_key import FLOAT_MAX
+
 MAX_INPUTS_OF_A_REPLACE = 500
 """The metadata protocol's limit for one `replace`."""
 
@@ -24,18 +26,13 @@ class CompactionSettings:
 
     max_job_bytes: int = 1 << 30
     """Data that the planner gathers into one job. Default 1 GiB. A partition whose own run is larger is
-    compacted all the same, in one job that exceeds this: a bound that could never be met would leave its
-    tombstones for ever.
+    compacted all the same, in one job that exceeds this, without any other: a bound that could never be met
+    would leave its tombstones for ever.
     """
 
     target_object_bytes: int = 256 << 20
     """Objects below this size are merged with their likes. Default 256 MiB; raise it to have fewer requests
     in scans.
-    """
-
-    min_dirty_ratio: float = 0.5
-    """A partition is compacted from its first live slice once this part of its bytes is not compacted yet.
-    Default 0.5, as Kafka's `min.cleanable.dirty.ratio`; lower means less space and more rewriting.
     """
 
     min_live_ratio: float = 0.5
@@ -63,13 +60,19 @@ class CompactionSettings:
     retry_backoff_ms: int = 5 * 60_000
     """A partition whose compaction failed is left alone this long. Default 5 minutes."""
 
+    max_bytes_per_s: float = FLOAT_MAX
+    """Bytes that the jobs of a shard read and write together. Default: no limit."""
+
+    max_requests_per_s: float = FLOAT_MAX
+    """Requests of these reads and writes. Default: no limit."""
+
     def __post_init__(self) -> None:
         assert self.spool_directory.startswith("/"), "paths are absolute"
         assert 1 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE
         assert self.merge_fanout >= 3
-        assert 0 <= self.min_dirty_ratio <= 1
         assert 0 <= self.min_live_ratio < 1
         assert (
             min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_part_entries)
             > 0
         )
+        assert min(self.max_bytes_per_s, self.max_requests_per_s) > 0

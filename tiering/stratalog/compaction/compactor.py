@@ -10,12 +10,16 @@ keep their inputs; the commit goes on with the others. Time is the store's; if t
 it, tombstones stay.
 
 If a job fails on the data of a partition, that partition is excluded for a while, and the others are planned
-again without it: one damaged slice must not keep a shard from being compacted.
+again without it: one damaged slice must not keep a shard from being compacted. A job that fails for another
+reason does not end the run: the next one follows. Two in a row end it, and so does a full disk. `JobHistory`
+keeps what failed. Each failure is one line of the log.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -43,14 +47,19 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
+from stratalog.compaction.job_history import Exclusion, JobHistory
+from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.compaction.plan.compaction_job import CompactionJob, CompactionPlan, Refusal, RunMode
+from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
-from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED
 from stratalog.remote.objects.spool import clear_spool_directory
+from stratalog.remote.tier.upload_budget import UploadBudget
+
+logger = logging.getLogger(__name__)
 
 CONFIG_CHANGED = (
     "a topic was deleted or configured anew while the job ran; it is planned again with the new settings"
@@ -62,16 +71,19 @@ _CONFIRM_ATTEMPTS = 5
 """How often a job is judged because other actors use newer catalogs."""
 
 
-class Exclusion(NamedTuple):
-    """A partition that compaction leaves alone, as the last run has found it."""
+class CompactorConfig(NamedTuple):
+    """The configuration of a compactor, looked at whenever it is needed."""
 
-    reason: str
-    since_ms: int
-    """The first failure in a row, or the first compaction that left it out for the reason."""
-    until_ms: int | None
-    """None: as long as the reason lasts, for which each run looks."""
-    failure_count: int
-    """Failures in a row."""
+    topic_defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig()
+    """The defaults of topics under a server configuration of the catalog."""
+    renewed: Callable[[CompactionSettings], CompactionSettings] = lambda settings: settings
+    """The settings that are in force now, with the spool directory of those that it gets."""
+    spool_directory: Callable[[], str] | None = None
+    """Called at the beginning of a run for an empty or missing directory, in place of that of the
+    settings."""
+
+
+DEFAULT_CONFIG = CompactorConfig()
 
 
 class Compactor:
@@ -85,12 +97,8 @@ class Compactor:
         ids: IdGenerator,
         shard: CompactedShard,
         settings: CompactionSettings,
-        defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig(),
-        spool_directory: Callable[[], str] | None = None,
+        config: CompactorConfig = DEFAULT_CONFIG,
     ) -> None:
-        """`defaults`: the defaults of topics under that server configuration of the catalog.
-        `spool_directory`: called at the beginning of `run_once` for an empty or missing directory, in place
-        of that of the settings."""
         self._filesystem = filesystem
         self._clock = clock
         self._ids = ids
@@ -98,12 +106,10 @@ class Compactor:
         self._metadata = shard.metadata
         self._catalog = shard.catalog
         self._settings = settings
-        self._defaults = defaults
-        self._spool_directory = spool_directory
+        self._config = config
+        self._budget = UploadBudget(clock)
+        self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms)
         self._lock = threading.Lock()
-        # Partitions that failed, with the last failure; and those that a run left out without a try.
-        self._excluded: dict[TopicIdPartition, Exclusion] = {}
-        self._left_out: dict[TopicIdPartition, Exclusion] = {}
 
     def run_once(
         self,
@@ -125,14 +131,15 @@ class Compactor:
         says so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
-            if self._spool_directory is not None:
-                self._settings = dataclasses.replace(self._settings, spool_directory=self._spool_directory())
+            if self._config.spool_directory is not None:
+                directory = self._config.spool_directory()
+                self._settings = dataclasses.replace(self._settings, spool_directory=directory)
             else:
                 clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
-            shard = self._shard
-            if stop is not None:
-                shard = shard._replace(store=StoppableObjectStore(shard.store, stop))
+            number = self._metadata.shard
+            paced = PacedObjectStore(self._shard.store, number, self._budget, stop or StopSignal())
+            shard = self._shard._replace(store=paced)
             for _ in range(MAX_ROUNDS):
                 is_done = self._run_round(shard, topics, left_alone, reports, on_report)
                 if is_done:
@@ -150,20 +157,20 @@ class Compactor:
         return self._plan(topics, left_alone)[0]
 
     def excluded(self) -> Mapping[TopicIdPartition, str]:
-        """The partitions that failed lately, with the reasons: no run takes them."""
-        now_ms = self._clock.now_ms()
-        return {tip: one.reason for tip, one in list(self._excluded.items()) if (one.until_ms or 0) > now_ms}
+        """The partitions that failed lately, with the reasons: no run compacts them."""
+        return self._history.excluded()
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """All partitions that the last runs left alone: because they failed, or without a try."""
-        failed = {tip: self._excluded[tip] for tip in self.excluded()}
-        return {**self._left_out, **failed}
+        return self._history.exclusions()
 
     def reset(self, tip: TopicIdPartition) -> bool:
         """Let the next run try a partition that failed; False if it had not failed lately."""
-        is_excluded = tip in self.excluded()
-        self._excluded.pop(tip, None)
-        return is_excluded
+        return self._history.reset(tip)
+
+    def _current(self) -> CompactionSettings:
+        """The settings that are in force now."""
+        return self._config.renewed(self._settings)
 
     def _plan(
         self, names: Collection[str] | None, left_alone: Mapping[TopicIdPartition, str]
@@ -171,14 +178,17 @@ class Compactor:
         catalog = self._catalog.refresh()
         topics = catalog.topics()
         state = self._metadata.refresh(dated=True)
+        self._history.forget_all_but(state.objects)
         job_clock = self._job_clock()
         planned = plan(
             state,
-            topic_policies(topics.values(), self._defaults(catalog.server_config)),
+            topic_policies(topics.values(), self._config.topic_defaults(catalog.server_config)),
             job_clock.now_ms,
-            self._settings,
+            self._current(),
             only=None if names is None else _ids_of(names, topics),
-            excluded={**self.excluded(), **left_alone},
+            excluded={**self._history.excluded(is_carried=False), **left_alone},
+            carried=self._history.excluded(is_carried=True),
+            failures=self._history.failures,
             may_drop_tombstones=job_clock.may_drop_tombstones,
         )
         return planned, {topic.topic_id: topic for topic in topics.values()}, job_clock
@@ -195,33 +205,27 @@ class Compactor:
         planned, entries, job_clock = self._plan(names, left_alone)
         job_count = len(reports) + len(planned.jobs)
         on_report(reports, job_count)
-        failed_before = dict(self._excluded)
-        for job in planned.jobs:
-            report, may_go_on = self._run_job(shard, job, entries, job_clock)
+        exclusion_count = self._history.exclusion_count
+        has_failed = False
+        for number in range(len(planned.jobs)):
+            try:
+                job = planned.jobs[number]
+            except ObjectNotFoundError:
+                # The plan is so old that its pages are gone.
+                return False
+            report, ending = self._run_job(shard, job, entries, job_clock)
             reports.append(report)
             on_report(reports, job_count)
-            if not may_go_on:
+            # One job may fail alone; two in a row say that the store is silent.
+            if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
                 return True
-        if any(tip not in failed_before for tip in self._excluded):
+            has_failed = ending is _Ending.FAILED
+        if self._history.exclusion_count > exclusion_count:
             return False
-        self._note_left_out(planned.refusals, is_whole=names is None)
+        self._history.note_left_out(planned.refusals, is_whole=names is None)
         if planned.refusals:
             reports.append(_refusal_report(planned.refusals))
         return True
-
-    def _note_left_out(self, refusals: Sequence[Refusal], *, is_whole: bool) -> None:
-        """Keep the refusals of a run, those of an earlier run with its time. `is_whole`: of a run over all
-        topics, so that the others are over."""
-        now_ms, former, excluded = self._clock.now_ms(), self._left_out, self.excluded()
-        left_out = {} if is_whole else dict(former)
-        for tip, reason in refusals:
-            if tip in excluded:
-                continue
-            known = former.get(tip)
-            if known is None or known.reason != reason:
-                known = Exclusion(reason, now_ms, None, 0)
-            left_out[tip] = known
-        self._left_out = left_out
 
     def _run_job(
         self,
@@ -229,22 +233,21 @@ class Compactor:
         job: CompactionJob,
         topics: Mapping[UUID, TopicEntry],
         job_clock: JobClock,
-    ) -> tuple[CompactionReport, bool]:
-        """The job's report, and whether it makes sense to go on with others."""
-        execution = JobExecution(
-            self._filesystem, self._clock, self._ids, shard, self._settings, job, job_clock
-        )
+    ) -> tuple[CompactionReport, _Ending]:
+        """The job's report, and what it means for the others."""
+        settings = self._current()
+        self._budget.limit(settings.max_bytes_per_s, settings.max_requests_per_s)
+        execution = JobExecution(self._filesystem, self._clock, self._ids, shard, settings, job, job_clock)
         try:
             result = execution.execute()
             report = self._commit(execution, topics, result)
             if report.refused is None:
-                for run in job.runs:
-                    self._excluded.pop(run.topic_id_partition, None)
-            return report, True
+                self._history.committed(job)
+            return report, _Ending.DONE
         except StoppingError:
             raise
         except ObjectNotFoundError:
-            return self._missing_input(execution), True
+            return self._missing_input(execution), _Ending.DONE
         except (
             CorruptRecordError,
             ObjectArchivedError,
@@ -252,11 +255,15 @@ class Compactor:
             StoreNotUsableError,
             UnsupportedOperationError,
         ) as error:
-            self._exclude(job, execution.current, error)
-            return _report(execution, refused=str(error)), True
+            self._exclude(execution, execution.current, error)
+            return _report(execution, refused=str(error)), _Ending.DONE
         except (LogStoreError, OSError) as error:
-            # The store, the disk: what failed here would fail the next job too.
-            return _report(execution, refused=str(error)), False
+            attempts = self._history.failed(job)
+            is_of_disk = isinstance(error, OSError)
+            _log_failure(execution, execution.current, error, _next_step(attempts, is_of_disk=is_of_disk))
+            report = _report(execution, refused=str(error))
+            report = dataclasses.replace(report, failed_attempts=attempts)
+            return report, _Ending.ENDS_RUN if is_of_disk else _Ending.FAILED
 
     def _commit(
         self, execution: JobExecution, topics: Mapping[UUID, TopicEntry], result: JobResult
@@ -292,7 +299,7 @@ class Compactor:
         """Read the catalog: its commit number, and the partitions whose topic is not as it was planned with,
         with the reason."""
         catalog_seq, changed = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
-        defaults = self._defaults(self._catalog.state().server_config)
+        defaults = self._config.topic_defaults(self._catalog.state().server_config)
         withdrawn = {
             run.topic_id_partition: CONFIGURATION_CHANGED
             for run in job.runs
@@ -313,28 +320,60 @@ class Compactor:
                 "a live object is not in the store; restore it from a copy and delete nothing",
                 inputs=", ".join(job.input_names),
             )
-            self._exclude(job, None, lost)
+            self._exclude(execution, None, lost)
             return _report(execution, refused=str(lost))
         return _report(execution, refused=INPUTS_GONE)
 
-    def _exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: LogStoreError) -> None:
-        """Leave the failed partition alone for a while; all of the job's where it is not known which one
-        failed.
-        """
-        now_ms = self._clock.now_ms()
-        until_ms = now_ms + self._settings.retry_backoff_ms
-        for tip in [run.topic_id_partition for run in job.runs] if failed is None else [failed]:
-            former = self._excluded.get(tip)
-            self._excluded[tip] = Exclusion(
-                str(error),
-                now_ms if former is None else former.since_ms,
-                until_ms,
-                1 if former is None else former.failure_count + 1,
-            )
+    def _exclude(
+        self, execution: JobExecution, failed: TopicIdPartition | None, error: LogStoreError
+    ) -> None:
+        exclusion = self._history.exclude(execution.job, failed, error)
+        how = "moved as it is, and not compacted," if exclusion.is_carried else "left alone"
+        what = "its partitions are" if failed is None else "the partition is"
+        seconds = self._current().retry_backoff_ms // 1000
+        _log_failure(execution, failed, error, f"{what} {how} for {seconds} s; the others are planned again")
 
     def _job_clock(self) -> JobClock:
         is_trusted = self._metadata.is_clock_trusted
         return JobClock(self._metadata.store_date_ms, is_trusted)
+
+
+class _Ending(enum.Enum):
+    """The end of a job, by its meaning for the other jobs."""
+
+    DONE = enum.auto()
+    """They go on."""
+    FAILED = enum.auto()
+    """They go on, unless the job before has failed, too."""
+    ENDS_RUN = enum.auto()
+    """They would fail too."""
+
+
+def _next_step(attempts: int, *, is_of_disk: bool) -> str:
+    """The next step after a failure that is not of the data, in words."""
+    rest = "the run ends here" if is_of_disk else "other jobs go on"
+    if attempts < FAILURES_TO_SHRINK:
+        return f"{rest}, and the next run tries this one last"
+    return f"no progress twice on these objects: {rest}, and the next job with them is smaller"
+
+
+def _log_failure(
+    execution: JobExecution, failed: TopicIdPartition | None, error: Exception, next_step: str
+) -> None:
+    """One line: the partition at work, the objects, the reason, and the next step."""
+    job = execution.job
+    names = {
+        run.topic_id_partition: f"{run.topic.name}-{run.topic_id_partition.partition}" for run in job.runs
+    }
+    logger.warning(
+        "a compaction job (%s) failed at partition `%s`, reading %d objects (`%s` ...): %s; %s",
+        job.reason.value,
+        "none" if failed is None else names.get(failed, str(failed)),
+        len(job.inputs),
+        job.input_names[0],
+        error,
+        next_step,
+    )
 
 
 def _ids_of(names: Collection[str], topics: Mapping[str, TopicEntry]) -> frozenset[UUID]:

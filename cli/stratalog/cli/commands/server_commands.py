@@ -129,9 +129,9 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     "--compaction-interval",
     "compaction_s",
     type=SECONDS_OR_NEVER,
-    default=0,
+    default=60,
     metavar="SECONDS",
-    help="Seconds between compactions of tiered data; 0 leaves them to `compaction run`.",
+    help="Seconds between looks for tiered data to compact or to merge; 0 leaves it to `compaction run`.",
 )
 @environment_option(
     "--upload-interval",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.compaction.compactor import Exclusion
+from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced

@@ -212,7 +212,7 @@ class TierManager:
         failures."""
         partition_of = {one.topic_id_partition: one for one in partitions}
         tails = [
-            WaitingTail(tip, since_ms, one.log.local_log.config.remote_copy_max_age_ms)
+            WaitingTail(tip, since_ms, one.log.local_log.config.copy_age_ms)
             for tip, one in partition_of.items()
             if (since_ms := one.log.reader.tail_since_ms) is not None
         ]

@@ -11,6 +11,7 @@ finest unit that is set counts.
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.compaction.compaction_settings import MAX_INPUTS_OF_A_REPLACE, CompactionSettings
 from stratalog.log.config_key import (
     INT_MAX,
     LONG_MAX,
@@ -47,6 +49,8 @@ class BrokerConfig:
     """Values of keys that a topic does not set."""
     cleaner_settings: CleanerSettings = field(default_factory=CleanerSettings)
     """Settings of the cleaner of local logs, `log.cleaner.*`."""
+    compaction: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of `CompactionSettings` that keys set, `remote.compaction.*`."""
     cordoned_log_dirs: tuple[str, ...] = ()
     """Absolute paths of log directories that take no new partitions."""
     min_free_bytes: int = 256 * MIB
@@ -111,6 +115,7 @@ class BrokerConfig:
             broker_key(name, text).key.parse(text)
         topics: dict[str, str] = {}
         cleaner: dict[str, Any] = {}
+        compaction: dict[str, Any] = {}
         own: dict[str, Any] = {}
         for key in BROKER_KEYS.values():
             value = _value_of(key, overrides)
@@ -118,10 +123,15 @@ class BrokerConfig:
                 topics[key.topic_key] = topic_key(key.topic_key).format(value)
             elif key.cleaner_field is not None:
                 cleaner[key.cleaner_field] = value
+            elif key.compaction_field is not None:
+                compaction |= {key.compaction_field: value} if key.name in overrides else {}
             elif key.field_name is not None:
                 own[key.field_name] = value
         config = BrokerConfig(
-            topic_defaults=_topic_defaults(topics), cleaner_settings=CleanerSettings(**cleaner), **own
+            topic_defaults=_topic_defaults(topics),
+            cleaner_settings=CleanerSettings(**cleaner),
+            compaction=compaction,
+            **own,
         )
         config.cleaner_settings.require_consistent()
         return config
@@ -159,6 +169,8 @@ class BrokerKey:
     """The topic's key that has this default."""
     cleaner_field: str | None = None
     """The field of `CleanerSettings`."""
+    compaction_field: str | None = None
+    """The field of `CompactionSettings`."""
     field_name: str | None = None
     """The field of `BrokerConfig`."""
     fallbacks: tuple[Fallback, ...] = ()
@@ -264,6 +276,16 @@ def _cleaner(
     return BrokerKey(key=key, default=default, update_mode=update_mode, cleaner_field=field_name)
 
 
+def _compaction(key: ConfigKey[Any], field_name: str) -> BrokerKey:
+    defaults = {one.name: one.default for one in dataclasses.fields(CompactionSettings)}
+    return BrokerKey(
+        key=key,
+        default=key.format(defaults[field_name]),
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        compaction_field=field_name,
+    )
+
+
 def _own(key: ConfigKey[Any], field_name: str, update_mode: UpdateMode = UpdateMode.READ_ONLY) -> BrokerKey:
     default = key.format(getattr(BrokerConfig(), field_name))
     return BrokerKey(key=key, default=default, update_mode=update_mode, field_name=field_name)
@@ -299,6 +321,24 @@ def _remote_keys() -> list[BrokerKey]:
             "max_copied_bytes_per_s",
             any_time,
         ),
+    ]
+
+
+def _compaction_keys() -> list[BrokerKey]:
+    """The keys of the compaction of tiered data: all fields of `CompactionSettings` but the directory."""
+    prefix = "remote.compaction"
+    return [
+        _compaction(number_key(f"{prefix}.hash.part.entries", 1), "hash_part_entries"),
+        _compaction(decimal_key(f"{prefix}.io.max.bytes.per.second", 1.0), "max_bytes_per_s"),
+        _compaction(number_key(f"{prefix}.job.max.bytes", MIB), "max_job_bytes"),
+        _compaction(number_key(f"{prefix}.job.max.inputs", 1, MAX_INPUTS_OF_A_REPLACE), "max_inputs_per_job"),
+        _compaction(number_key(f"{prefix}.job.memory.bytes", 0), "job_memory_bytes"),
+        _compaction(decimal_key(f"{prefix}.max.requests.per.second", 0.001), "max_requests_per_s"),
+        _compaction(number_key(f"{prefix}.merge.fanout", 3, INT_MAX), "merge_fanout"),
+        _compaction(decimal_key(f"{prefix}.min.live.ratio", 0.0, 0.99), "min_live_ratio"),
+        _compaction(number_key(f"{prefix}.object.bytes", MIB), "target_object_bytes"),
+        _compaction(number_key(f"{prefix}.read.chunk.bytes", 64 << 10, 1 << 30), "read_chunk_bytes"),
+        _compaction(number_key(f"{prefix}.retry.backoff.ms", 0), "retry_backoff_ms"),
     ]
 
 
@@ -341,6 +381,7 @@ def _table() -> Mapping[str, BrokerKey]:
             per_broker,
         ),
         _own(paths, "cordoned_log_dirs", per_broker),
+        *_compaction_keys(),
         *_remote_keys(),
     ]
     return MappingProxyType({key.name: key for key in sorted(keys, key=lambda key: key.name)})

@@ -159,8 +159,8 @@ class ServerSettings:
     metadata_thread_count: int = 8
     """Requests for parts of the metadata at once: at the start, and while a head is folded."""
 
-    compaction_ms: int = 0
-    """Period of compaction of tiered data; 0: only by `stratalog compaction run`."""
+    compaction_ms: int = 60_000
+    """Period of looks for tiered data to compact or to merge; 0: only by `stratalog compaction run`."""
 
     config: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys of the server's configuration, by Kafka's names: defaults of topics, retention, flushes, the

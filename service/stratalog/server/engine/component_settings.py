@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.remote.read.object_reads import RemoteReaderSettings
 from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.server.background.waiting_tails import CommitSettings
@@ -55,3 +56,8 @@ def commit_settings(config: BrokerConfig) -> CommitSettings:
         max_slices_per_s=config.max_committed_slices_per_s,
         timeout_ms=config.commit_timeout_ms,
     )
+
+
+def compaction_settings(config: BrokerConfig, spool_directory: str) -> CompactionSettings:
+    """The settings of the compaction of tiered data, with its scratch files in that directory."""
+    return CompactionSettings(spool_directory=spool_directory, **config.compaction)

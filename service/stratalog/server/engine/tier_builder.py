@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.tier_verification import TierVerification
 from stratalog.manager.directories.log_directory import DirectoryState
@@ -42,7 +42,12 @@ from stratalog.server.background.tail_commits import (
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.engine.component_settings import commit_settings, tail_settings, uploader_settings
+from stratalog.server.engine.component_settings import (
+    commit_settings,
+    compaction_settings,
+    tail_settings,
+    uploader_settings,
+)
 from stratalog.server.engine.storage_engine import EngineSeams
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.scratch_space import ScratchSpace
@@ -94,14 +99,21 @@ class TierBuilder:
         scratch = ScratchSpace(logs.filesystem, lambda: online_directories(logs))
         in_data_dir = f"{self._data_dir}/scratch/{number}"
         store = StoppableObjectStore(self._store, self._seams.stop)
+
+        def renewed(before: CompactionSettings) -> CompactionSettings:
+            return compaction_settings(runtime.current, before.spool_directory)
+
         compactor = Compactor(
             filesystem=logs.filesystem,
             clock=self._clock,
             ids=self._ids,
             shard=CompactedShard(store, identity.store_id, shard.metadata, catalog),
             settings=CompactionSettings(spool_directory=f"{in_data_dir}/compaction"),
-            defaults=runtime.topic_defaults_under,
-            spool_directory=lambda: scratch.place(f"{number}/compaction"),
+            config=CompactorConfig(
+                topic_defaults=runtime.topic_defaults_under,
+                renewed=renewed,
+                spool_directory=lambda: scratch.place(f"{number}/compaction"),
+            ),
         )
         return ShardTier(
             shard=shard,

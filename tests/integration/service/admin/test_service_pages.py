@@ -18,7 +18,7 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.cleaner.cleaner_failures import CleaningFailure
 from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.client.errors import error_of_call
-from stratalog.compaction.compactor import Exclusion
+from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.record import Record

@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.cleaner.cleaner_settings import CleanerSettings
+from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.log.log_config import LogConfig
 from stratalog.server.configuration.broker_config import (
     BROKER_KEY_OF_TOPIC_KEY,
@@ -17,6 +18,7 @@ from stratalog.server.configuration.broker_config import (
     UpdateMode,
 )
 from stratalog.server.configuration.config_entry import ConfigLayers, ConfigSource
+from stratalog.server.engine.component_settings import compaction_settings
 
 # Kafka's documentation of the broker configuration, 4.x; None is null.
 KAFKA_DEFAULTS = {
@@ -79,6 +81,17 @@ OURS = {
     "remote.append.commit.interval.ms": "250",
     "remote.append.commit.timeout.ms": "30000",
     "remote.append.max.slices.per.second": "1000",
+    "remote.compaction.hash.part.entries": "1048576",
+    "remote.compaction.io.max.bytes.per.second": "1.7976931348623157e+308",
+    "remote.compaction.job.max.bytes": "1073741824",
+    "remote.compaction.job.max.inputs": "64",
+    "remote.compaction.job.memory.bytes": "268435456",
+    "remote.compaction.max.requests.per.second": "1.7976931348623157e+308",
+    "remote.compaction.merge.fanout": "4",
+    "remote.compaction.min.live.ratio": "0.5",
+    "remote.compaction.object.bytes": "268435456",
+    "remote.compaction.read.chunk.bytes": "4194304",
+    "remote.compaction.retry.backoff.ms": "300000",
     "remote.copy.max.requests.per.second": str(2**63 - 1),
     "remote.copy.object.bytes": "67108864",
     "remote.copy.stall.ms": "600000",
@@ -265,10 +278,18 @@ OTHER_VALUES = {
     "log.cleaner.io.max.bytes.per.second": "7000000.0",
     "log.cleaner.threads": "2",
     "num.recovery.threads.per.data.dir": "7",
+    "remote.compaction.io.max.bytes.per.second": "7000000.0",
+    "remote.compaction.job.max.inputs": "7",
+    "remote.compaction.max.requests.per.second": "7.0",
+    "remote.compaction.min.live.ratio": "0.7",
     "remote.log.manager.copier.thread.pool.size": "7",
     "remote.read.hedge.percent": "7",
 }
-FIELDS = {name: key for name, key in BROKER_KEYS.items() if key.field_name or key.cleaner_field}
+FIELDS = {
+    name: key
+    for name, key in BROKER_KEYS.items()
+    if key.field_name or key.cleaner_field or key.compaction_field
+}
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -278,6 +299,11 @@ def test_a_key_changes_its_own_field_and_no_other(name: str) -> None:
     if key.field_name is not None:
         changed = {key.field_name: getattr(config, key.field_name)}
         expected = dataclasses.replace(default, **changed)
+    elif key.compaction_field is not None:
+        settings = compaction_settings(config, "/spool")
+        changed = {key.compaction_field: getattr(settings, key.compaction_field)}
+        assert settings == dataclasses.replace(CompactionSettings(spool_directory="/spool"), **changed)
+        expected = dataclasses.replace(default, compaction=changed)
     else:
         assert key.cleaner_field is not None
         changed = {key.cleaner_field: getattr(config.cleaner_settings, key.cleaner_field)}
@@ -290,7 +316,7 @@ def test_a_key_changes_its_own_field_and_no_other(name: str) -> None:
 
 def test_every_field_has_one_key() -> None:
     fields = [key.field_name for key in FIELDS.values() if key.field_name]
-    assert sorted([*fields, "topic_defaults", "cleaner_settings"]) == sorted(
+    assert sorted([*fields, "topic_defaults", "cleaner_settings", "compaction"]) == sorted(
         BrokerConfig.__dataclass_fields__
     )
     cleaner_fields = [key.cleaner_field for key in FIELDS.values() if key.cleaner_field]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -133,7 +134,8 @@ class CompactionJob:
 class CompactionPlan(NamedTuple):
     """Jobs with disjoint inputs, most useful first, and the partitions that were left out."""
 
-    jobs: tuple[CompactionJob, ...]
+    jobs: Sequence[CompactionJob]
+    """Each is made when it is asked for, which may read pages."""
     refusals: tuple[Refusal, ...]
     idle: tuple[Refusal, ...] = ()
     """Partitions that were asked for, have slices, and are neither in a job nor refused: why there is nothing

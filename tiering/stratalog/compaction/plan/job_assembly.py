@@ -1,153 +1,192 @@
 """Puts objects together into jobs: covering jobs around partitions; merging and space-saving jobs around
-objects.
+objects. A plan uses each object once; the next plan takes the rest.
 
 A covering job grows from the partition that gains most: the objects of its run, then those of further
-partitions while they fit. If the run has more objects than a job may read, the first of them become one
-slice, even if that exceeds the topic's bound for slices: otherwise the partition would never be compacted
-again. A job around objects must empty each of them, so that it never leaves more behind than it took. A plan
-uses each object once; the next plan takes the rest.
+partitions while they fit. All other slices in the objects move along, so that the objects can go. Where they
+are more than a job may take, it takes only the partitions that are to be compacted.
+
+A job around objects takes what can move and leaves the rest. It gains only as far as its rule says, each of
+which makes slices or objects fewer:
+
+    space     each of its objects is emptied
+    merge     `merge_fanout` objects are emptied for each output slice of a partition, or each output slice
+              replaces as many slices on average
+
+Failures make jobs smaller. Each two failures with an object halve the number of inputs of a job that has it,
+down to the fewest that gain anything. A covering job around it has one partition then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from uuid import UUID
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun
-from stratalog.compaction.plan.partition_outlook import PartitionOutlook
-from stratalog.compaction.plan.run_selection import RunSelection
-from stratalog.remote.metadata.shard.shard_state import LiveObject
+from stratalog.compaction.plan.compaction_job import JobReason
+from stratalog.compaction.plan.run_selection import RunSelection, Selection
+from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
+
+FAILURES_TO_SHRINK = 2
+"""So many failures with an object make the next job with it smaller."""
 
 
-def data_bytes_of(live: LiveObject) -> int:
-    """Bytes of all slices that were put into the object, dead ones included."""
-    return live.ref.directory_position - live.ref.data_position
+class JobDraft(NamedTuple):
+    """A job by numbers of the survey: all that a plan keeps of it. Immutable."""
+
+    reason: JobReason
+    objects: frozenset[int]
+    partitions: frozenset[int] | None
+    """No other partition is taken; None: all that can move."""
+
+
+class CoveringJob(NamedTuple):
+    """A covering job, and the partitions that gain by it. Immutable."""
+
+    draft: JobDraft
+    settled: frozenset[int]
+
+
+@dataclasses.dataclass(slots=True)
+class _Load:
+    """A covering job in the making. Not thread-safe: one call uses it."""
+
+    max_inputs: int
+    objects: set[int] = dataclasses.field(default_factory=set[int])
+    partitions: set[int] = dataclasses.field(default_factory=set[int])
+    size_bytes: int = 0
+    """Data of all its objects if it `is_whole`, else of the sections of its partitions."""
+    is_whole: bool = True
+    """Whether it takes all that can move in its objects."""
 
 
 class JobAssembly:
     """One plan in the making. Not thread-safe: one call of the planner uses it."""
 
     def __init__(
-        self,
-        objects: Mapping[str, LiveObject],
-        outlooks: Mapping[TopicIdPartition, PartitionOutlook],
-        settings: CompactionSettings,
+        self, survey: ShardSurvey, settings: CompactionSettings, failures: Mapping[str, int]
     ) -> None:
-        self._objects = objects
-        self._outlooks = outlooks
+        """`failures`: how often the last jobs with an object have failed, by its name."""
+        self.selection = RunSelection(survey)
+        self.busy: set[int] = set()
+        """Partitions with a run in a job."""
+        self._survey = survey
         self._settings = settings
-        self._selection = RunSelection(outlooks)
-        self._slice_counts = {name: live.live_slices for name, live in objects.items()}
-        self._used: set[str] = set()
+        self._failures = {
+            number: count
+            for name, count in failures.items()
+            if (number := survey.number_of(name)) is not None
+        }
+        self._used = bytearray(len(survey.objects))
 
-    def is_free(self, object_name: str) -> bool:
-        return object_name not in self._used
+    def is_free(self, number: int) -> bool:
+        return not self._used[number]
 
-    def covering_job(
-        self, seed: PartitionOutlook, others: Iterable[PartitionOutlook], reason: JobReason
-    ) -> CompactionJob | None:
-        """A job that takes at least `seed.least_run` slices of `seed` from the first; None if an object is in
-        another job.
-        """
-        chosen = self._covering_objects(seed, set(), must_take=True)
-        if not chosen:
+    def has_failed(self, draft: JobDraft) -> bool:
+        """Whether a job with one of its objects has failed lately."""
+        return any(number in self._failures for number in draft.objects)
+
+    def covering_job(self, seed: int, others: Iterable[int], ranks: Mapping[int, int]) -> CoveringJob | None:
+        """A job that takes at least the least run of the partition `seed`; None if an object is in another
+        job. `others`: further partitions to try. `ranks`: those of all partitions that wait for a job."""
+        section = self._survey.outlook(seed).section
+        size_level = max(
+            self._level(self._survey.object_of(seed, section.eligible.start + index))
+            for index in range(section.least_run)
+        )
+        load = _Load(max(self._settings.max_inputs_per_job >> size_level, section.least_run))
+        load.is_whole = not size_level and self._bytes_of_objects(seed) <= self._settings.max_job_bytes
+        if not self._take(load, seed, must_take=True):
             return None
-        undivided: TopicIdPartition | None = None
-        missing = {live.object_name for live in seed.eligible_slices[: seed.least_run]} - chosen
-        if missing:
-            if not all(map(self.is_free, missing)):
-                return None
-            # The head has more slices than a job may read, and must become shorter before anything else.
-            undivided = seed.topic_id_partition
-        for other in others:
-            chosen |= self._covering_objects(other, chosen, must_take=False)
-        return self._job(reason, chosen, undivided)
+        if not size_level:
+            neighbours = {
+                partition
+                for number in load.objects
+                for partition in self._survey.partitions_in(number)
+                if partition in ranks
+            }
+            for other in [*sorted(neighbours, key=ranks.__getitem__), *others]:
+                self._take(load, other, must_take=False)
+        partitions = None if load.is_whole else frozenset(load.partitions)
+        selection = self.selection.select(load.objects, partitions)
+        reason = JobReason.DIRTY if section.dirty_bytes else JobReason.TOMBSTONES
+        if not selection.gains:
+            return None
+        settled = frozenset(run.partition for run in selection.runs if run.gains)
+        return CoveringJob(self._draft(reason, selection, partitions), settled)
 
-    def emptying_job(
-        self, object_names: Sequence[str], reason: JobReason, min_count: int
-    ) -> CompactionJob | None:
-        """A job over the first of the objects that fit one job and can all be emptied by it; None if those
-        are fewer than `min_count`, or than so many for each output slice of a partition: then too many
-        objects come out of it.
-        """
-        chosen: set[str] = set()
+    def space_job(self, numbers: Sequence[int]) -> JobDraft | None:
+        """A job that empties as many as possible of the first of these objects that fit one job, all of whose
+        slices can move; None if it empties none of them."""
+        selection = self.selection.emptying(self.fitting(numbers, least=1))
+        if not selection.runs:
+            # Together they do not give all slices away, because a partition has one run. One alone does.
+            selection = self.selection.emptying(numbers[:1])
+        return self._draft(JobReason.SPACE, selection, None) if selection.runs else None
+
+    def merge_job(self, numbers: Sequence[int]) -> JobDraft | None:
+        """A job over the first of these objects that fit one job; None if it gains too little."""
+        fanout = self._settings.merge_fanout
+        selection = self.selection.select(self.fitting(numbers, least=fanout))
+        empties = len(selection.emptied) >= fanout * selection.piece_count
+        joins = selection.slice_count >= fanout * selection.output_count
+        if not selection.runs or not (empties or joins):
+            return None
+        return self._draft(JobReason.MERGE, selection, None)
+
+    def fitting(self, numbers: Sequence[int], *, least: int) -> Sequence[int]:
+        """The first of the objects, as many as one job may take."""
         size_bytes = 0
-        for name in object_names:
-            size_bytes += data_bytes_of(self._objects[name])
-            fits = (
-                size_bytes <= self._settings.max_job_bytes and len(chosen) < self._settings.max_inputs_per_job
-            )
-            if chosen and not fits:
-                break
-            chosen.add(name)
-        emptied = self._selection.emptied_by(chosen, self._slice_counts)
-        if len(emptied) < max(min_count, 1):
-            return None
-        pieces = max(len(run.parts) for run in self._selection.runs(emptied))
-        return self._job(reason, set(emptied)) if len(emptied) >= pieces * min_count else None
+        max_inputs = self._settings.max_inputs_per_job
+        for count, number in enumerate(numbers):
+            size_bytes += data_bytes_of(self._survey.objects[number])
+            level = self._level(number)
+            max_inputs = min(max_inputs, max(self._settings.max_inputs_per_job >> level, least))
+            if count and (size_bytes > self._settings.max_job_bytes or count >= max_inputs):
+                return numbers[:count]
+        return numbers
 
-    def topics(self, object_name: str) -> frozenset[UUID]:
-        return frozenset(
-            place.topic_id_partition.topic_id for place in self._selection.slices_of(object_name)
-        )
-
-    def classes(self, object_name: str) -> frozenset[bool]:
-        """Whether the object holds slices of compacted topics (True), of plain ones (False), or of both."""
-        return frozenset(
-            self._outlooks[place.topic_id_partition].topic.is_compacted
-            for place in self._selection.slices_of(object_name)
-        )
-
-    def _covering_objects(self, outlook: PartitionOutlook, chosen: Set[str], *, must_take: bool) -> set[str]:
-        """The objects of the longest run from the first slice that fits a job beside `chosen`; none if less
-        than `least_run` fits. `must_take`: the least run fits by definition, whatever its bytes.
+    def _take(self, load: _Load, partition: int, *, must_take: bool) -> bool:
+        """Add the objects of the longest run from the first slice of a section that fits the job; none if
+        less than the least run fits. `must_take`: the least run fits by definition, whatever its bytes.
         """
-        added: set[str] = set()
-        eligible = outlook.eligible_slices
-        if all(live.object_name in chosen for live in eligible):
-            return added
-        size_bytes = sum(data_bytes_of(self._objects[name]) for name in chosen)
-        for index, live in enumerate(eligible):
-            name = live.object_name
-            if name in chosen:
+        section = self._survey.outlook(partition).section
+        size_bytes = load.size_bytes + (0 if load.is_whole else section.size_bytes)
+        added: set[int] = set()
+        for count, index in enumerate(section.eligible):
+            number = self._survey.object_of(partition, index)
+            object_bytes = data_bytes_of(self._survey.objects[number]) if load.is_whole else 0
+            if number in load.objects:
                 continue
-            size_bytes += data_bytes_of(self._objects[name])
-            is_needed = must_take and index < outlook.least_run
-            fits_bytes = size_bytes <= self._settings.max_job_bytes or is_needed
-            fits_count = len(chosen) + len(added) < self._settings.max_inputs_per_job
-            if not (self.is_free(name) and fits_bytes and fits_count):
-                # Compacted slices in it still help if many slices become fewer.
-                enough = index >= outlook.least_run or (must_take and index > 1)
-                return added if enough else set()
-            added.add(name)
-        return added
+            is_least = must_take and count < section.least_run
+            fits_bytes = size_bytes + object_bytes <= self._settings.max_job_bytes or is_least
+            fits_count = len(load.objects) + len(added) < load.max_inputs
+            if not (self.is_free(number) and fits_bytes and fits_count):
+                if count < section.least_run:
+                    return False
+                break
+            added.add(number)
+            size_bytes += object_bytes
+        load.objects |= added
+        load.partitions.add(partition)
+        load.size_bytes = size_bytes
+        return True
 
-    def _job(
-        self, reason: JobReason, chosen: set[str], undivided: TopicIdPartition | None = None
-    ) -> CompactionJob | None:
-        runs = self._selection.runs(chosen, undivided)
-        needed = {live.object_name for run in runs for live in run.slices}
-        if not needed:
-            return None
-        self._used |= needed
-        job = CompactionJob(
-            reason=reason, inputs=tuple(self._objects[name] for name in sorted(needed)), runs=runs
+    def _bytes_of_objects(self, partition: int) -> int:
+        """The data of all objects of the partition's section."""
+        return sum(
+            data_bytes_of(self._survey.objects[self._survey.object_of(partition, index)])
+            for index in self._survey.outlook(partition).section.eligible
         )
-        job.check()
-        return job
 
+    def _draft(self, reason: JobReason, selection: Selection, partitions: frozenset[int] | None) -> JobDraft:
+        assert selection.runs, "a job has runs"
+        self.busy.update(run.partition for run in selection.runs)
+        for number in selection.objects:
+            assert self.is_free(number), "a plan uses an object once"
+            self._used[number] = 1
+        return JobDraft(reason, selection.objects, partitions)
 
-def gains(job: CompactionJob, outlooks: Mapping[TopicIdPartition, PartitionOutlook]) -> bool:
-    """Whether the job changes anything: no plan has one that does not."""
-    return (
-        any(_run_gains(run, outlooks[run.topic_id_partition]) for run in job.runs)
-        or len(job.inputs) > 1
-        or (job.reason is JobReason.SPACE)
-    )
-
-
-def _run_gains(run: PartitionRun, outlook: PartitionOutlook) -> bool:
-    is_fewer = len(run.slices) > len(run.parts)
-    return is_fewer or (run.settles_tombstones and 0 < outlook.least_run <= len(run.slices))
+    def _level(self, number: int) -> int:
+        """How often a job with the object is halved."""
+        return self._failures.get(number, 0) // FAILURES_TO_SHRINK

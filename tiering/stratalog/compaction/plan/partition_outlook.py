@@ -12,28 +12,35 @@ slice: only there tombstones go, and `compacted_upto` ends with it. In another o
 compacted already. Where a topic has a bound for slices (`slice_span`), such a section is divided further, so
 that each becomes one slice.
 
-A slice with transactions is left alone: this version does not decide which data was aborted. So is one that
-ages by its upload, because retention would wait for the newest slice of its job. Any other slice may be
-carried.
+A job reads a bounded number of objects, so the first section ends there. The rest of it waits until the
+slices before it have become fewer. Where the bound for slices keeps them apart, they never do. The rest is
+compacted like a section behind a gap then, and a key may have a record in each part: no slice exceeds its
+bound.
+
+A slice with transactions is only carried: this version does not decide which data was aborted. One that ages
+by its upload stays in its object, because retention would wait for the newest slice of its job. Any other
+slice may be carried.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.keep_rules import is_due
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.metadata.shard.shard_state import LiveObject
-from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.slice_span import Extent, effective_extents, slice_extent
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
+from stratalog.remote.metadata.shard.slice_row import SliceBrief
+from stratalog.remote.objects.slice_span import Extent, SliceSpan, effective_extents, slice_extent
 
 TRANSACTIONS_REFUSED = (
-    "the slices hold transactions, which this version does not compact; they stay as they are until one does"
+    "the slices hold transactions, which this version does not compact; all their records stay, and nothing"
+    " behind them is compacted until a version does"
 )
 
 UNDATED_REFUSED = (
@@ -41,94 +48,86 @@ UNDATED_REFUSED = (
     " in their objects until they expire, and nothing behind them is compacted"
 )
 
+MOST_SLICES = (1 << 16) - 1
+"""No run takes more slices."""
+
+Reaches: TypeAlias = "array[int]"
+"""For each slice the number of slices, from it on, that one output slice may replace; at least 1."""
+
+
+class Section(NamedTuple):
+    """Consecutive slices that are compacted together. Immutable."""
+
+    eligible: range
+    """The indexes of the slices, from the first of the section, that a covering job may take."""
+    least_run: int
+    """The number of slices, from the first eligible one, that a job must take to gain anything; 0 if nothing
+    can be gained."""
+    dirty_bytes: int
+    """Bytes of the section that are not compacted yet."""
+    size_bytes: int
+    is_due: bool = False
+    """Whether the horizon of tombstones in eligible slices has passed."""
+    is_overdue: bool = False
+    """Whether some of the dirty bytes have waited for `max.compaction.lag.ms`."""
+
+    def pays(self, min_dirty_ratio: float) -> bool:
+        """Whether tombstones are due, or enough is dirty."""
+        if not self.least_run:
+            return False
+        return self.is_due or self.is_overdue or self.dirty_bytes >= min_dirty_ratio * self.size_bytes
+
+
+NO_SECTION = Section(range(0), 0, 0, 0)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutlook:
-    """The slices of one partition, and how far they may be compacted. Immutable."""
+    """The outlook of one partition: a few numbers, whatever its slices. Immutable."""
 
     topic_id_partition: TopicIdPartition
     topic: TopicPolicy
-    state: TieredPartition
-    slices: tuple[LiveSlice, ...]
+    log_start_offset: int
     first_stored_index: int
     """The index of the first slice that is no gap, so no record lies below it; else the count of slices."""
-    eligible: range
-    """The indexes of the slices, from the first of a section, that may be compacted; none of a plain
-    topic."""
-    dirty_count: int
-    """The number of those, the last ones, that are not compacted yet."""
-    due_index: int | None
-    """The first eligible slice with tombstones whose horizon has passed, counted from the first eligible
-    one."""
-    movable: tuple[bool, ...]
-    """For each slice: whether it may be carried into another object."""
+    compactable_end: int
+    """Slices below this index may be compacted, unless they are gaps; 0 for a plain topic."""
+    section: Section
+    """The section that a covering job takes next."""
+    min_dirty_ratio: float
+    """The part of a section's bytes that must be dirty."""
+    has_gaps: bool
+    is_blocked: bool
+    """Whether a slice may not be compacted, and those behind it neither."""
     refusal: str | None
-    """Why some slices cannot be moved."""
-    extents: tuple[Extent, ...] = ()
-    """For each slice its effective extent; none if the topic has no bound for slices."""
+    """Why some slices are not compacted, or not moved."""
 
     @property
-    def eligible_slices(self) -> tuple[LiveSlice, ...]:
-        return self.slices[self.eligible.start : self.eligible.stop]
+    def pays(self) -> bool:
+        return self.section.pays(self.min_dirty_ratio)
 
-    def part_counts(self, first: int, end: int) -> tuple[int, ...]:
-        """How many of the slices [first, end) each output slice replaces. Empty where one replaces all."""
-        counts = tuple(self.topic.span.divide(self.extents[first:end]))
-        return counts if len(counts) > 1 else ()
-
-    @property
-    def eligible_bytes(self) -> int:
-        return sum(live.entry.data_bytes for live in self.eligible_slices)
-
-    @property
-    def dirty_bytes(self) -> int:
-        first_dirty = len(self.eligible) - self.dirty_count
-        return sum(live.entry.data_bytes for live in self.eligible_slices[first_dirty:])
-
-    @property
-    def least_run(self) -> int:
-        """The number of slices, from the first eligible one, that a job must take to gain anything; 0 if
-        nothing can be gained.
-        """
-        if self.dirty_count:
-            return len(self.eligible) - self.dirty_count + 1
-        return 0 if self.due_index is None else self.due_index + 1
-
-    def pays(self, min_dirty_ratio: float, now_ms: int) -> bool:
-        """Whether tombstones are due, or enough is dirty."""
-        return self.due_index is not None or self.is_dirty(min_dirty_ratio, now_ms)
-
-    def is_dirty(self, min_dirty_ratio: float, now_ms: int) -> bool:
-        """Whether enough is not compacted yet, or some of it has waited for `max.compaction.lag.ms`."""
-        if not self.dirty_count:
-            return False
-        oldest = self.eligible_slices[-self.dirty_count].entry
-        if 0 <= oldest.min_timestamp <= now_ms - self.topic.max_compaction_lag_ms:
-            return True
-        return self.dirty_bytes >= min_dirty_ratio * self.eligible_bytes
-
-    def idle_reason(self, merge_fanout: int, min_dirty_ratio: float) -> str:
+    def idle_reason(self, merge_fanout: int) -> str:
         """Why no job has the partition, in words for people."""
+        section = self.section
         if not self.topic.is_compacted:
             return (
                 "cleanup.policy is delete, so objects are only merged, at least"
                 f" {merge_fanout} of one size class at once"
             )
-        if self.dirty_count and self.dirty_bytes < min_dirty_ratio * self.eligible_bytes:
+        if section.least_run and not self.pays:
             return (
-                f"{self.dirty_bytes} of {self.eligible_bytes} bytes are not compacted yet, and the rest of a"
-                f" partition is rewritten once that is {min_dirty_ratio:.0%}; a topic that is named is"
+                f"{section.dirty_bytes} of {section.size_bytes} bytes are not compacted yet, and the rest of"
+                f" a partition is rewritten once that is {self.min_dirty_ratio:.0%}; a topic that is named is"
                 " compacted whether it pays or not"
             )
-        if self.dirty_count:
+        if section.least_run:
             return "its objects are in another job; run the compaction again"
-        is_blocked = self.eligible.stop < len(self.slices) and self.slices[self.eligible.stop].gap is None
-        if is_blocked:
+        if self.is_blocked:
             return (
                 "the next records are younger than min.compaction.lag.ms, a transaction before them is still"
                 " open, or they have no timestamp and retention goes by their upload"
             )
-        if any(live.gap is not None for live in self.slices):
+        if self.has_gaps:
             return (
                 "compacted already, each part between lost offsets (gaps) by itself: a key may have a record"
                 " in each part"
@@ -136,132 +135,225 @@ class PartitionOutlook:
         return "compacted already"
 
 
-def outlook_of(
+class OutlookTerms(NamedTuple):
+    """The terms of a plan, the same for all partitions."""
+
+    now_ms: int
+    may_drop_tombstones: bool
+    max_inputs: int
+    """Objects that a job may read."""
+    min_dirty_ratio: float | None
+    """In place of that of the topics, if any."""
+
+
+class JudgedPartition(NamedTuple):
+    """The outlook of a partition, and the fate of each of its slices."""
+
+    outlook: PartitionOutlook
+    movable: bytearray
+    """For each slice 1 if it may be carried into another object, else 0."""
+    reaches: Reaches
+
+
+def judge_partition(
     tip: TopicIdPartition,
     topic: TopicPolicy,
-    state: TieredPartition,
+    row: PartitionRow,
+    slices: Sequence[SliceBrief],
+    uploaded_ms: Callable[[str], int | None],
+    terms: OutlookTerms,
     *,
-    now_ms: int,
-    objects: Mapping[str, LiveObject],
-    may_drop_tombstones: bool,
-    min_dirty_ratio: float,
-) -> PartitionOutlook:
+    carries_only: str | None = None,
+) -> JudgedPartition:
     """Judge a partition: its first section that pays to compact, else the first with dirty slices, else the
     last one. Pure.
+
+    `uploaded_ms` has the time of the upload of a live object, None for any other name. `carries_only`: why
+    nothing is compacted, if so.
     """
-    slices = tuple(state.slices)
-    first_stored_index = next((index for index, live in enumerate(slices) if live.gap is None), len(slices))
-    has_transactions = [_has_transactions(live) for live in slices]
-    ages_by_upload = [_ages_by_upload(topic, live) for live in slices]
-    refusal = UNDATED_REFUSED if topic.is_compacted and any(ages_by_upload) else None
-    refusal = TRANSACTIONS_REFUSED if any(has_transactions) else refusal
-    movable = tuple(
-        live.object_name in objects and not is_refused and not ages
-        for live, is_refused, ages in zip(slices, has_transactions, ages_by_upload, strict=True)
+    judgement = _Judgement(topic, row, slices, uploaded_ms, terms)
+    refusal = judgement.refusal() if carries_only is None else carries_only
+    stop = judgement.compactable_end() if topic.is_compacted and carries_only is None else 0
+    ratio = topic.min_dirty_ratio if terms.min_dirty_ratio is None else terms.min_dirty_ratio
+    outlook = PartitionOutlook(
+        topic_id_partition=tip,
+        topic=topic,
+        log_start_offset=row.log_start_offset,
+        first_stored_index=judgement.first_stored_index,
+        compactable_end=stop,
+        section=_best_section(judgement.sections(stop), ratio),
+        min_dirty_ratio=ratio,
+        has_gaps=any(one.gap is not None for one in slices),
+        is_blocked=stop < len(slices) and slices[stop].gap is None,
+        refusal=refusal,
     )
-    extents = tuple(_extents(topic, slices, objects))
-    sections: list[range] = []
-    if topic.is_compacted:
-        sections += _sections(topic, state, slices, first_stored_index, movable, now_ms)
-    if extents:
-        sections = [
-            part for section in sections for part in _within_span(section, topic, first_stored_index, extents)
+    return JudgedPartition(outlook, judgement.movable, judgement.reaches)
+
+
+def _best_section(sections: Iterator[Section], min_dirty_ratio: float) -> Section:
+    best = NO_SECTION
+    for section in sections:
+        if section.pays(min_dirty_ratio):
+            return section
+        best = best if best.least_run else section
+    return best
+
+
+class _Judgement:
+    """The judgement of one partition. Not thread-safe: one call uses it."""
+
+    def __init__(
+        self,
+        topic: TopicPolicy,
+        row: PartitionRow,
+        slices: Sequence[SliceBrief],
+        uploaded_ms: Callable[[str], int | None],
+        terms: OutlookTerms,
+    ) -> None:
+        self._topic = topic
+        self._row = row
+        self._slices = slices
+        self._terms = terms
+        uploads = [uploaded_ms(one.object_name) for one in slices]
+        self.first_stored_index = next(
+            (index for index, one in enumerate(slices) if one.gap is None), len(slices)
+        )
+        self.movable = bytearray(
+            upload is not None and not _ages_by_upload(topic, one)
+            for one, upload in zip(slices, uploads, strict=True)
+        )
+        self.reaches = reaches_of(topic.span, map(_extent, slices, uploads), len(slices))
+
+    def refusal(self) -> str | None:
+        if not self._topic.is_compacted:
+            return None
+        if any(one.has_transactions for one in self._slices):
+            return TRANSACTIONS_REFUSED
+        is_undated = any(_ages_by_upload(self._topic, one) for one in self._slices)
+        return UNDATED_REFUSED if is_undated else None
+
+    def compactable_end(self) -> int:
+        """The index of the first slice that may not be compacted, because a run has no holes."""
+        topic, stable_end_offset = self._topic, self._row.stable_end_offset
+        latest_ms = self._terms.now_ms - topic.min_compaction_lag_ms if topic.min_compaction_lag_ms else None
+        for index in range(self.first_stored_index, len(self._slices)):
+            one = self._slices[index]
+            if one.gap is not None:
+                continue
+            is_too_young = latest_ms is not None and one.max_timestamp > latest_ms
+            may_be = self.movable[index] and not one.has_transactions
+            if not may_be or is_too_young or one.end_offset > stable_end_offset:
+                return index
+        return len(self._slices)
+
+    def sections(self, stop: int) -> Iterator[Section]:
+        """The sections up to the slice `stop`, in order."""
+        between_gaps = [
+            range(indexes[0], indexes[-1] + 1)
+            for is_gap, group in itertools.groupby(
+                range(self.first_stored_index, stop), lambda index: self._slices[index].gap is not None
+            )
+            if not is_gap and (indexes := list(group))
         ]
+        for section in between_gaps:
+            if section.start != self.first_stored_index:
+                yield from self._parts(section)
+                continue
+            head = self._head(section)
+            yield head
+            if not head.least_run and len(head.eligible) < len(section):
+                yield from self._parts(section[len(head.eligible) :])
 
-    def judged(eligible: range) -> PartitionOutlook:
-        judged_slices = slices[eligible.start : eligible.stop]
-        if eligible.start == first_stored_index:
-            dirty_count = sum(live.end_offset > state.compacted_upto for live in judged_slices)
-            due = [index for index, live in enumerate(judged_slices) if _is_due(live, now_ms)]
-        else:
-            dirty_count, due = max(len(judged_slices) - 1, 0), []
-        return PartitionOutlook(
-            topic_id_partition=tip,
-            topic=topic,
-            state=state,
-            slices=slices,
-            first_stored_index=first_stored_index,
-            eligible=eligible,
-            dirty_count=dirty_count,
-            due_index=due[0] if due and may_drop_tombstones else None,
-            movable=movable,
-            refusal=refusal,
-            extents=extents,
+    def _head(self, section: range) -> Section:
+        """The first section, as far as a job may read it."""
+        slices, upto = self._slices, self._row.compacted_upto
+        head = section[: self._terms.max_inputs]
+        is_clean = [slices[index].end_offset <= upto for index in section]
+        clean_count = sum(is_clean)
+        due_index = next((index for index in section if self._is_due(slices[index])), None)
+        least_run = 0
+        if clean_count < len(head):
+            least_run = clean_count + 1
+        elif due_index is not None and due_index in head:
+            least_run = due_index - head.start + 1
+        elif clean_count < len(section) or due_index is not None:
+            # There is more to do, and it waits until these slices have become fewer.
+            least_run = self._least_merge(head)
+        dirty_bytes = sum(slices[index].data_bytes for index in section[clean_count:])
+        oldest = slices[section[clean_count]] if clean_count < len(section) else None
+        return Section(
+            head,
+            least_run,
+            dirty_bytes,
+            size_bytes=sum(slices[index].data_bytes for index in section),
+            is_due=due_index is not None,
+            is_overdue=oldest is not None and self._is_overdue(oldest),
         )
 
-    outlooks = [judged(section) for section in sections or [range(0)]]
-    paying = (outlook for outlook in outlooks if outlook.pays(min_dirty_ratio, now_ms))
-    dirty = (outlook for outlook in outlooks if outlook.dirty_count)
-    return next(itertools.chain(paying, dirty), outlooks[-1])
+    def _least_merge(self, section: range) -> int:
+        """The number of slices that it takes to make them fewer; 0 if the bound keeps all apart."""
+        inner = section[:-1]
+        first = next((index for index in inner if self.reaches[index] > 1), None)
+        return 0 if first is None else first - section.start + 2
+
+    def _parts(self, section: range) -> Iterator[Section]:
+        """The parts of another section that become one slice each: the count of slices tells there what is
+        compacted."""
+        first = section.start
+        while first < section.stop:
+            part = range(first, min(first + self.reaches[first], section.stop))
+            if len(part) > 1:
+                sizes = [self._slices[index].data_bytes for index in part]
+                is_overdue = self._is_overdue(self._slices[first + 1])
+                eligible = part[: self._terms.max_inputs]
+                yield Section(eligible, 2, sum(sizes[1:]), sum(sizes), is_overdue=is_overdue)
+            first = part.stop
+
+    def _is_due(self, one: SliceBrief) -> bool:
+        has_due = one.tombstone_count > 0 and is_due(one.earliest_delete_horizon_ms, self._terms.now_ms)
+        return has_due and self._terms.may_drop_tombstones
+
+    def _is_overdue(self, one: SliceBrief) -> bool:
+        return 0 <= one.min_timestamp <= self._terms.now_ms - self._topic.max_compaction_lag_ms
 
 
-def _sections(
-    topic: TopicPolicy,
-    state: TieredPartition,
-    slices: tuple[LiveSlice, ...],
-    first: int,
-    movable: tuple[bool, ...],
-    now_ms: int,
-) -> Iterator[range]:
-    """The runs between gaps from the slice `first` on, up to the first one that may not be compacted, because
-    a run has no holes."""
-    for index in range(first, len(slices)):
-        live = slices[index]
-        if live.gap is not None:
-            if first < index:
-                yield range(first, index)
-            first = index + 1
-            continue
-        is_too_young = (
-            topic.min_compaction_lag_ms > 0
-            and live.entry.max_timestamp > now_ms - topic.min_compaction_lag_ms
+def reaches_of(span: SliceSpan, extents: Iterator[Extent], count: int) -> Reaches:
+    """Count the extents, from each one on, that are within the bound together: the parts that
+    `SliceSpan.divide` finds, whichever extent it begins with. Linear in their number."""
+    if not span.is_bounded:
+        return array("H", [MOST_SLICES]) * count
+    effective = list(effective_extents(extents))
+    oldest_ms: list[int] = [NO_TIMESTAMP] * count
+    following_ms = NO_TIMESTAMP
+    for index in reversed(range(count)):
+        # The first one with a time tells the age of those before it.
+        following_ms = (
+            effective[index].oldest_ms if effective[index].newest_ms > NO_TIMESTAMP else following_ms
         )
-        if not movable[index] or is_too_young or live.end_offset > state.stable_end_offset:
-            yield range(first, index)
-            return
-    yield range(first, len(slices))
+        oldest_ms[index] = following_ms
+    reaches = array("H")
+    end = size_bytes = 0
+    for first in range(count):
+        while end < count and (
+            end == first
+            or span.holds(
+                Extent(oldest_ms[first], effective[end].newest_ms, size_bytes + effective[end].size_bytes)
+            )
+        ):
+            size_bytes += effective[end].size_bytes
+            end += 1
+        reaches.append(min(end - first, MOST_SLICES))
+        size_bytes -= effective[first].size_bytes
+    return reaches
 
 
-def _ages_by_upload(topic: TopicPolicy, live: LiveSlice) -> bool:
+def _ages_by_upload(topic: TopicPolicy, one: SliceBrief) -> bool:
     """Whether retention goes by the time of the object, because no record has a time. The slice stays in the
     object of its upload then: in another one, it would be as young as the youngest slice there, and each
     further job would make it younger."""
-    is_undated = live.entry.record_count > 0 and live.entry.max_timestamp <= NO_TIMESTAMP
+    is_undated = one.record_count > 0 and one.max_timestamp <= NO_TIMESTAMP
     return is_undated and topic.span.has_time
 
 
-def _extents(
-    topic: TopicPolicy, slices: Sequence[LiveSlice], objects: Mapping[str, LiveObject]
-) -> Iterator[Extent]:
-    """The effective extents of the slices of a topic that has a bound for them."""
-    if not topic.span.is_bounded:
-        return
-
-    def own(live: LiveSlice) -> Extent:
-        is_stored = live.object_name in objects
-        return slice_extent(live.entry, objects[live.object_name].uploaded_ms if is_stored else NO_TIMESTAMP)
-
-    yield from effective_extents(map(own, slices))
-
-
-def _within_span(
-    section: range, topic: TopicPolicy, first_stored_index: int, extents: Sequence[Extent]
-) -> Iterator[range]:
-    """Divide a section behind a gap into sections that become one slice each, because the count of slices
-    tells there what is compacted. The first section stays whole: `compacted_upto` tells."""
-    if section.start == first_stored_index or not section:
-        yield section
-        return
-    first = section.start
-    for count in topic.span.divide(extents[section.start : section.stop]):
-        yield range(first, first + count)
-        first += count
-
-
-def _has_transactions(live: LiveSlice) -> bool:
-    entry = live.entry
-    return entry.has_aborted or entry.marker_count > 0 or bool(entry.open_transactions)
-
-
-def _is_due(live: LiveSlice, now_ms: int) -> bool:
-    return live.entry.tombstone_count > 0 and is_due(live.entry.earliest_delete_horizon_ms, now_ms)
+def _extent(one: SliceBrief, uploaded_ms: int | None) -> Extent:
+    return slice_extent(one, NO_TIMESTAMP if uploaded_ms is None else uploaded_ms)

@@ -2,34 +2,37 @@
 lists the kinds of jobs and when they pay.
 
 Covering jobs come first: the partition with most dirty bytes takes the objects of its run into a job, and
-further partitions join while they fit. Other slices in those objects move along, so that the objects can go.
-Size classes of merges grow by four, so that a byte is rewritten a few times in its life, not with every
-merge.
+further partitions join while they fit. Size classes of merges grow by four, so that a byte is rewritten a few
+times in its life, not with every merge. Jobs whose objects have failed lately come last.
 
 Why this ends: a covering job makes a partition less dirty or takes its due tombstones, and no job makes one
-dirtier; a space job leaves fewer objects that waste space; a merge leaves fewer objects. So a state without
-jobs is reached after finitely many, and remains until records or time come in. `gains` checks this job by
-job.
+dirtier; a space job leaves fewer objects that waste space; a merge leaves fewer slices, or as many in fewer
+objects. So a state without jobs is reached after finitely many, and remains until records or time come in.
+
+The work is linear in slices: each object is looked at once for each kind of job, and a few times more where
+merges of it gain too little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob, CompactionPlan, JobReason, Refusal
-from stratalog.compaction.plan.job_assembly import JobAssembly, data_bytes_of, gains
-from stratalog.compaction.plan.partition_outlook import PartitionOutlook, outlook_of
+from stratalog.compaction.plan.compaction_job import CompactionPlan, Refusal
+from stratalog.compaction.plan.job_assembly import JobAssembly, JobDraft
+from stratalog.compaction.plan.partition_outlook import OutlookTerms, PartitionOutlook
+from stratalog.compaction.plan.planned_jobs import PlannedJobs
+from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 from stratalog.compaction.plan.topic_policy import TopicPolicy
-from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
-
-UNKNOWN_TOPIC_REFUSED = (
-    "its topic is not in the catalog, or is configured by newer software; its slices stay as they are"
-)
+from stratalog.remote.metadata.shard.shard_state import ShardState
 
 _SMALLEST_CLASS_BYTES = 1 << 20
+_COMPANIONS = 64
+"""Further partitions that a covering job tries to take, beside those in its objects."""
+_NONE: Mapping[TopicIdPartition, str] = MappingProxyType({})
 
 
 def plan(
@@ -39,158 +42,137 @@ def plan(
     settings: CompactionSettings,
     *,
     only: Set[UUID] | None = None,
-    excluded: Mapping[TopicIdPartition, str] | None = None,
+    excluded: Mapping[TopicIdPartition, str] = _NONE,
+    carried: Mapping[TopicIdPartition, str] = _NONE,
+    failures: Mapping[str, int] = MappingProxyType({}),
     may_drop_tombstones: bool = True,
 ) -> CompactionPlan:
-    """Jobs for `state`, most useful first, with disjoint inputs.
+    """Jobs for `state`, most useful first, with disjoint inputs. Raises as `SlicePages` does.
 
     `topics` has the policy of every topic that is not deleted; `now_ms` is the store's time. `only` limits
     the reasons for a job to these topics, and then any dirty slice of theirs is reason enough; slices of
-    other topics that lie in the same objects still move along. `excluded` partitions are left alone, with the
-    reasons given.
+    other topics that lie in the same objects still move along. `excluded` partitions are left alone, and
+    `carried` ones are not compacted, with the reasons given. `failures`: how often the last jobs with an
+    object have failed in a row, by the object's name.
     """
-    planner = _Planner(state, settings, now_ms, only)
-    planner.judge_partitions(topics, excluded or {}, may_drop_tombstones=may_drop_tombstones)
-    jobs = [*planner.covering_jobs(), *planner.space_jobs(), *planner.merge_jobs()]
-    return CompactionPlan(tuple(jobs), planner.refusals(), planner.idle(jobs))
+    terms = OutlookTerms(
+        now_ms=now_ms,
+        may_drop_tombstones=may_drop_tombstones,
+        max_inputs=settings.max_inputs_per_job,
+        # A caller that names a topic wants it compacted now, not when it pays.
+        min_dirty_ratio=None if only is None else 0.0,
+    )
+    survey = ShardSurvey(state, topics, terms, excluded, carried)
+    planner = _Planner(survey, settings, failures, only)
+    drafts = planner.drafts()
+    return CompactionPlan(PlannedJobs(survey, drafts), planner.refusals(), planner.idle())
 
 
 class _Planner:
     """One call of `plan`. Not thread-safe."""
 
     def __init__(
-        self, state: ShardState, settings: CompactionSettings, now_ms: int, only: Set[UUID] | None
-    ) -> None:
-        self._state = state
-        self._settings = settings
-        self._now_ms = now_ms
-        self._only = only
-        self._outlooks: dict[TopicIdPartition, PartitionOutlook] = {}
-        self._refusals: list[Refusal] = []
-        self._assembly = JobAssembly(state.objects, self._outlooks, settings)
-
-    def judge_partitions(
         self,
-        topics: Mapping[UUID, TopicPolicy],
-        excluded: Mapping[TopicIdPartition, str],
-        *,
-        may_drop_tombstones: bool,
+        survey: ShardSurvey,
+        settings: CompactionSettings,
+        failures: Mapping[str, int],
+        only: Set[UUID] | None,
     ) -> None:
-        for tip in sorted(self._state.partitions):
-            partition = self._state.partition(tip)
-            topic = topics.get(tip.topic_id)
-            if not partition.slices:
-                continue
-            if topic is None:
-                if self._is_asked_for(tip.topic_id):
-                    self._refusals.append(Refusal(tip, UNKNOWN_TOPIC_REFUSED))
-                continue
-            if tip in excluded:
-                self._refusals.append(Refusal(tip, excluded[tip]))
-                continue
-            self._outlooks[tip] = outlook_of(
-                tip,
-                topic,
-                partition,
-                now_ms=self._now_ms,
-                objects=self._state.objects,
-                may_drop_tombstones=may_drop_tombstones,
-                min_dirty_ratio=self._min_dirty_ratio,
-            )
-        self._assembly = JobAssembly(self._state.objects, self._outlooks, self._settings)
+        self._survey = survey
+        self._settings = settings
+        self._only = only
+        self._assembly = JobAssembly(survey, settings, failures)
+
+    def drafts(self) -> Sequence[JobDraft]:
+        drafts = [*self._covering_jobs(), *self._space_jobs(), *self._merge_jobs()]
+        return sorted(drafts, key=self._assembly.has_failed)
 
     def refusals(self) -> tuple[Refusal, ...]:
+        untouched = (
+            one for one in self._survey.refusals if self._is_asked_for(one.topic_id_partition.topic_id)
+        )
         blocked = (
-            Refusal(tip, outlook.refusal)
-            for tip, outlook in self._outlooks.items()
-            if outlook.refusal is not None and self._is_asked_for(tip.topic_id)
+            Refusal(outlook.topic_id_partition, outlook.refusal)
+            for _, outlook in self._asked_outlooks()
+            if outlook.refusal is not None
         )
-        return tuple(sorted([*self._refusals, *blocked]))
+        return tuple(sorted([*untouched, *blocked]))
 
-    def idle(self, jobs: Sequence[CompactionJob]) -> tuple[Refusal, ...]:
-        """The partitions without a job and without a refusal, and why."""
-        busy = {run.topic_id_partition for job in jobs for run in job.runs}
+    def idle(self) -> tuple[Refusal, ...]:
+        """The partitions without a job and without a refusal, and why. To be asked once all jobs are
+        planned."""
         return tuple(
-            Refusal(tip, outlook.idle_reason(self._settings.merge_fanout, self._min_dirty_ratio))
-            for tip, outlook in self._outlooks.items()
-            if tip not in busy and outlook.refusal is None and self._is_asked_for(tip.topic_id)
+            Refusal(outlook.topic_id_partition, outlook.idle_reason(self._settings.merge_fanout))
+            for number, outlook in self._asked_outlooks()
+            if number not in self._assembly.busy and outlook.refusal is None
         )
 
-    def covering_jobs(self) -> list[CompactionJob]:
-        waiting = [outlook for outlook in self._outlooks.values() if self._wants_covering(outlook)]
-        # The partitions are sorted already, and sorting keeps the order of equals.
-        waiting.sort(key=lambda outlook: -outlook.dirty_bytes)
-        jobs: list[CompactionJob] = []
-        covered: set[TopicIdPartition] = set()
-        for index, seed in enumerate(waiting):
-            if seed.topic_id_partition in covered:
-                continue
-            others = [other for other in waiting[index + 1 :] if other.topic_id_partition not in covered]
-            reason = JobReason.DIRTY if seed.dirty_count else JobReason.TOMBSTONES
-            job = self._assembly.covering_job(seed, others, reason)
-            if job is not None:
-                covered |= {run.topic_id_partition for run in job.runs if run.settles_tombstones}
-                self._add(jobs, job)
-        return jobs
+    def _asked_outlooks(self) -> Iterator[tuple[int, PartitionOutlook]]:
+        for number, outlook in enumerate(self._survey.outlooks):
+            if outlook is not None and self._is_asked_for(outlook.topic_id_partition.topic_id):
+                yield number, outlook
 
-    def space_jobs(self) -> list[CompactionJob]:
-        """Wasteful objects, oldest first, together while they fit a job."""
-        jobs: list[CompactionJob] = []
-        wasteful = [live for live in self._free_objects() if self._is_wasteful(live)]
-        while wasteful:
-            job = self._assembly.emptying_job([live.ref.name for live in wasteful], JobReason.SPACE, 1)
+    def _covering_jobs(self) -> Iterator[JobDraft]:
+        paying = [(number, outlook) for number, outlook in self._asked_outlooks() if outlook.pays]
+        # The partitions are sorted already, and sorting keeps the order of equals.
+        paying.sort(key=lambda one: -one[1].section.dirty_bytes)
+        order = [number for number, _ in paying]
+        ranks = {number: rank for rank, number in enumerate(order)}
+        for rank, seed in enumerate(order):
+            if ranks.pop(seed, None) is None:
+                continue
+            others = [other for other in order[rank + 1 : rank + 1 + _COMPANIONS] if other in ranks]
+            job = self._assembly.covering_job(seed, others, ranks)
             if job is not None:
-                self._add(jobs, job)
-                wasteful = [live for live in wasteful if self._assembly.is_free(live.ref.name)]
+                for number in job.settled:
+                    ranks.pop(number, None)
+                yield job.draft
+
+    def _space_jobs(self) -> Iterator[JobDraft]:
+        """Wasteful objects that can be emptied, oldest first, together while they fit a job."""
+        wasteful = [number for number in self._free_objects() if self._is_wasteful(number)]
+        while wasteful:
+            draft = self._assembly.space_job(wasteful)
+            if draft is not None:
+                yield draft
+                wasteful = [number for number in wasteful if self._assembly.is_free(number)]
             else:
                 wasteful = wasteful[1:]
-        return jobs
 
-    def merge_jobs(self) -> list[CompactionJob]:
-        groups: dict[tuple[bool, bool, int], list[LiveObject]] = {}
-        for live in self._free_objects():
-            size_bytes = data_bytes_of(live)
+    def _merge_jobs(self) -> Iterator[JobDraft]:
+        groups: dict[tuple[int, int], list[int]] = {}
+        for number in self._free_objects():
+            size_bytes = self._survey.movable_bytes[number]
             if size_bytes < self._settings.target_object_bytes:
-                classes = self._assembly.classes(live.ref.name)
-                group = (True in classes, False in classes, _size_class(size_bytes))
-                groups.setdefault(group, []).append(live)
-        jobs: list[CompactionJob] = []
+                group = (self._survey.kinds[number], _size_class(size_bytes))
+                groups.setdefault(group, []).append(number)
         for group in sorted(groups):
-            names = [live.ref.name for live in groups[group]]
-            while len(names) >= self._settings.merge_fanout:
-                job = self._assembly.emptying_job(names, JobReason.MERGE, self._settings.merge_fanout)
-                if job is not None:
-                    self._add(jobs, job)
-                    names = [name for name in names if self._assembly.is_free(name)]
+            numbers = groups[group]
+            while len(numbers) >= self._settings.merge_fanout:
+                draft = self._assembly.merge_job(numbers)
+                tried = len(self._assembly.fitting(numbers, least=self._settings.merge_fanout))
+                if draft is not None:
+                    yield draft
+                    numbers = numbers[tried:]
                 else:
-                    names = names[1:]
-        return jobs
+                    # Half of them may gain beside others; not one by one, or the work would be quadratic.
+                    numbers = numbers[max(tried // 2, 1) :]
 
-    def _add(self, jobs: list[CompactionJob], job: CompactionJob) -> None:
-        assert gains(job, self._outlooks), "no job is planned that changes nothing"
-        jobs.append(job)
-
-    def _wants_covering(self, outlook: PartitionOutlook) -> bool:
-        if not self._is_asked_for(outlook.topic_id_partition.topic_id):
-            return False
-        return outlook.pays(self._min_dirty_ratio, self._now_ms)
-
-    @property
-    def _min_dirty_ratio(self) -> float:
-        # A caller that names a topic wants it compacted now, not when it pays.
-        return self._settings.min_dirty_ratio if self._only is None else 0.0
-
-    def _free_objects(self) -> list[LiveObject]:
-        """Objects that no job has yet and that hold a topic that was asked for, oldest first."""
-        free = [
-            live
-            for name, live in self._state.objects.items()
-            if self._assembly.is_free(name) and any(map(self._is_asked_for, self._assembly.topics(name)))
+    def _free_objects(self) -> list[int]:
+        """Objects that no job has yet, with movable slices of a topic that was asked for, oldest first."""
+        return [
+            number
+            for number in range(len(self._survey.objects))
+            if self._assembly.is_free(number)
+            and self._survey.movable_counts[number]
+            and (self._only is None or not self._only.isdisjoint(self._survey.topics_in(number)))
         ]
-        return sorted(free, key=lambda live: (live.seq, live.ref.name))
 
-    def _is_wasteful(self, live: LiveObject) -> bool:
-        return live.live_bytes < self._settings.min_live_ratio * data_bytes_of(live)
+    def _is_wasteful(self, number: int) -> bool:
+        live = self._survey.objects[number]
+        is_wasteful = live.live_bytes < self._settings.min_live_ratio * data_bytes_of(live)
+        # While a slice stays in it, an object gives nothing back.
+        return is_wasteful and self._survey.movable_counts[number] == live.live_slices
 
     def _is_asked_for(self, topic_id: UUID) -> bool:
         return self._only is None or topic_id in self._only

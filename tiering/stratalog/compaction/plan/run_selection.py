@@ -1,127 +1,154 @@
 """Chooses the slices of each partition that a job takes of its objects.
 
 A partition gives one run of consecutive slices to a job. The result is one slice, or a few where one would
-exceed the topic's bound. Its other slices in the objects stay. An object that loses all its live slices to
-the job is emptied, and goes.
+exceed the topic's bound. Its other slices in the objects stay, as slices do that may not move. So no
+partition's trouble keeps the others where they are. An object that loses all its live slices to the job is
+emptied, and goes.
+
+A run that gains nothing itself is taken only where it helps to empty an object.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
-from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.compaction_job import RunMode
 from stratalog.compaction.plan.partition_outlook import PartitionOutlook
+from stratalog.compaction.plan.shard_survey import PartitionSlices, ShardSurvey
 
 
-class SlicePlace(NamedTuple):
-    """A live slice, by its partition and its index among that partition's slices."""
+class RunChoice(NamedTuple):
+    """Slices [first, end) of a partition that a job replaces. Immutable."""
 
-    topic_id_partition: TopicIdPartition
-    slice_index: int
+    partition: int
+    """Its number in the survey."""
+    first: int
+    end: int
+    mode: RunMode
+    covers: bool
+    part_count: int
+    gains: bool
+    """Whether slices become fewer, dirty ones are compacted from the first one on, or due tombstones go."""
+
+    @property
+    def slice_count(self) -> int:
+        return self.end - self.first
+
+
+class Selection(NamedTuple):
+    """The runs of a job, and what becomes of its objects. Immutable."""
+
+    runs: Sequence[RunChoice]
+    """By partition."""
+    objects: frozenset[int]
+    """Those that a run needs."""
+    emptied: frozenset[int]
+    """Those of them that are left without slices."""
+
+    @property
+    def gains(self) -> bool:
+        return any(run.gains for run in self.runs)
+
+    @property
+    def slice_count(self) -> int:
+        return sum(run.slice_count for run in self.runs)
+
+    @property
+    def output_count(self) -> int:
+        """Output slices."""
+        return sum(run.part_count for run in self.runs)
+
+    @property
+    def piece_count(self) -> int:
+        """The most output slices of any partition."""
+        return max((run.part_count for run in self.runs), default=0)
 
 
 class RunSelection:
-    """Chooses the slices that a job takes of its objects. Immutable after construction, so thread-safe. Knows
-    which slices each object holds."""
+    """Chooses the slices that a job takes of its objects. Immutable after construction, so thread-safe."""
 
-    def __init__(self, outlooks: Mapping[TopicIdPartition, PartitionOutlook]) -> None:
-        self._outlooks = outlooks
-        self._places: dict[str, list[SlicePlace]] = {}
-        for tip, outlook in outlooks.items():
-            for index, live in enumerate(outlook.slices):
-                self._places.setdefault(live.object_name, []).append(SlicePlace(tip, index))
+    def __init__(self, survey: ShardSurvey) -> None:
+        self._survey = survey
 
-    def slices_of(self, object_name: str) -> Sequence[SlicePlace]:
-        """The object's slices of partitions that have an outlook."""
-        return self._places.get(object_name, ())
-
-    def runs(
-        self, object_names: Iterable[str], undivided: TopicIdPartition | None = None
-    ) -> tuple[PartitionRun, ...]:
-        """One run for each partition that has anything to move in these objects, sorted. The output of
-        `undivided` is one slice, whatever its topic's bound."""
-        indexes: dict[TopicIdPartition, list[int]] = {}
-        for name in object_names:
-            for place in self.slices_of(name):
-                indexes.setdefault(place.topic_id_partition, []).append(place.slice_index)
-        runs = (_best_run(self._outlooks[tip], sorted(indexes[tip])) for tip in sorted(indexes))
-        return tuple(
-            dataclasses.replace(run, part_counts=()) if run.topic_id_partition == undivided else run
-            for run in runs
-            if run is not None
+    def select(self, objects: Iterable[int], only: Set[int] | None = None) -> Selection:
+        """The best run of each partition that has anything to move in these objects. `only`: no others than
+        these partitions."""
+        survey = self._survey
+        runs = [
+            _best_run(survey, part)
+            for part in survey.slices_in(objects)
+            if only is None or part.partition in only
+        ]
+        taken = Counter(number for run in runs for number in self.objects_of(run))
+        emptied = frozenset(
+            number for number, count in taken.items() if count == survey.objects[number].live_slices
         )
+        useful = [run for run in runs if run.gains or not emptied.isdisjoint(self.objects_of(run))]
+        needed = frozenset(number for run in useful for number in self.objects_of(run))
+        return Selection(useful, needed, emptied)
 
-    def emptied_by(self, object_names: Set[str], slice_counts: Mapping[str, int]) -> frozenset[str]:
-        """The largest part of the objects that a job over just that part would empty, all of it.
+    def emptying(self, objects: Iterable[int]) -> Selection:
+        """The runs over the largest part of the objects that a job over just that part would empty, all of
+        it."""
+        group = frozenset(objects)
+        while True:
+            selection = self.select(group)
+            if selection.emptied == group:
+                return selection
+            group = selection.emptied
 
-        `slice_counts` has the number of live slices of each object, those without an outlook included.
-        """
-        group: frozenset[str] = frozenset(object_names)
-        while group:
-            taken = Counter(live.object_name for run in self.runs(group) for live in run.slices)
-            emptied = frozenset(name for name in group if taken[name] == slice_counts[name])
-            if emptied == group:
-                break
-            group = emptied
-        return group
+    def objects_of(self, run: RunChoice) -> Iterator[int]:
+        """The objects of a run, one for each slice."""
+        return (self._survey.object_of(run.partition, index) for index in range(run.first, run.end))
 
 
-def _best_run(outlook: PartitionOutlook, indexes: Sequence[int]) -> PartitionRun | None:
-    """The best possible run: one from the first live slice, else one that compacts, else the longest."""
-    candidates = [
-        _run(outlook, first, end)
-        for mode_indexes in _by_mode(outlook, indexes)
-        for first, end in _consecutive(mode_indexes)
-    ]
-    if not candidates:
-        return None
-    best = max(
-        candidates,
+def _best_run(survey: ShardSurvey, part: PartitionSlices) -> RunChoice:
+    """The best possible run: one that gains, from the first live slice, that compacts, the longest."""
+    outlook = survey.outlook(part.partition)
+    return max(
+        (
+            _choice(survey, outlook, part.partition, first, end)
+            for first, end in _consecutive(part.indexes, outlook.compactable_end)
+        ),
         key=lambda run: (
-            run.settles_tombstones,
+            run.gains,
+            run.covers and run.mode is RunMode.COMPACT,
             run.mode is RunMode.COMPACT,
-            len(run.slices),
-            -run.base_offset,
+            run.slice_count,
+            -run.first,
         ),
     )
-    best.check()
-    return best
 
 
-def _by_mode(outlook: PartitionOutlook, indexes: Sequence[int]) -> tuple[list[int], list[int]]:
-    movable = [index for index in indexes if outlook.movable[index]]
-    to_compact = [index for index in movable if index in outlook.eligible]
-    to_carry = [index for index in movable if index not in outlook.eligible]
-    return to_compact, to_carry
-
-
-def _run(outlook: PartitionOutlook, first: int, end: int) -> PartitionRun:
-    mode = RunMode.COMPACT if first in outlook.eligible else RunMode.CARRY
-    assert mode is RunMode.CARRY or end <= outlook.eligible.stop
-    return PartitionRun(
-        topic_id_partition=outlook.topic_id_partition,
-        topic=outlook.topic,
+def _choice(
+    survey: ShardSurvey, outlook: PartitionOutlook, partition: int, first: int, end: int
+) -> RunChoice:
+    mode = RunMode.COMPACT if first < outlook.compactable_end else RunMode.CARRY
+    part_count = len(survey.part_counts(partition, first, end))
+    covers = first == outlook.first_stored_index
+    section = outlook.section
+    is_enough = 0 < section.least_run <= end - first
+    settles = covers and mode is RunMode.COMPACT and section.eligible.start == first and is_enough
+    return RunChoice(
+        partition=partition,
+        first=first,
+        end=end,
         mode=mode,
-        covers=first == outlook.first_stored_index,
-        log_start_offset=outlook.state.log_start_offset,
-        slices=tuple(outlook.slices[first:end]),
-        part_counts=outlook.part_counts(first, end),
+        covers=covers,
+        part_count=part_count,
+        gains=settles or end - first > part_count,
     )
 
 
-def _consecutive(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of numbers without a gap, from sorted numbers."""
-    first: int | None = None
-    previous = -1
+def _consecutive(indexes: Sequence[int], compactable_end: int) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of ascending numbers without a gap, on one side of `compactable_end` each."""
+    first = indexes[0]
+    previous = first - 1
     for index in indexes:
-        if first is not None and index != previous + 1:
+        if index != previous + 1 or (index == compactable_end and first < index):
             yield first, previous + 1
-            first = None
-        first = index if first is None else first
+            first = index
         previous = index
-    if first is not None:
-        yield first, previous + 1
+    yield first, previous + 1

@@ -25,6 +25,8 @@ class TopicPolicy:
     delete_retention_ms: int
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
+    min_dirty_ratio: float = 0.5
+    """`min.cleanable.dirty.ratio`: a partition is compacted once this part of its bytes is dirty."""
     span: SliceSpan = UNBOUNDED
     """The most that an output slice may span."""
 
@@ -41,6 +43,7 @@ class TopicPolicy:
             delete_retention_ms=config.delete_retention_ms,
             min_compaction_lag_ms=config.min_compaction_lag_ms,
             max_compaction_lag_ms=config.max_compaction_lag_ms,
+            min_dirty_ratio=config.min_cleanable_dirty_ratio,
             span=SliceSpan.of(config),
         )
 

@@ -21,12 +21,11 @@ All functions are pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.record.header import NO_TIMESTAMP
-from stratalog.remote.objects.slice_entry import SliceEntry
 
 SPANS_PER_RETENTION = 8
 SHORT_SPAN_MS = 5 * 60 * 1000
@@ -40,6 +39,19 @@ class Extent(NamedTuple):
     newest_ms: int
     """`NO_TIMESTAMP`, as `oldest_ms`, if no record has a time."""
     size_bytes: int
+
+
+class MeasuredSlice(Protocol):
+    """The numbers that the extent of a slice follows from."""
+
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def data_bytes(self) -> int: ...
+    @property
+    def min_timestamp(self) -> int: ...
+    @property
+    def max_timestamp(self) -> int: ...
 
 
 class SliceSpan(NamedTuple):
@@ -111,7 +123,7 @@ def effective_extents(extents: Iterable[Extent], newest_before_ms: int = NO_TIME
         yield Extent(oldest_ms, newest_ms, extent.size_bytes)
 
 
-def slice_extent(entry: SliceEntry, uploaded_ms: int) -> Extent:
+def slice_extent(entry: MeasuredSlice, uploaded_ms: int) -> Extent:
     """The extent of a slice by its own times. `uploaded_ms` is the time of a slice whose records have
     none; a slice without records has no time."""
     if entry.max_timestamp > NO_TIMESTAMP:

@@ -100,7 +100,7 @@ class UploadPass:
                 topic_id_partition=tip,
                 size_bytes=upload.waiting_bytes,
                 since_ms=upload.since_ms,
-                max_age_ms=upload.candidate.log.local_log.config.remote_copy_max_age_ms,
+                max_age_ms=upload.candidate.log.local_log.config.copy_age_ms,
                 share_count=upload.share_count,
                 is_pressed=log_directory(upload) in self.pressed,
                 needs_object=upload.needs_object,

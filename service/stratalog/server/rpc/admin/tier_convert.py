@@ -7,7 +7,7 @@ from itertools import groupby
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
-from stratalog.compaction.compactor import Exclusion
+from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.loading_cache import CacheStats

@@ -7,9 +7,15 @@ and the transactions that it abandons. The row of a gap has no object, and an em
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from stratalog.base.errors import StoreCorruptError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, to_integer, to_items, to_row, to_text
-from stratalog.remote.metadata.head.page_columns import Encoding
+from stratalog.remote.metadata.head.checkpoint_page import Page
+from stratalog.remote.metadata.head.page_columns import Column, Encoding
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
 from stratalog.remote.objects.object_ref import birth_of
@@ -90,6 +96,70 @@ SLICE_KEY_SIZE = 3
 NO_MINIMUM = -(1 << 63)
 
 
+class SliceBrief(NamedTuple):
+    """A live slice as a survey of a whole shard sees it: a few columns, so that no row of millions is parsed.
+    Immutable."""
+
+    object_name: str
+    """Empty for a gap."""
+    end_offset: int
+    data_bytes: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    tombstone_count: int
+    marker_count: int
+    has_aborted: bool
+    open_transactions: tuple[object, ...]
+    earliest_delete_horizon_ms: int | None
+    gap: object
+
+    @staticmethod
+    def of(live: LiveSlice) -> SliceBrief:
+        entry = live.entry
+        return SliceBrief(
+            object_name=live.object_name,
+            end_offset=live.end_offset,
+            data_bytes=entry.data_bytes,
+            record_count=entry.record_count,
+            min_timestamp=entry.min_timestamp,
+            max_timestamp=entry.max_timestamp,
+            tombstone_count=entry.tombstone_count,
+            marker_count=entry.marker_count,
+            has_aborted=entry.has_aborted,
+            open_transactions=entry.open_transactions,
+            earliest_delete_horizon_ms=entry.earliest_delete_horizon_ms,
+            gap=live.gap,
+        )
+
+    @property
+    def has_transactions(self) -> bool:
+        return self.has_aborted or self.marker_count > 0 or bool(self.open_transactions)
+
+
+_BRIEF_COLUMNS = (
+    "object",
+    "end_offset",
+    "data_bytes",
+    "record_count",
+    "min_timestamp",
+    "max_timestamp",
+    "tombstone_count",
+    "marker_count",
+    "has_aborted",
+    "open_transactions",
+    "earliest_delete_horizon_ms",
+    "gap",
+)
+_BRIEF_TYPES: dict[str, set[type]] = {
+    "object": {str},
+    "has_aborted": {bool},
+    "open_transactions": {list, tuple},
+    "earliest_delete_horizon_ms": {int, type(None)},
+}
+"""The types of the values of a column; `int` where it is not here."""
+
+
 def format_slice(live: LiveSlice) -> tuple[object, ...]:
     """The row, in the order of `SLICE_COLUMNS`."""
     entry = live.entry
@@ -121,6 +191,25 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
         entry.index,
         live.gap,
     )
+
+
+def briefs_of(page: Page, start: int, end: int) -> Iterator[SliceBrief]:
+    """Parse some of the columns of rows [start, end). Raises StoreCorruptError."""
+    known = dict(zip(page.columns, page.values, strict=True))
+    nothing: Column = [None] * (end - start)
+    columns: list[Any] = []
+    for name in _BRIEF_COLUMNS:
+        column: Column = known[name][start:end] if name in known else nothing
+        # Columns of numbers are arrays, and sound as they are.
+        kinds = set[type]() if isinstance(column, array) or name == "gap" else set(map(type, column))
+        if not kinds <= _BRIEF_TYPES.get(name, {int}):
+            raise StoreCorruptError(
+                "a column of a page has values of another kind; keep the page and investigate",
+                what=page.what,
+                column=name,
+            )
+        columns.append(column)
+    return map(SliceBrief._make, zip(*columns, strict=True))
 
 
 def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:

@@ -1,0 +1,153 @@
+"""Remembers the failures of a compactor: partitions that are left alone, and objects whose jobs failed.
+
+A partition whose data fails is excluded for a while. One that this version cannot compact is carried
+meanwhile: its slices move as they are.
+
+An object counts the failures of the jobs that read it, in a row. Later jobs with it come last and become
+smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError, UnsupportedOperationError
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+
+
+class Exclusion(NamedTuple):
+    """A partition that compaction leaves alone, as the last run has found it."""
+
+    reason: str
+    since_ms: int
+    """The first failure in a row, or the first compaction that left it out for the reason."""
+    until_ms: int | None
+    """None: as long as the reason lasts, for which each run looks."""
+    failure_count: int
+    """Failures in a row."""
+    is_carried: bool = False
+    """Whether its slices move along with others, as they are."""
+
+
+class JobHistory:
+    """The failures of a compactor's jobs. Thread-safe: `_lock` guards all fields."""
+
+    def __init__(self, clock: Clock, retry_backoff_ms: Callable[[], int]) -> None:
+        """`retry_backoff_ms`: how long a partition is left alone."""
+        self._clock = clock
+        self._retry_backoff_ms = retry_backoff_ms
+        self._lock = threading.Lock()
+        # Partitions that failed, with the last failure; and those that a run left out without a try.
+        self._failed: dict[TopicIdPartition, Exclusion] = {}
+        self._left_out: dict[TopicIdPartition, Exclusion] = {}
+        self._failures: dict[str, int] = {}
+        self._attempts: dict[tuple[str, ...], int] = {}
+        self._exclusion_count = 0
+
+    @property
+    def exclusion_count(self) -> int:
+        """Grows with each partition that is left alone more than it was."""
+        return self._exclusion_count
+
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """How often the last jobs with an object have failed in a row, by its name."""
+        with self._lock:
+            return dict(self._failures)
+
+    def excluded(self, *, is_carried: bool | None = None) -> Mapping[TopicIdPartition, str]:
+        """The partitions that failed lately, with the reasons. `is_carried`: only those that are carried, or
+        only those that are not."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            return {
+                tip: one.reason
+                for tip, one in self._failed.items()
+                if (one.until_ms or 0) > now_ms and is_carried in (None, one.is_carried)
+            }
+
+    def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
+        """All partitions that the last runs left alone: because they failed, or without a try."""
+        excluded = self.excluded()
+        with self._lock:
+            return {**self._left_out, **{tip: self._failed[tip] for tip in excluded if tip in self._failed}}
+
+    def reset(self, tip: TopicIdPartition) -> bool:
+        """Forget the failures of a partition; False if it had not failed lately."""
+        is_excluded = tip in self.excluded()
+        with self._lock:
+            self._failed.pop(tip, None)
+        return is_excluded
+
+    def exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: LogStoreError) -> Exclusion:
+        """Leave the failed partition alone for a while; all of the job's where it is not known which one
+        failed. It is carried if its data is sound. Returns the exclusion of one of them."""
+        runs = [run for run in job.runs if failed in (None, run.topic_id_partition)]
+        before = self.excluded(is_carried=False).keys() | self.excluded(is_carried=True).keys()
+        now_ms = self._clock.now_ms()
+        until_ms = now_ms + self._retry_backoff_ms()
+        last = Exclusion(str(error), now_ms, until_ms, 1)
+        with self._lock:
+            for run in runs:
+                tip = run.topic_id_partition
+                former = self._failed.get(tip)
+                is_carried = isinstance(error, UnsupportedOperationError) and run.mode is RunMode.COMPACT
+                last = Exclusion(
+                    reason=str(error),
+                    since_ms=now_ms if former is None else former.since_ms,
+                    until_ms=until_ms,
+                    failure_count=1 if former is None else former.failure_count + 1,
+                    is_carried=is_carried,
+                )
+                self._failed[tip] = last
+                is_worse = former is not None and former.is_carried and not is_carried
+                self._exclusion_count += tip not in before or is_worse
+        return last
+
+    def committed(self, job: CompactionJob) -> None:
+        """Forget the failures of the job's partitions and inputs."""
+        with self._lock:
+            for run in job.runs:
+                former = self._failed.get(run.topic_id_partition)
+                if former is not None and not (former.is_carried and run.mode is RunMode.CARRY):
+                    del self._failed[run.topic_id_partition]
+            for name in job.input_names:
+                self._failures.pop(name, None)
+            self._attempts.pop(job.input_names, None)
+
+    def failed(self, job: CompactionJob) -> int:
+        """Note a failure of the job that is not of its data. Returns how many jobs over these inputs have
+        failed in a row."""
+        with self._lock:
+            for name in job.input_names:
+                self._failures[name] = self._failures.get(name, 0) + 1
+            attempts = self._attempts[job.input_names] = self._attempts.get(job.input_names, 0) + 1
+            return attempts
+
+    def forget_all_but(self, live: Collection[str]) -> None:
+        """Forget the objects that are gone."""
+        with self._lock:
+            self._failures = {name: count for name, count in self._failures.items() if name in live}
+            self._attempts = {
+                names: count for names, count in self._attempts.items() if all(name in live for name in names)
+            }
+
+    def note_left_out(self, refusals: Sequence[Refusal], *, is_whole: bool) -> None:
+        """Keep the refusals of a run, those of an earlier run with its time. `is_whole`: of a run over all
+        topics, so that the others are over."""
+        now_ms, excluded = self._clock.now_ms(), self.excluded()
+        with self._lock:
+            former = self._left_out
+            left_out = {} if is_whole else dict(former)
+            for tip, reason in refusals:
+                if tip in excluded:
+                    continue
+                known = former.get(tip)
+                if known is None or known.reason != reason:
+                    known = Exclusion(reason, now_ms, None, 0)
+                left_out[tip] = known
+            self._left_out = left_out

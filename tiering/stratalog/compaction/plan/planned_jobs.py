@@ -1,0 +1,69 @@
+"""The jobs of a plan, each made when it is asked for: a plan of millions of slices keeps numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun
+from stratalog.compaction.plan.job_assembly import JobDraft
+from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
+from stratalog.compaction.plan.shard_survey import ShardSurvey
+
+
+class PlannedJobs(Sequence[CompactionJob]):
+    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length is known; all else
+    reads the slices of jobs, and raises as `SlicePages` does."""
+
+    def __init__(self, survey: ShardSurvey, drafts: Sequence[JobDraft]) -> None:
+        self._survey = survey
+        self._selection = RunSelection(survey)
+        self._drafts = tuple(drafts)
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    @overload
+    def __getitem__(self, index: int) -> CompactionJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CompactionJob]: ...
+    def __getitem__(self, index: int | slice) -> CompactionJob | Sequence[CompactionJob]:
+        if isinstance(index, slice):
+            return PlannedJobs(self._survey, self._drafts[index])
+        return self._job(self._drafts[index])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PlannedJobs):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def input_names(self, index: int) -> tuple[str, ...]:
+        """The names of the inputs of a job, ascending, without its slices."""
+        return tuple(sorted(self._survey.objects[number].ref.name for number in self._drafts[index].objects))
+
+    def _job(self, draft: JobDraft) -> CompactionJob:
+        selection = self._selection.select(draft.objects, draft.partitions)
+        inputs = [self._survey.objects[number] for number in selection.objects]
+        job = CompactionJob(
+            reason=draft.reason,
+            inputs=tuple(sorted(inputs, key=lambda live: live.ref.name)),
+            runs=tuple(map(self._run, selection.runs)),
+        )
+        job.check()
+        return job
+
+    def _run(self, choice: RunChoice) -> PartitionRun:
+        outlook = self._survey.outlook(choice.partition)
+        tip = outlook.topic_id_partition
+        counts = self._survey.part_counts(choice.partition, choice.first, choice.end)
+        return PartitionRun(
+            topic_id_partition=tip,
+            topic=outlook.topic,
+            mode=choice.mode,
+            covers=choice.covers,
+            log_start_offset=outlook.log_start_offset,
+            slices=tuple(self._survey.state.partition(tip).slices[choice.first : choice.end]),
+            part_counts=counts if len(counts) > 1 else (),
+        )
