@@ -1,4 +1,4 @@
-"""The key stream of a compacted slice is that of its records, whatever the sizes of the inputs' streams are."""
+"""The key stream of a compacted slice is that of its records, whatever the sizes of the inputs' are."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_key_stream_is_that_of_the_records(
 
 
 def test_other_records_than_stay_are_refused() -> None:
-    source = KeySource(bytearray(b"\\x03"), 8, b"", ())
+    source = KeySource(bytearray(b"\x03"), 8, b"", ())
     assert [len(entries) for entries in merged_keys([source], 2)] == [0]
     with pytest.raises(StoreCorruptError):
         list(merged_keys([source], 3))
