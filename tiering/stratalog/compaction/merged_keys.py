@@ -32,7 +32,7 @@ class KeySource(NamedTuple):
     whole_stream: Buffer | None
     """The key stream, if it is small and proved."""
     parts: Sequence[Callable[[], Iterator[KeyBlock]]]
-    """Otherwise each opens a sorted part of the keys."""
+    """Each opens a sorted part of the keys; needed where any of the sources has no `whole_stream`."""
 
 
 def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[KeyEntries]:
@@ -63,6 +63,7 @@ def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[Key
 
 
 def _merged(sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]) -> Iterator[KeyEntries]:
+    assert all(source.parts for source in sources if source.whole_stream), "no source is left out"
     active: list[tuple[KeyCursor, RankedSurvivors]] = [
         (KeyCursor(open_part(), bytearray()), kept)
         for source, kept in zip(sources, ranked, strict=True)

@@ -104,8 +104,8 @@ class RunCarrier:
         whole = streams.small_key_stream(stream)
         if whole is not None:
             verify_key_stream(lambda _: whole, stream, count)
-            return KeySource(survivors, count, whole, ())
-        return KeySource(survivors, count, None, (partial(streams.key_blocks, live.entry),))
+        # Beside a slice with a large key stream, this one is read in parts as well.
+        return KeySource(survivors, count, whole, (partial(streams.key_blocks, live.entry),))
 
 
 def _batches_below(row: Buffer, offset: int) -> tuple[int, int]:
