@@ -16,6 +16,8 @@ from stratalog.log.config_key import FLOAT_MAX
 AHEAD_S = 0.1
 """Time that can be paid in advance."""
 _LEAST_WAIT_S = 0.001
+_LONGEST_WAIT_S = 1.0
+"""Time between two looks at a worker that should end."""
 
 
 class Throttler:
@@ -41,8 +43,8 @@ class Throttler:
             self._changed.notify_all()
 
     def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
-        """Wait until `size_bytes` may be moved. Calls `check_done` before each wait and after each
-        interruption, and raises its errors. `check_done` must not take a lock under which this class is
+        """Wait until `size_bytes` may be moved. Calls `check_done` at least once a second meanwhile and after
+        each interruption, and raises its errors. `check_done` must not take a lock under which this class is
         called."""
         with self._changed:
             while True:
@@ -51,7 +53,7 @@ class Throttler:
                 if wait_s < _LEAST_WAIT_S / 2:
                     break
                 check_done()
-                self._clock.wait(self._changed, max(wait_s, _LEAST_WAIT_S))
+                self._clock.wait(self._changed, min(max(wait_s, _LEAST_WAIT_S), _LONGEST_WAIT_S))
             self._owed_bytes += size_bytes
 
     def owe(self, size_bytes: int) -> None:

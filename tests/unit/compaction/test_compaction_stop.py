@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import pytest
 
@@ -11,7 +12,7 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.builder import encode_batch
@@ -19,6 +20,7 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.cleaner.hasty_clock import HastyClock
 from tests.support.cleaner.stop_at_look import StopAtLook
 from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_store import TieredStore
@@ -82,3 +84,26 @@ def test_a_compaction_ends_where_it_looks_and_leaves_what_was() -> None:
         assert shard.values() == ALL
         assert all(report.refused is None for report in shard.compact(StopSignal()))
         assert shard.values() == COMPACTED
+
+
+def test_a_stop_ends_a_long_wait_for_a_limit() -> None:
+    class StoppingClock(HastyClock):
+        """The server stops while the compaction waits for its second request."""
+
+        def wait(self, condition: threading.Condition, timeout_s: float | None) -> bool:
+            stop.set()
+            return super().wait(condition, timeout_s)
+
+    shard, stop, clock = Shard(), StopSignal(), StoppingClock()
+    compactor = Compactor(
+        shard.filesystem,
+        clock,
+        SequentialIds(2),
+        shard.tiered.shard(StoppableObjectStore(shard.store, stop)),
+        CompactionSettings(spool_directory=SCRATCH, max_requests_per_s=0.001),
+        CompactorConfig(stop=stop),
+    )
+    with pytest.raises(StoppingError):
+        compactor.run_once(["state"])
+    assert clock.elapsed_ms < 2_000
+    assert shard.values() == ALL

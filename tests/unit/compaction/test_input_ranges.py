@@ -86,3 +86,16 @@ def test_a_slice_whose_keys_are_in_its_data_alone_is_read() -> None:
     report = world.compact()
     assert len(world.store.ranges[name]) == 2
     assert report.records_out == 2
+
+
+def test_an_empty_slice_does_not_pass_by_the_slice_at_its_position() -> None:
+    world = World()
+    first, second = world.tips[:2]
+    batch = encode_batch(
+        [Record(0, 1000, b"a", b"x"), Record(0, 1000, b"b", b"x")], base_offset=0, leader_epoch=1
+    )
+    world.tiered.upload({first: [], second: [batch]}, end_offsets={first: 5})
+    world.upload({0: b"a", 1: b"a"})
+    report = world.compact()
+    assert report.records_out == 3
+    assert [record.key for record in world.tiered.records(second)] == [b"b", b"a"]

@@ -81,6 +81,8 @@ class CompactorConfig(NamedTuple):
     spool_directory: Callable[[], str] | None = None
     """Called at the beginning of a run for an empty or missing directory, in place of that of the
     settings."""
+    stop: StopSignal = StopSignal()
+    """Ends each run that has no signal of its own, also while it waits for a limit."""
 
 
 DEFAULT_CONFIG = CompactorConfig()
@@ -127,8 +129,8 @@ class Compactor:
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
         Raises UnknownTopicOrPartitionError for a name that is not in the catalog, InvalidConfigError if this
         version refuses the server's configuration in the catalog, StoreError if metadata
-        cannot be read, OSError if the spool directory cannot be used, StoppingError if `stop` or the store
-        says so: jobs that were committed stay, the one that was running has not happened.
+        cannot be read, OSError if the spool directory cannot be used, StoppingError if a stop signal or the
+        store says so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
             if self._config.spool_directory is not None:
@@ -138,7 +140,7 @@ class Compactor:
                 clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
             number = self._metadata.shard
-            paced = PacedObjectStore(self._shard.store, number, self._budget, stop or StopSignal())
+            paced = PacedObjectStore(self._shard.store, number, self._budget, stop or self._config.stop)
             shard = self._shard._replace(store=paced)
             for _ in range(MAX_ROUNDS):
                 is_done = self._run_round(shard, topics, left_alone, reports, on_report)

@@ -102,7 +102,9 @@ class InputStreams:
         """No data of this slice will be read. Call it before any slice is read: GET 2 asks for no more than
         the others, and is not sent if there are none."""
         assert self._data is None
-        self._with_data.pop(entry.data_position, None)
+        # A slice without bytes has the position of the next one.
+        if entry.data_bytes > 0:
+            self._with_data.pop(entry.data_position, None)
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
         """A reader of the data of a slice that was not passed by. Call it once for each slice, in order, and

@@ -113,6 +113,7 @@ class TierBuilder:
                 topic_defaults=runtime.topic_defaults_under,
                 renewed=renewed,
                 spool_directory=lambda: scratch.place(f"{number}/compaction"),
+                stop=self._seams.stop,
             ),
         )
         return ShardTier(

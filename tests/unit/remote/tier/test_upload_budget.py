@@ -59,6 +59,28 @@ def test_requests_for_tails_do_not_wait_for_those_for_segments() -> None:
     assert budgets.request(budgets.segments) == pytest.approx(1_000, abs=2)
 
 
+def test_a_long_wait_looks_at_the_stop_each_second() -> None:
+    """One request in 100 seconds, or bytes behind many of tails: a server that stops does not wait for it."""
+
+    class StoppedError(Exception):
+        """The server stops."""
+
+    def stop() -> None:
+        if budgets.clock.elapsed_ms > begin_ms + 3_000:
+            raise StoppedError
+
+    budgets = Budgets(HastyClock(), requests_per_s=0.01)
+    budgets.segments.owe(size_bytes=100 * BYTES_PER_S, request_count=1)
+    for take in (
+        lambda: budgets.segments.take_request(0, stop),
+        lambda: budgets.segments.take_bytes(0, 1, stop),
+    ):
+        begin_ms = budgets.clock.elapsed_ms
+        with pytest.raises(StoppedError):
+            take()
+        assert budgets.clock.elapsed_ms <= begin_ms + 4_010
+
+
 def test_tails_wait_for_tails() -> None:
     """So what segments owe is bounded, and they go on soon after the tails have ended."""
     budgets = Budgets(HastyClock())

@@ -107,7 +107,7 @@ class UploadBudget:
             size_bytes -= piece_bytes
 
     def take_request(self, shard: int, check: Callable[[], None]) -> None:
-        """Wait until one more request may be sent. Calls `check` before it waits, and raises its errors."""
+        """Wait until one more request may be sent. Calls `check` as `take_bytes` does."""
         self._requests.take(shard, 1, check)
         if self._payer is not None:
             self._payer.owe(request_count=1)
