@@ -30,7 +30,7 @@ from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
-from tests.support.tiered.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
+from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
 from tests.support.tiered.shard_states import row_of
 
 LAG_MS = 500

@@ -23,7 +23,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_span import SliceSpan
-from tests.support.tiered.planned_shard import Shard, entry_of, slices_of, topic
+from tests.support.simulation.planned_shard import Shard, entry_of, slices_of, topic
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
