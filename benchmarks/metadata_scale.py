@@ -11,6 +11,7 @@ cost. All else has a target of its own.
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import shutil
 import sys
 import tempfile
@@ -28,6 +29,10 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.plan.compaction_job import CompactionPlan
+from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.remote.json_document import JsonFields, encode_text
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
@@ -58,8 +63,10 @@ from stratalog.remote.metadata.shard.shard_state import (
     ShardState,
 )
 from stratalog.remote.metadata.shard.slice_row import SLICE_COLUMNS, SLICE_ENCODINGS, SLICE_KEY_SIZE, SLICES
+from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import LastBatch, LeaderEpoch, PartRef, SliceEntry
+from stratalog.remote.objects.slice_span import SliceSpan
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.server.process_tuning import exempt_loaded_objects
@@ -92,6 +99,14 @@ class Measured(NamedTuple):
     decode_s: float
 
 
+class MeasuredPlan(NamedTuple):
+    """The measurements of a plan."""
+
+    plan_s: float
+    peak_mib: float
+    """The most that was resident, beyond the state."""
+
+
 def main(quick: bool) -> Iterator[Row]:
     """Measure the metadata of a shard with millions of slices."""
     slice_count = 200_000 if quick else 5_000_000
@@ -100,6 +115,8 @@ def main(quick: bool) -> Iterator[Row]:
         build(directory, slice_count)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             found = pool.apply(measure, (str(directory),))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            planned = pool.apply(measure_plan, (str(directory),))
     finally:
         shutil.rmtree(directory)
     name = f"{slice_count:,} slices"
@@ -111,6 +128,9 @@ def main(quick: bool) -> Iterator[Row]:
     yield promised_cost("find a random slice", "ms", found.read_ms, 20)
     yield promised_cost(f"commit to {COMMIT_PARTITIONS:,} partitions, CPU", "ms", found.commit_cpu_ms, 50)
     yield promised_cost("the same, the slowest of five", "ms", found.slowest_commit_cpu_ms, 50)
+
+    yield promised_cost("plan of a compaction of all, beside the state", "MiB", planned.peak_mib, 256)
+    yield promised_cost("the same, for each million slices", "s", planned.plan_s * 1e6 / slice_count, 20)
 
     def beside_all_pages(work: str, ours_s: float, target: float) -> Row:
         return Row(work=work, unit="s", ours=ours_s, reference=found.decode_s, target=target, is_cost=True)
@@ -320,6 +340,40 @@ def measure(directory: str) -> Measured:
         fold_large_s=folds[1],
         decode_s=cpu_seconds(decoding(Path(directory) / "shards" / "0000" / "pages")),
     )
+
+
+def measure_plan(directory: str) -> MeasuredPlan:
+    """A plan of all slices, in a process of its own. Its jobs are counted, not made."""
+    store, ids = opened(Path(directory)), SystemIdGenerator()
+    actor = StoreActor(
+        store=store,
+        clock=SystemClock(),
+        random_source=Random(1),
+        ids=ids,
+        identity=StoreIdentity.open(store),
+        writer=Writer("bench", "bench"),
+    )
+    state = MetadataLog.open(actor, 0, no_directory).state()
+    policy = TopicPolicy(
+        topic_id=TOPIC_ID,
+        name="events",
+        hashing=KeyHashing(bytes(16)),
+        is_compacted=False,
+        delete_retention_ms=0,
+        min_compaction_lag_ms=0,
+        max_compaction_lag_ms=1 << 62,
+        span=SliceSpan(max_ms=24 * 3_600_000),
+    )
+    before_mib = resident_mib()
+    plans: list[CompactionPlan] = []
+    plan_s = cpu_seconds(
+        lambda: plans.append(
+            plan(state, {TOPIC_ID: policy}, 1 << 41, CompactionSettings(spool_directory="/none"))
+        )
+    )
+    assert plans[0].jobs, "there is something to merge"
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return MeasuredPlan(plan_s, peak_mib - before_mib)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

@@ -208,3 +208,21 @@ async def test_an_idle_segment_is_rolled_and_compacted_within_the_lag(tmp_path: 
             assert await upload_and_end() == [number + 1, 0]
         outcome = await asyncio.to_thread(tier.compaction.compact_pass)
         assert (outcome.done["jobs"], outcome.done["partitions"]) == (1, 1)
+
+
+async def test_tier_status_counts_the_dead_bytes_of_an_object_that_a_small_slice_keeps(
+    tmp_path: Path,
+) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", 2)
+        await bench.client.append("t", 0, [Record(0, 1, b"k", bytes(50_000))])
+        await bench.client.append("t", 1, [Record(0, 1, b"k", b"small")])
+        await bench.client.admin.upload(["t"])
+        [shard] = (await bench.client.admin.tier_status()).shards
+        assert shard.live_object_count == 1
+        assert shard.dead_bytes < 100, "no more than what aligns the parts of an object"
+        await bench.client.admin.delete_records("t", 0, before=1)
+        [shard] = (await bench.client.admin.tier_status()).shards
+        assert shard.live_object_count == 1
+        assert 50_000 < shard.dead_bytes < shard.live_bytes
+        assert "DEAD" in (await bench.command("tier", "status")).stdout

@@ -1,17 +1,13 @@
 """The planner on random shards: what it may choose, and that it comes to an end.
 
-Jobs are carried out on the state alone, as a commit would, until nothing is planned. The model of a job is
-written from the rules, not from the planner: a run becomes one slice, or several where one would be too wide;
-what was compacted from the first slice has horizons.
+Jobs are carried out on the state alone, as a commit would, until nothing is planned (`planned_shard`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
 from random import Random
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -29,195 +25,15 @@ from stratalog.compaction.plan.compaction_job import (
 from stratalog.compaction.plan.partition_outlook import reaches_of
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
-from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
-from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.key_stream import KeyHashing
-from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
-from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
-from tests.support.tiered.sample_entry import sample_entry
+from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
 from tests.support.tiered.shard_states import row_of
 
-NOW_MS = 1_000_000
-DELETE_RETENTION_MS = 1_000
 LAG_MS = 500
-DATA_POSITION = 96
-
-Topics = dict[UUID, TopicPolicy]
-
-
-def topic(
-    number: int,
-    *,
-    is_compacted: bool,
-    lag_ms: int = 0,
-    span: SliceSpan = UNBOUNDED,
-    min_dirty_ratio: float = 0.5,
-) -> TopicPolicy:
-    return TopicPolicy(
-        topic_id=UUID(int=number),
-        name=f"topic-{number}",
-        hashing=KeyHashing(bytes([number]) * 16),
-        is_compacted=is_compacted,
-        delete_retention_ms=DELETE_RETENTION_MS,
-        min_compaction_lag_ms=lag_ms,
-        max_compaction_lag_ms=2**63 - 1,
-        min_dirty_ratio=min_dirty_ratio,
-        span=span,
-    )
-
-
-def entry_of(
-    policy: TopicPolicy,
-    partition: int,
-    base_offset: int,
-    end_offset: int,
-    data_bytes: int,
-    *,
-    position: int = 0,
-    tombstone_count: int = 0,
-    horizon_ms: int | None = None,
-    min_timestamp: int = 0,
-    max_timestamp: int = 0,
-    has_markers: bool = False,
-) -> SliceEntry:
-    return sample_entry(
-        base_offset,
-        end_offset,
-        topic_id=policy.topic_id,
-        topic=policy.name,
-        partition=partition,
-        data_position=DATA_POSITION + position,
-        data_bytes=data_bytes,
-        record_count=0 if data_bytes == 0 else max(2, tombstone_count + 1),
-        min_timestamp=min(min_timestamp, max_timestamp),
-        max_timestamp=max_timestamp,
-        tombstone_count=tombstone_count,
-        marker_count=int(has_markers),
-        earliest_delete_horizon_ms=horizon_ms,
-    )
-
-
-class Shard:
-    """A shard whose objects are put together slice by slice."""
-
-    def __init__(self) -> None:
-        self.seq = 0
-        self.partitions: dict[TopicIdPartition, PartitionRow] = {}
-        self.refs: dict[str, ObjectRef] = {}
-        self.object_seqs: dict[str, int] = {}
-
-    def new_object(self, data_bytes: int) -> str:
-        self.seq += 1
-        name = format_object_name(self.seq, UUID(int=self.seq))
-        end = DATA_POSITION + data_bytes
-        self.refs[name] = ObjectRef(
-            name=name,
-            size_bytes=end + 100,
-            data_position=DATA_POSITION,
-            directory_position=end,
-            directory_bytes=10,
-            key_streams_end=end + 50,
-            directory_crc=0,
-        )
-        self.object_seqs[name] = self.seq
-        return name
-
-    def state(self) -> ShardState:
-        counts: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-        for row in self.partitions.values():
-            for live in slices_of(row):
-                if live.gap is None:
-                    counts[live.object_name] += 1
-                    sizes[live.object_name] += live.entry.data_bytes
-        objects = {
-            name: LiveObject(self.refs[name], self.object_seqs[name], counts[name], sizes[name])
-            for name in counts
-        }
-        return ShardState(
-            seq=self.seq,
-            partitions=PersistentMap(self.partitions.items()),
-            objects=PersistentMap(objects.items()),
-            unfolded_slices=sum(row.slice_count for row in self.partitions.values()),
-        )
-
-    def commit(self, job: CompactionJob) -> None:
-        """Change the shard as the commit of the job would."""
-        for is_compacted in (True, False):
-            runs = [run for run in job.runs if run.topic.is_compacted is is_compacted]
-            if not runs:
-                continue
-            for place in range(max(len(run.parts) for run in runs)):
-                parts = [
-                    dataclasses.replace(run, slices=run.parts[place], part_counts=())
-                    for run in runs
-                    if place < len(run.parts)
-                ]
-                sizes = [output_bytes(part) for part in parts]
-                name = self.new_object(sum(sizes))
-                for part, size_bytes in zip(parts, sizes, strict=True):
-                    self._replace(part, name, size_bytes)
-
-    def _replace(self, run: PartitionRun, name: str, size_bytes: int) -> None:
-        """Replace a part of a run by one slice. The parts of a run come in order."""
-        tip = run.topic_id_partition
-        before = self.partitions[tip]
-        old = slices_of(before)
-        first = old.index(run.slices[0])
-        assert old[first : first + len(run.slices)] == run.slices, "inputs are live, in a row"
-        tombstone_count, horizon_ms = tombstones_after(run)
-        entry = entry_of(
-            run.topic,
-            tip.partition,
-            run.base_offset,
-            run.end_offset,
-            size_bytes,
-            tombstone_count=tombstone_count if size_bytes else 0,
-            horizon_ms=horizon_ms if tombstone_count else None,
-            min_timestamp=min(live.entry.min_timestamp for live in run.slices),
-            max_timestamp=max(live.entry.max_timestamp for live in run.slices),
-        )
-        output = LiveSlice(name, run.base_offset, run.end_offset, entry)
-        slices = (*old[:first], output, *old[first + len(run.slices) :])
-        is_covering = run.mode is RunMode.COMPACT and run.covers
-        upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
-        self.partitions[tip] = row_of(slices)._replace(
-            log_start_offset=before.log_start_offset,
-            stable_end_offset=before.stable_end_offset,
-            end_mark=before.end_mark,
-            compacted_upto=upto,
-        )
-
-
-def slices_of(row: PartitionRow) -> tuple[LiveSlice, ...]:
-    """The slices of a row that has all of them in memory."""
-    return tuple(TieredPartition(TopicIdPartition(UUID(int=0), 0), row).slices)
-
-
-def output_bytes(run: PartitionRun) -> int:
-    total = sum(live.entry.data_bytes for live in run.slices)
-    return total if run.mode is RunMode.CARRY or len(run.slices) == 1 else total * 2 // 3
-
-
-def tombstones_after(run: PartitionRun) -> tuple[int, int | None]:
-    """How many tombstones a run keeps, and their earliest horizon: new ones are stamped, due ones go."""
-    is_covering = run.mode is RunMode.COMPACT and run.covers
-    count = 0
-    horizons: list[int] = []
-    for live in run.slices:
-        horizon_ms = live.entry.earliest_delete_horizon_ms
-        if is_covering and horizon_ms is not None and horizon_ms <= NOW_MS:
-            continue
-        count += live.entry.tombstone_count
-        if horizon_ms is not None:
-            horizons.append(horizon_ms)
-        elif is_covering and live.entry.tombstone_count:
-            horizons.append(NOW_MS + DELETE_RETENTION_MS)
-    return count, min(horizons, default=None)
 
 
 def random_shard(random: Random, topics: Topics) -> Shard:

@@ -131,6 +131,10 @@ class ShardStatus(NamedTuple):
     """The time of the newest claim of the shard by its owner's clock, in milliseconds since 1970 UTC; -1: no
     server has ever claimed it, so none serves its partitions.
     """
+    dead_bytes: int
+    """Data in the objects of `live_bytes` that no live slice has: what compaction gives back once it empties
+    them.
+    """
 
 
 class TieredTopicStatus(NamedTuple):

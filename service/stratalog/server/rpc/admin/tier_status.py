@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError, OffsetOutOfRangeError
+from stratalog.compaction.plan.shard_survey import data_bytes_of
 from stratalog.server.background.pass_registry import PassStatus
 from stratalog.server.background.tier_upkeep import TierUpkeep
 from stratalog.server.background.upload_tracker import pending_upload_bytes
@@ -109,6 +110,7 @@ def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
         commit_count=state.seq,
         live_object_count=len(live),
         live_bytes=sum(one.ref.size_bytes for one in live),
+        dead_bytes=sum(data_bytes_of(one) - one.live_bytes for one in live),
         live_slice_count=sum(one.live_slices for one in live),
         dropped_object_count=len(dropped),
         dropped_bytes=sum(one.size_bytes for one in dropped),
