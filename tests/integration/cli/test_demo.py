@@ -40,7 +40,7 @@ def test_the_demo_ends_with_one_json_object_and_leaves_nothing(tmp_path: Path) -
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["records"] == int(FEW)
     assert all(check["ok"] for check in found["checks"])
-    assert found["compaction"]["get_requests"] == 2 * found["compaction"]["inputs"] > 0
+    assert 0 < found["compaction"]["get_requests"] <= 2 * found["compaction"]["inputs"]
     assert found["objects"]["after"]["records"] < found["objects"]["before"]["records"]
     assert list(found["seconds"])[:2] == ["start the server", "read the data set"]
     assert len(found["offsets"]) == 2 * PARTITION_COUNT

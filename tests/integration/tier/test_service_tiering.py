@@ -106,7 +106,7 @@ async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_st
         assert await expected.check(bench) == ROUND_COUNT * KEY_COUNT
         jobs = await bench.client.admin.run_compaction()
         assert jobs
-        assert all(job.reason == "" and job.get_request_count == 2 * job.input_count for job in jobs)
+        assert all(job.reason == "" and job.get_request_count <= 2 * job.input_count for job in jobs)
         assert await expected.check(bench) == KEY_COUNT
         before = await bench.client.admin.tier_status()
         assert before.shards[0].dropped_object_count == ROUND_COUNT

@@ -17,11 +17,17 @@ from stratalog.compaction.verifier import PartsReader, PlannedSlice, verify_obje
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.kernels import KeyEntries
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_ref import format_object_name
-from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.object_writer import (
+    FinishedObject,
+    ObjectWriter,
+    ObjectWriterSettings,
+    SortedKeys,
+)
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.spool import Parts
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -37,7 +43,10 @@ def tally_of(data: bytes) -> KeptRecords:
     return tally.result()
 
 
-def object_of(slices: list[bytes]) -> tuple[FinishedObject, dict[TopicIdPartition, PlannedSlice]]:
+def object_of(
+    slices: list[bytes], keys: SortedKeys | None = None
+) -> tuple[FinishedObject, dict[TopicIdPartition, PlannedSlice]]:
+    """An object, and the plan that it fits. `keys`: of all slices, in place of their own."""
     filesystem = MemoryFileSystem()
     filesystem.make_directories("/spool")
     header = ObjectHeader(
@@ -51,12 +60,11 @@ def object_of(slices: list[bytes]) -> tuple[FinishedObject, dict[TopicIdPartitio
     planned: dict[TopicIdPartition, PlannedSlice] = {}
     with ObjectWriter(filesystem, header, ObjectWriterSettings(spool_directory="/spool")) as writer:
         for partition, data in enumerate(slices):
-            writer.begin_slice(
-                TOPIC_ID, "topic", partition, base_offset=0, key_hashing=KeyHashing(b"0123456789abcdef")
-            )
+            hashing = KeyHashing(b"0123456789abcdef") if keys is None else None
+            writer.begin_slice(TOPIC_ID, "topic", partition, base_offset=0, key_hashing=hashing)
             if data:
                 writer.append(data)
-            writer.end_slice(SliceEnd(100))
+            writer.end_slice(SliceEnd(100), keys)
             planned[TopicIdPartition(TOPIC_ID, partition)] = PlannedSlice(tally_of(data), 0, 100, True)
         finished = writer.finish()
         # Memory only, so the parts outlive their writer.
@@ -130,6 +138,22 @@ def test_other_bytes_than_were_carried_are_refused(changes: dict[str, int]) -> N
     changed = carried(SLICES[0])._replace(**changes)
     with pytest.raises(StoreCorruptError):
         verify_object(finished, planned | {tip: plan._replace(kept=changed)}, 1 << 20)
+
+
+def test_two_keys_of_one_record_are_refused() -> None:
+    hashing = KeyHashing(b"0123456789abcdef")
+    entries = KeyEntries()
+    for number in range(2):
+        entries.hash_high.append(number)
+        entries.hash_low.append(0)
+        entries.ordinal.append(0)
+        entries.tombstone.append(0)
+    finished, planned = object_of([batch_of(0, [b"a", b"b"])], SortedKeys(hashing, [entries]))
+    with pytest.raises(StoreCorruptError):
+        verify_object(finished, planned, 1 << 20)
+    entries.ordinal[1] = 1
+    finished, planned = object_of([batch_of(0, [b"a", b"b"])], SortedKeys(hashing, [entries]))
+    verify_object(finished, planned, 1 << 20)
 
 
 @given(st.integers(0, 2**32))

@@ -30,9 +30,9 @@ class KeySource(NamedTuple):
     """A bit for each record that stays; None if all do."""
     record_count: int
     whole_stream: Buffer | None
-    """The key stream, if it is small and proved."""
+    """The key stream, if those of all sources are small; proved."""
     parts: Sequence[Callable[[], Iterator[KeyBlock]]]
-    """Each opens a sorted part of the keys; needed where any of the sources has no `whole_stream`."""
+    """Otherwise each opens a sorted part of the keys; none for a slice without records."""
 
 
 def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[KeyEntries]:
@@ -53,7 +53,9 @@ def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[Key
             record_count=record_count,
             expected_count=rank,
         )
-    if all(source.whole_stream is not None or not source.parts for source in sources):
+    is_in_parts = any(source.parts for source in sources)
+    assert not is_in_parts or all(source.whole_stream is None for source in sources), "one kind of sources"
+    if not is_in_parts:
         entries = KeyEntries()
         for source, kept in zip(sources, ranked, strict=True):
             translate_key_stream(source.whole_stream or b"", kept, entries)
@@ -63,7 +65,6 @@ def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[Key
 
 
 def _merged(sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]) -> Iterator[KeyEntries]:
-    assert all(source.parts for source in sources if source.whole_stream), "no source is left out"
     active: list[tuple[KeyCursor, RankedSurvivors]] = [
         (KeyCursor(open_part(), bytearray()), kept)
         for source, kept in zip(sources, ranked, strict=True)

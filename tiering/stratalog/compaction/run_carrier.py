@@ -23,7 +23,7 @@ from stratalog.compaction.survivor_bits import clear_bits, new_bitmap
 from stratalog.record.batch import batches
 from stratalog.record.native.batch_kernels import whole_batches
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.objects.key_stream import verify_key_stream
+from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, verify_key_stream
 from stratalog.remote.objects.object_writer import ObjectWriter, SortedKeys
 from stratalog.remote.objects.slice_index import SliceIndex
 
@@ -90,22 +90,25 @@ class RunCarrier:
             return None
         if not self._writer.may_have_keys:
             return None
-        sources = [self._source(*pair) for pair in zip(run.slices, survivors, strict=True)]
+        streams = [live.entry.key_stream for live in run.slices]
+        is_small = all(stream is None or stream.size_bytes <= SMALL_STREAM_BYTES for stream in streams)
+        sources = [
+            self._source(live, bits, is_small=is_small)
+            for live, bits in zip(run.slices, survivors, strict=True)
+        ]
         return SortedKeys(run.topic.hashing, merged_keys(sources, self._writer.record_count))
 
-    def _source(self, live: LiveSlice, survivors: bytearray | None) -> KeySource:
-        streams, stream, count = (
-            self._inputs[live.object_name],
-            live.entry.key_stream,
-            live.entry.record_count,
-        )
-        if stream is None:
-            return KeySource(survivors, count, None, ())
-        whole = streams.small_key_stream(stream)
-        if whole is not None:
-            verify_key_stream(lambda _: whole, stream, count)
-        # Beside a slice with a large key stream, this one is read in parts as well.
-        return KeySource(survivors, count, whole, (partial(streams.key_blocks, live.entry),))
+    def _source(self, live: LiveSlice, survivors: bytearray | None, *, is_small: bool) -> KeySource:
+        """The keys of a slice. `is_small`: the key streams of all slices are."""
+        entry, streams = live.entry, self._inputs[live.object_name]
+        if entry.key_stream is None:
+            return KeySource(survivors, entry.record_count, None, ())
+        if not is_small:
+            return KeySource(survivors, entry.record_count, None, (partial(streams.key_blocks, entry),))
+        whole = streams.small_key_stream(entry.key_stream)
+        assert whole is not None
+        verify_key_stream(lambda _: whole, entry.key_stream, entry.record_count)
+        return KeySource(survivors, entry.record_count, whole, ())
 
 
 def _batches_below(row: Buffer, offset: int) -> tuple[int, int]:
