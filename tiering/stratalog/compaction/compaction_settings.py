@@ -20,8 +20,8 @@ class CompactionSettings:
     """
 
     max_inputs_per_job: int = 64
-    """Objects that one job reads, each over two connections. Default 64, at most 500. Raise it where objects
-    are tiny and the store is far away.
+    """Objects that one job reads, each over two connections. Default 64, at least 2 (one alone
+    makes no slice fewer) and at most 500. Raise it where objects are tiny and the store is far away.
     """
 
     max_job_bytes: int = 1 << 30
@@ -68,7 +68,7 @@ class CompactionSettings:
 
     def __post_init__(self) -> None:
         assert self.spool_directory.startswith("/"), "paths are absolute"
-        assert 1 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE
+        assert 2 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE
         assert self.merge_fanout >= 3
         assert 0 <= self.min_live_ratio < 1
         assert (

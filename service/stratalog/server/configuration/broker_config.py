@@ -331,7 +331,7 @@ def _compaction_keys() -> list[BrokerKey]:
         _compaction(number_key(f"{prefix}.hash.part.entries", 1), "hash_part_entries"),
         _compaction(decimal_key(f"{prefix}.io.max.bytes.per.second", 1.0), "max_bytes_per_s"),
         _compaction(number_key(f"{prefix}.job.max.bytes", MIB), "max_job_bytes"),
-        _compaction(number_key(f"{prefix}.job.max.inputs", 1, MAX_INPUTS_OF_A_REPLACE), "max_inputs_per_job"),
+        _compaction(number_key(f"{prefix}.job.max.inputs", 2, MAX_INPUTS_OF_A_REPLACE), "max_inputs_per_job"),
         _compaction(number_key(f"{prefix}.job.memory.bytes", 0), "job_memory_bytes"),
         _compaction(decimal_key(f"{prefix}.max.requests.per.second", 0.001), "max_requests_per_s"),
         _compaction(number_key(f"{prefix}.merge.fanout", 3, INT_MAX), "merge_fanout"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+from functools import partial
 
 import pytest
 
@@ -72,8 +73,8 @@ def test_a_long_wait_looks_at_the_stop_each_second() -> None:
     budgets = Budgets(HastyClock(), requests_per_s=0.01)
     budgets.segments.owe(size_bytes=100 * BYTES_PER_S, request_count=1)
     for take in (
-        lambda: budgets.segments.take_request(0, stop),
-        lambda: budgets.segments.take_bytes(0, 1, stop),
+        partial(budgets.segments.take_request, 0, stop),
+        partial(budgets.segments.take_bytes, 0, 1, stop),
     ):
         begin_ms = budgets.clock.elapsed_ms
         with pytest.raises(StoppedError):

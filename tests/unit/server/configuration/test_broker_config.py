@@ -226,6 +226,7 @@ def test_a_key_without_setting_and_default_has_no_value() -> None:
         ("log.flush.scheduler.interval.ms", "0"),
         ("num.recovery.threads.per.data.dir", "0"),
         ("producer.id.expiration.ms", "0"),
+        ("remote.compaction.job.max.inputs", "1"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_is_allowed(name: str, text: str) -> None:
