@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, LogStoreError
 from stratalog.compaction import partition_rewriter, survivor_plan
-from stratalog.compaction.key_cursor import KeyCursor
+from stratalog.compaction.keys.key_cursor import KeyCursor
+from stratalog.compaction.keys.survivor_bits import new_bitmap
+from stratalog.compaction.keys.survivor_plan import SurvivorPlan, merge_keys
 from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.compaction.survivor_bits import new_bitmap
-from stratalog.compaction.survivor_plan import SurvivorPlan, merge_keys
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PartsReader
 from stratalog.record.batch import batches

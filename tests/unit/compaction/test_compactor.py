@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import CONFIG_CHANGED, Compactor, CompactorConfig
+from stratalog.compaction.compactor import CONFIG_CHANGED, REST_OF_PLAN, Compactor, CompactorConfig
+from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED, UNDATED_REFUSED
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -363,6 +365,54 @@ def test_one_damaged_slice_does_not_hold_up_the_others() -> None:
     world.clock.advance(5 * 60_000)
     assert any(report.inputs for report in compactor.run_once(["state"]))
     assert compactor.excluded()
+
+
+def test_a_defect_is_laid_to_one_partition(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An assertion once ended each run of the shard, without a word about the partition."""
+    world = World()
+    world.tiered.upload(
+        {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
+    )
+    rewrite = PartitionRewriter.rewrite
+
+    def defective(rewriter: PartitionRewriter, *arguments: Any, **named: Any) -> Any:
+        result = rewrite(rewriter, *arguments, **named)
+        assert result.kept.first_offset < 0 or not broken.pop(0), "a defect"
+        return result
+
+    broken = [True, False]
+    monkeypatch.setattr(PartitionRewriter, "rewrite", defective)
+    compactor = world.tiered.compactor()
+    failed, done, _ = compactor.run_once(["state"])
+    assert "a defect" in (failed.refused or "")
+    assert done.refused is None
+    assert list(compactor.excluded()) == [world.tip]
+    assert len(world.values(world.other)) == 1
+    assert any(record.exc_info and "defect" in record.message for record in caplog.records)
+
+
+def test_a_compactor_rests_after_a_plan_that_took_long() -> None:
+    world = World()
+    world.upload(("a", "1"), ("a", "2"))
+
+    def answer_slowly(operation: Operation) -> None:
+        if operation.verb == "GET" and slow_ms:
+            world.clock.advance(slow_ms.pop())
+
+    slow_ms: list[int] = []
+    compactor = world.tiered.compactor(FaultyObjectStore(world.store, Random(0), before=answer_slowly))
+    assert not compactor.is_resting
+    compactor.run_once()
+    assert not compactor.is_resting, "a plan that took no time"
+    slow_ms.append(10_000)
+    compactor.plan()
+    assert slow_ms == []
+    world.clock.advance(REST_OF_PLAN * 10_000 - 1)
+    assert compactor.is_resting
+    world.clock.advance(1)
+    assert not compactor.is_resting
 
 
 def failing_store(world: World, keys: set[str]) -> ObjectStore:

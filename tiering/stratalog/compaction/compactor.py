@@ -12,7 +12,7 @@ it, tombstones stay.
 If a job fails on the data of a partition, that partition is excluded for a while, and the others are planned
 again without it: one damaged slice must not keep a shard from being compacted. A job that fails for another
 reason does not end the run: the next one follows. Two in a row end it, and so does a full disk. `JobHistory`
-keeps what failed. Each failure is one line of the log.
+keeps what failed. Each failure is one line of the log. A defect of this software counts as one of the data.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ CONFIG_CHANGED = (
 INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
 MAX_ROUNDS = 4
 """How often `run_once` plans anew because partitions turned out to be unusable."""
+REST_OF_PLAN = 19
+"""A compactor rests so many times as long as its last plan took: plans take a twentieth of the time."""
 _CONFIRM_ATTEMPTS = 5
 """How often a job is judged because other actors use newer catalogs."""
 
@@ -111,7 +113,13 @@ class Compactor:
         self._config = config
         self._budget = UploadBudget(clock)
         self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms)
+        self._rest_end_s = clock.monotonic_s()
         self._lock = threading.Lock()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the last plan took so long that a periodic run should wait (`REST_OF_PLAN`)."""
+        return self._clock.monotonic_s() < self._rest_end_s
 
     def run_once(
         self,
@@ -177,6 +185,7 @@ class Compactor:
     def _plan(
         self, names: Collection[str] | None, left_alone: Mapping[TopicIdPartition, str]
     ) -> tuple[CompactionPlan, Mapping[UUID, TopicEntry], JobClock]:
+        begin_s = self._clock.monotonic_s()
         catalog = self._catalog.refresh()
         topics = catalog.topics()
         state = self._metadata.refresh(dated=True)
@@ -193,6 +202,8 @@ class Compactor:
             failures=self._history.failures,
             may_drop_tombstones=job_clock.may_drop_tombstones,
         )
+        end_s = self._clock.monotonic_s()
+        self._rest_end_s = end_s + REST_OF_PLAN * (end_s - begin_s)
         return planned, {topic.topic_id: topic for topic in topics.values()}, job_clock
 
     def _run_round(
@@ -266,6 +277,10 @@ class Compactor:
             report = _report(execution, refused=str(error))
             report = dataclasses.replace(report, failed_attempts=attempts)
             return report, _Ending.ENDS_RUN if is_of_disk else _Ending.FAILED
+        except Exception as error:
+            logger.exception("a compaction job failed by a defect; report it with this trace")
+            self._exclude(execution, execution.current, error)
+            return _report(execution, refused=f"internal error: {error}"), _Ending.DONE
 
     def _commit(
         self, execution: JobExecution, topics: Mapping[UUID, TopicEntry], result: JobResult
@@ -326,9 +341,7 @@ class Compactor:
             return _report(execution, refused=str(lost))
         return _report(execution, refused=INPUTS_GONE)
 
-    def _exclude(
-        self, execution: JobExecution, failed: TopicIdPartition | None, error: LogStoreError
-    ) -> None:
+    def _exclude(self, execution: JobExecution, failed: TopicIdPartition | None, error: Exception) -> None:
         exclusion = self._history.exclude(execution.job, failed, error)
         how = "moved as it is, and not compacted," if exclusion.is_carried else "left alone"
         what = "its partitions are" if failed is None else "the partition is"

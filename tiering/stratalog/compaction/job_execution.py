@@ -21,10 +21,10 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.job_output import JobOutput
+from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
-from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore

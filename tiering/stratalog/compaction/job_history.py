@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, UnsupportedOperationError
+from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
 
@@ -83,7 +83,7 @@ class JobHistory:
             self._failed.pop(tip, None)
         return is_excluded
 
-    def exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: LogStoreError) -> Exclusion:
+    def exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: Exception) -> Exclusion:
         """Leave the failed partition alone for a while; all of the job's where it is not known which one
         failed. It is carried if its data is sound. Returns the exclusion of one of them."""
         runs = [run for run in job.runs if failed in (None, run.topic_id_partition)]

@@ -14,13 +14,13 @@ from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
-from stratalog.compaction.merged_keys import merged_keys
+from stratalog.compaction.keys.merged_keys import merged_keys
+from stratalog.compaction.keys.survivor_bits import bits_between, clear_bits
+from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.compaction.survivor_bits import bits_between, clear_bits
-from stratalog.compaction.survivor_plan import SurvivorPlan
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
 from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift

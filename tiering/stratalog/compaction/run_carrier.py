@@ -14,12 +14,12 @@ from functools import partial
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import CarriedTally
-from stratalog.compaction.merged_keys import KeySource, merged_keys
+from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
+from stratalog.compaction.keys.survivor_bits import clear_bits, new_bitmap
 from stratalog.compaction.partition_rewriter import RewrittenPartition
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.compaction.survivor_bits import clear_bits, new_bitmap
 from stratalog.record.batch import batches
 from stratalog.record.native.batch_kernels import whole_batches
 from stratalog.remote.metadata.shard.live_slice import LiveSlice

@@ -88,11 +88,14 @@ class TierCompaction:
         return compaction_outcome(self.run(topics, operation), [tier.shard for tier in self._tiers])
 
     def compact_pass(self) -> PassOutcome:
-        """Compact what is due, periodically. Raises StoreError, DataDirectoryError, StoppingError."""
+        """Compact what is due, periodically, in shards whose compactor does not rest. Raises StoreError,
+        DataDirectoryError, StoppingError."""
         left_alone = self._left_alone(())
 
         def compact_in(tier: ShardTier) -> Sequence[CompactionReport]:
             tier.shard.leader_epoch()
+            if tier.compactor.is_resting:
+                return ()
             try:
                 return tier.compactor.run_once(left_alone=left_alone)
             except OSError as failure:

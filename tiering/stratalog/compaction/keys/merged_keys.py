@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.key_cursor import KeyCursor
+from stratalog.compaction.keys.key_cursor import KeyCursor
 from stratalog.record.native.kernels import (
     KeyEntries,
     RankedSurvivors,

@@ -14,11 +14,11 @@ from functools import partial
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.key_cursor import KeyCursor
-from stratalog.compaction.merged_keys import KeySource
+from stratalog.compaction.keys.key_cursor import KeyCursor
+from stratalog.compaction.keys.merged_keys import KeySource
+from stratalog.compaction.keys.slice_hasher import SliceHasher
+from stratalog.compaction.keys.survivor_bits import new_bitmap
 from stratalog.compaction.plan.compaction_job import PartitionRun
-from stratalog.compaction.slice_hasher import SliceHasher
-from stratalog.compaction.survivor_bits import new_bitmap
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
 from stratalog.remote.metadata.shard.live_slice import LiveSlice

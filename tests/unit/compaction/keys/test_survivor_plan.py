@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.compaction.key_cursor import KeyCursor
-from stratalog.compaction.survivor_bits import bits_between, new_bitmap, set_bit
-from stratalog.compaction.survivor_plan import merge_keys
+from stratalog.compaction.keys.key_cursor import KeyCursor
+from stratalog.compaction.keys.survivor_bits import bits_between, new_bitmap, set_bit
+from stratalog.compaction.keys.survivor_plan import merge_keys
 from stratalog.remote.objects.key_stream import KeyBlock
 
 Entry = tuple[tuple[int, int], int]

@@ -6,7 +6,7 @@ import pytest
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.merged_keys import KeySource, merged_keys
+from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from stratalog.base.filesystem import Buffer
+from stratalog.compaction.keys.survivor_bits import set_bit
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.compaction.survivor_bits import set_bit
 from stratalog.record.batch import batches, records_payload
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
