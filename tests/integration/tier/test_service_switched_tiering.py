@@ -95,7 +95,8 @@ async def test_tiering_is_switched_off_on_and_off(tmp_path: Path, *, is_local: b
         start = bench.partition().local_log_start_offset
         assert start == (0 if is_local else 40)
         [before] = await bench.values("t")
-        await admin.alter_configs(OFF, "t")
+        altered = await admin.alter_configs(OFF, "t")
+        assert {one.name: one.value for one in altered} == OFF
         assert await bench.values("t") == [before], "nothing is gone before the pass"
         [status] = (await admin.tier_status()).topics
         assert status.copy_disabled

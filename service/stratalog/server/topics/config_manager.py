@@ -7,6 +7,7 @@ from collections.abc import Collection
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.log.config_key import unknown_key
 from stratalog.server.configuration.broker_config import CORDONED
+from stratalog.log.log_config import LogConfig
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
@@ -81,4 +82,6 @@ class ConfigManager:
                 value=topic.name,
                 allowed="a topic that is not offline for its configuration",
             )
-        return layers.topic_entries(topic.config_overrides, topic.config)
+        # A topic that leaves the object store is tiered, by `topic.config`, until all of it has left.
+        wanted = LogConfig.in_force(topic.config_overrides, self._runtime.topic_defaults)
+        return layers.topic_entries(topic.config_overrides, wanted)
