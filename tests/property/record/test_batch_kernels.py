@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, LogStoreError
-from stratalog.compaction import partition_rewriter, survivor_plan
+from stratalog.compaction import partition_rewriter
+from stratalog.compaction.keys import survivor_plan
 from stratalog.compaction.keys.key_cursor import KeyCursor
 from stratalog.compaction.keys.survivor_bits import new_bitmap
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan, merge_keys

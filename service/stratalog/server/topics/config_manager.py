@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.log.config_key import unknown_key
-from stratalog.server.configuration.broker_config import CORDONED
 from stratalog.log.log_config import LogConfig
+from stratalog.server.configuration.broker_config import CORDONED
 from stratalog.server.configuration.config_entry import ConfigChange, ConfigEntry
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
