@@ -255,13 +255,16 @@ def test_an_object_that_is_gone_means_an_old_head_once() -> None:
 
 
 @pytest.mark.parametrize(("garbled_gets", "is_readable"), [(1, True), (2, False)])
-def test_a_garbled_answer_is_asked_for_again_once(garbled_gets: int, is_readable: bool) -> None:
+@pytest.mark.parametrize("place", [7, -100], ids=["base offset, without a checksum", "records"])
+def test_a_garbled_answer_is_asked_for_again_once(place: int, garbled_gets: int, is_readable: bool) -> None:
+    """A base offset behind its slice once was the end of the slice, and the record was passed by."""
     found = world(1)
     (tip,) = found.tips
     batch = encode_batch([Record(0, 1, b"k", b"v" * 1000)])
     key = found.tiered.layout.data_key(found.tiered.upload({tip: [batch]}))
     sound = found.store.get(key).data
-    position = found.tiered.partition(tip).slices[0].entry.data_end_position - 100
+    entry = found.tiered.partition(tip).slices[0].entry
+    position = place + (entry.data_end_position if place < 0 else entry.data_position)
     found.store.put(key, sound[:position] + b"?" + sound[position + 1 :])
     gets: list[Operation] = []
 

@@ -62,6 +62,7 @@ class SliceCursor:
         self.object_name = live.object_name
         self.base_offset = live.base_offset
         """The slice's first valid offset."""
+        self._offsets = range(live.entry.base_offset, live.entry.end_offset)
         self._window_bytes = window_bytes
         self.position = position
         self.end_position = live.entry.data_end_position
@@ -94,7 +95,7 @@ class SliceCursor:
             return None
         end = min(self.position + max_bytes, self.end_position, found.end)
         data = memoryview(found.data)[self.position - found.start : end - found.start]
-        size_bytes, next_offset = sound_batches(data, end_offset, first_offset)
+        size_bytes, next_offset = sound_batches(data, min(end_offset, self._offsets.stop), first_offset)
         if not size_bytes:
             return None
         self.position += size_bytes
@@ -127,6 +128,9 @@ class SliceCursor:
         data = self._bytes(header.size_in_bytes, may_wait=may_wait)
         if not crc_matches(data, 0, header):
             raise CorruptRecordError("a batch fails its checksum", base_offset=header.base_offset)
+        # The checksum does not cover the base offset.
+        if header.base_offset < self._offsets.start or header.next_offset > self._offsets.stop:
+            raise CorruptRecordError("a batch has offsets of another slice", base_offset=header.base_offset)
         return SliceBatch(header, data)
 
     def _bytes(self, size_bytes: int, *, may_wait: bool) -> memoryview:
