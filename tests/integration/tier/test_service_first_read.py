@@ -133,7 +133,7 @@ async def test_pages_give_their_space_back_while_the_disk_is_short_of_it() -> No
         bench.server.engine.local.pressure.run()
         await bench.run_task("metadata-pages")
         assert disk.inner.list_directory("/data/pages") == []
-        assert min(await gets_of_first_reads(bench, store, values)) > 2
+        assert max(await gets_of_first_reads(bench, store, values)) > 2
         assert disk.inner.list_directory("/data/pages") == [], "nothing is written"
         disk.fill(None)
         bench.server.engine.local.pressure.run()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import LogStoreError
-from stratalog.client.values.tier_values import TierStatus
+
+if TYPE_CHECKING:
+    # A client that does not look at the tiers does not import their values.
+    from stratalog.client.values.tier_values import TierStatus
 
 
 class ServerStatus(NamedTuple):

@@ -128,8 +128,8 @@ class SliceCursor:
         data = self._bytes(header.size_in_bytes, may_wait=may_wait)
         if not crc_matches(data, 0, header):
             raise CorruptRecordError("a batch fails its checksum", base_offset=header.base_offset)
-        # The checksum does not cover the base offset.
-        if header.base_offset < self._offsets.start or header.next_offset > self._offsets.stop:
+        # The checksum does not cover the base offset. The first batch may begin before its slice.
+        if header.next_offset <= self._offsets.start or header.next_offset > self._offsets.stop:
             raise CorruptRecordError("a batch has offsets of another slice", base_offset=header.base_offset)
         return SliceBatch(header, data)
 
