@@ -172,6 +172,16 @@ class KafkaBroker:
         path = self.log_dir / HIGH_WATERMARK_FILE
         _wait_until(lambda: bool(path.read_bytes()), str(path))
 
+    def wait_for_leader(self, topic: str) -> None:
+        """Wait until the broker serves partition 0: it accepts connections before it has opened its logs."""
+        with closing(_KAFKA.KafkaAdminClient(bootstrap_servers=self.address)) as admin:
+
+            def has_leader() -> bool:
+                [described] = admin.describe_topics([topic])
+                return any(one["leader_id"] == _NODE_ID for one in described["partitions"])
+
+            _wait_until(has_leader, topic)
+
     def create_topic(self, name: str, partition_count: int = 1) -> UUID:
         """Create a topic; returns the id that the broker has written into the directory of partition 0."""
         topic = _KAFKA.admin.NewTopic(name, partition_count, 1)

@@ -142,6 +142,7 @@ async def test_threads_with_a_synchronous_producer_keep_their_order(bench: Servi
     require_order(sent, {topic: await bench.read_all(topic) for topic in TOPICS})
 
 
+@pytest.mark.filterwarnings("ignore:a producer that was not closed:ResourceWarning")
 async def test_a_close_in_the_midst_of_sending_settles_every_delivery_once(bench: ServiceBench) -> None:
     """The stored records are those that were acknowledged, and perhaps those whose outcome is unknown."""
     await bench.client.topics.create("t", partitions=2)
