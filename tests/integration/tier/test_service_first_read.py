@@ -131,6 +131,10 @@ async def test_pages_give_their_space_back_while_the_disk_is_short_of_it() -> No
         assert disk.inner.list_directory("/data/pages")
         disk.fill("/data")
         bench.server.engine.local.pressure.run()
+        while disk.room_bytes:
+            # Others take the space that was given back.
+            disk.fill("/data")
+            bench.server.engine.local.pressure.run()
         await bench.run_task("metadata-pages")
         assert disk.inner.list_directory("/data/pages") == []
         assert max(await gets_of_first_reads(bench, store, values)) > 2

@@ -149,6 +149,8 @@ async def test_what_comes_before_a_turn_begins_shares_its_object(tmp_path: Path)
         batch = keyed(bytes(50_000))
         await asyncio.gather(*(bench.client.append_batches("t", n, batch) for n in range(2)))
         [commits] = bench.server.engine.tier.manager.commits
+        # Appends are answered before the upload ends, which counts.
+        await until(lambda: commits.stats.object_count > 0)
         assert (commits.stats.object_count, commits.stats.slice_count) == (1, 2)
 
 
