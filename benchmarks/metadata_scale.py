@@ -298,17 +298,21 @@ def opened(directory: Path) -> LocalObjectStore:
     return LocalObjectStore(PosixFileSystem(), SystemClock(), SystemIdGenerator(), str(directory))
 
 
-def measure(directory: str) -> Measured:
-    """Everything that is measured, in a process of its own."""
-    store, ids = opened(Path(directory)), SystemIdGenerator()
-    actor = StoreActor(
+def actor_in(store: LocalObjectStore) -> StoreActor:
+    return StoreActor(
         store=store,
         clock=SystemClock(),
         random_source=Random(1),
-        ids=ids,
+        ids=SystemIdGenerator(),
         identity=StoreIdentity.open(store),
         writer=Writer("bench", "bench"),
     )
+
+
+def measure(directory: str) -> Measured:
+    """Everything that is measured, in a process of its own."""
+    store = opened(Path(directory))
+    actor = actor_in(store)
     before = resident_mib()
     logs: list[MetadataLog] = []
     open_s = cpu_seconds(lambda: logs.append(MetadataLog.open(actor, 0, no_directory)))
@@ -317,7 +321,7 @@ def measure(directory: str) -> Measured:
     exempt_loaded_objects()  # as at the start of a server
     read_ms = read_slices(log, 2_000) * 1_000
     read_mib = resident_mib() - before
-    epoch = log.claim("bench", ids.uuid())
+    epoch = log.claim("bench", actor.ids.uuid())
     commits_ms = sorted(add(log, epoch, range(COMMIT_PARTITIONS)) * 1_000 for _ in range(5))
     log.fold()
     fold_mib = resident_mib() - before
@@ -344,15 +348,7 @@ def measure(directory: str) -> Measured:
 
 def measure_plan(directory: str) -> MeasuredPlan:
     """A plan of all slices, in a process of its own. Its jobs are counted, not made."""
-    store, ids = opened(Path(directory)), SystemIdGenerator()
-    actor = StoreActor(
-        store=store,
-        clock=SystemClock(),
-        random_source=Random(1),
-        ids=ids,
-        identity=StoreIdentity.open(store),
-        writer=Writer("bench", "bench"),
-    )
+    actor = actor_in(opened(Path(directory)))
     state = MetadataLog.open(actor, 0, no_directory).state()
     policy = TopicPolicy(
         topic_id=TOPIC_ID,

@@ -39,10 +39,6 @@ class PlannedJobs(Sequence[CompactionJob]):
 
     __hash__ = None  # type: ignore[assignment]  # as a list
 
-    def input_names(self, index: int) -> tuple[str, ...]:
-        """The names of the inputs of a job, ascending, without its slices."""
-        return tuple(sorted(self._survey.objects[number].ref.name for number in self._drafts[index].objects))
-
     def _job(self, draft: JobDraft) -> CompactionJob:
         selection = self._selection.select(draft.objects, draft.partitions)
         inputs = [self._survey.objects[number] for number in selection.objects]
