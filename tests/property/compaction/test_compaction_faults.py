@@ -110,27 +110,52 @@ def test_streams_that_break_are_read_on(seed: int) -> None:
     assert sum(report.resumed_get_count for report in reports) > 0
 
 
+@pytest.mark.parametrize("part_bytes", [300, 1 << 20])
 @pytest.mark.parametrize("fault", [Fault.LANDS_UNKNOWN, Fault.FAILS, Fault.LANDS_LATE])
-def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault) -> None:
-    """The job commits although the first two answers for each output were lost."""
+def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault, part_bytes: int) -> None:
+    """The job commits although the first two answers for each request of an output were lost."""
     history = past(busy_seed())
-    sent: Counter[str] = Counter()
+    sent: Counter[tuple[str, str]] = Counter()
 
     def plan(operation: Operation) -> Fault:
         if operation.verb != "PUT" or "/data/" not in operation.key:
             return Fault.NONE
-        sent[operation.key] += 1
-        return fault if sent[operation.key] < 3 else Fault.NONE
+        request = operation.key, operation.condition
+        sent[request] += 1
+        return fault if sent[request] < 3 else Fault.NONE
 
     store = FaultyObjectStore(history.store, Random(0), plan)
     before = readable(history)
-    reports = history.compactor(store).run_once()
+    reports = history.compactor(store, output_part_bytes=part_bytes).run_once()
     history.require(before)
     assert [report.refused for report in reports] == [None] * len(reports)
-    assert sum(report.outputs for report in reports) == len(sent) > 0
+    assert sum(report.outputs for report in reports) == len({key for key, _ in sent}) > 0
     assert set(sent.values()) == {3}
+    assert {condition for _, condition in sent} >= (
+        {"begin", "part 1", "part 2", "complete"} if part_bytes == 300 else {""}
+    )
     store.release_all()
     history.require(readable(history))
+    # An upload whose beginning was not answered is for the sweep.
+    uploads = list(history.store.list_uploads(""))
+    assert bool(uploads) == (part_bytes == 300 and fault is not Fault.FAILS)
+
+
+@pytest.mark.parametrize("condition", ["part 1", "part 2", "complete"])
+def test_a_job_that_fails_leaves_no_parts(condition: str) -> None:
+    history = past(busy_seed())
+
+    def plan(operation: Operation) -> Fault:
+        return Fault.FAILS if operation.condition == condition else Fault.NONE
+
+    store = FaultyObjectStore(history.store, Random(0), plan)
+    before = readable(history)
+    reports = history.compactor(store, output_part_bytes=300).run_once()
+    assert any(report.refused is not None for report in reports)
+    assert any(entry.fault is Fault.FAILS for entry in store.trace.entries)
+    history.require(before)
+    assert list(history.store.list_uploads("")) == []
+    history.settle()
 
 
 def test_a_compactor_that_lost_the_race_replaces_nothing() -> None:

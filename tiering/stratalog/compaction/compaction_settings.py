@@ -52,6 +52,11 @@ class CompactionSettings:
     """Bytes of its inputs and outputs that a job keeps in memory, half each; beyond, it takes files in
     `spool_directory`. Default 256 MiB. Chunks, key blocks and one bit a record come on top."""
 
+    output_part_bytes: int = 32 << 20
+    """Bytes of a part of an output: they are sent while more are written. Default 32 MiB; stores take no less
+    than 5 MiB. Raise it where requests are dear; an output has at most 10,000 parts.
+    """
+
     hash_part_entries: int = 1 << 20
     """Keys that are sorted in memory at once if a slice has no usable key stream. Default 1 Mi, about 24
     MiB.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
+from stratalog.compaction.output_stream import OutputStream
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
@@ -32,8 +34,8 @@ from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
-from stratalog.remote.objects.repeated_put import PutAttempts, put_object
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
 from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
@@ -111,11 +113,10 @@ class JobExecution:
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
-                    self._send,
+                    self._open_stream,
                     self._header,
                     writer_settings,
                     max_object_bytes=settings.max_job_bytes,
-                    chunk_bytes=settings.read_chunk_bytes,
                 )
             )
             rewritten = [part for run in self.job.runs for part in self._rewrite(run, output)]
@@ -143,12 +144,14 @@ class JobExecution:
             for place, slices in enumerate(run.parts):
                 part = dataclasses.replace(run, slices=slices, part_counts=())
                 part_plan = None if plan is None else plan.part(first, first + len(slices))
-                writer = output.writer(place, is_compacted=is_compacted)
+                writer = output.begin_slice(
+                    place, is_compacted=is_compacted, is_carried=run.mode is RunMode.CARRY
+                )
                 rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
-                output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
+                output.end_slice(planned, place, is_compacted=is_compacted)
                 first += len(slices)
         return rewritten
 
@@ -193,12 +196,16 @@ class JobExecution:
             )
             closing.callback(self.inputs[name].close)
 
-    def _send(self, finished: FinishedObject) -> None:
-        put_object(self._clock, self._shard.store, self._layout, finished, PutAttempts())
+    def _open_stream(self, name: str) -> OutputStream:
+        key = self._layout.data_key(name)
+        writes = RepeatedWrites(self._clock, self._shard.store, key, PutAttempts())
+        return OutputStream(
+            name, writes, partial(self._make_scratch, self._spool_bytes), self._settings.output_part_bytes
+        )
 
-    def _make_scratch(self) -> Spool:
+    def _make_scratch(self, memory_bytes: int | None = None) -> Spool:
         path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"
-        return Spool(self._filesystem, path, self._share_bytes)
+        return Spool(self._filesystem, path, self._share_bytes if memory_bytes is None else memory_bytes)
 
     def _header(self) -> ObjectHeader:
         return ObjectHeader(

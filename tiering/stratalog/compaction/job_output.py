@@ -1,5 +1,5 @@
-"""The output objects of a job: compacted topics are kept apart from plain ones, and so are the output slices
-of one partition.
+"""The output objects of a job, which are stored while they are written: compacted topics are kept apart from
+plain ones, and so are the output slices of one partition.
 
 Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
 together lie together, and later jobs need not read past the other kind.
@@ -11,51 +11,54 @@ slice has it in the first place.
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from stratalog.base.filesystem import FileSystem
-from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.verifier import PlannedSlice, verify_object
+from stratalog.compaction.output_stream import OutputStream
+from stratalog.compaction.verifier import PlannedSlice
 from stratalog.remote.objects.object_format import ObjectHeader
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 _Place = tuple[bool, int]
 """Whether the topics are compacted, and the number of the output slice."""
 
 
+class _Output(NamedTuple):
+    """An object that is being written."""
+
+    writer: ObjectWriter
+    stream: OutputStream
+
+
 class JobOutput:
     """The objects that a compaction job writes. Not thread-safe: guarded by the job; a context manager that
-    removes the writers' temporary files.
+    removes temporary files and the parts of objects that were not finished.
 
-    `send` stores an object. `make_header` gives each object a fresh name. An object is closed at the first
-    partition behind `max_object_bytes` of data.
+    `open_stream` begins to store an object. `make_header` gives each object a fresh name. An object is closed
+    at the first partition behind `max_object_bytes` of data.
     """
 
     def __init__(
         self,
         filesystem: FileSystem,
-        send: Callable[[FinishedObject], None],
+        open_stream: Callable[[str], OutputStream],
         make_header: Callable[[], ObjectHeader],
         settings: ObjectWriterSettings,
         *,
         max_object_bytes: int,
-        chunk_bytes: int,
     ) -> None:
         self.stored: list[tuple[ObjectRef, tuple[SliceEntry, ...]]] = []
         """The outputs in the store, not yet committed."""
         self._filesystem = filesystem
-        self._send = send
+        self._open_stream = open_stream
         self._make_header = make_header
         self._settings = settings
         self._max_object_bytes = max_object_bytes
-        self._chunk_bytes = chunk_bytes
-        self._writers: dict[_Place, ObjectWriter] = {}
-        self._planned: dict[_Place, dict[TopicIdPartition, PlannedSlice]] = defaultdict(dict)
+        self._outputs: dict[_Place, _Output] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -64,38 +67,42 @@ class JobOutput:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.ExitStack() as closing:
-            for writer in self._writers.values():
-                closing.callback(writer.close)
-        self._writers = {}
+            for output in self._outputs.values():
+                closing.callback(output.writer.close)
+        self._outputs = {}
 
-    def writer(self, place: int = 0, *, is_compacted: bool) -> ObjectWriter:
-        """The object at that place, begun anew where the one before is full."""
+    def begin_slice(self, place: int = 0, *, is_compacted: bool, is_carried: bool) -> ObjectWriter:
+        """The object at that place, for one slice; begun anew where the one before is full. `is_carried`: the
+        plan of the slice will be one of `CarriedBytes`. Raises StoreError, and StoreCorruptError if a proof
+        fails."""
         at = (is_compacted, place)
-        writer = self._writers.get(at)
-        if writer is not None and writer.data_bytes >= self._max_object_bytes:
+        output = self._outputs.get(at)
+        if output is not None and output.writer.data_bytes >= self._max_object_bytes:
             self._store_object(at)
-            writer = None
-        if writer is None:
-            writer = ObjectWriter(self._filesystem, self._make_header(), self._settings)
-            self._writers[at] = writer
-        return writer
+            output = None
+        if output is None:
+            header = self._make_header()
+            stream = self._open_stream(header.name)
+            output = _Output(ObjectWriter(self._filesystem, header, self._settings, stream), stream)
+            self._outputs[at] = output
+        output.stream.begin_slice(is_carried=is_carried)
+        return output.writer
 
-    def expect(
-        self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, is_compacted: bool
-    ) -> None:
-        """Note the plan of the slice that was just written at that place, for the proof."""
-        self._planned[is_compacted, place][tip] = planned
+    def end_slice(self, planned: PlannedSlice, place: int = 0, *, is_compacted: bool) -> None:
+        """Give the plan of the slice that was just written at that place, for the proof. Raises as
+        `begin_slice`."""
+        writer, stream = self._outputs[is_compacted, place]
+        stream.end_slice(writer.last_entry, planned)
 
     def finish(self) -> None:
-        """Verify and store the rest. Raises StoreCorruptError if a proof fails, StoreError."""
-        for place in sorted(self._writers):
+        """Prove and store the rest. Raises as `begin_slice`."""
+        for place in sorted(self._outputs):
             self._store_object(place)
 
     def _store_object(self, place: _Place) -> None:
-        writer = self._writers[place]
+        writer, stream = self._outputs[place]
         finished = writer.finish()
-        verify_object(finished, self._planned.pop(place), self._chunk_bytes)
-        self._send(finished)
+        stream.finish(finished)
         self.stored.append((finished.ref, finished.entries))
-        del self._writers[place]
+        del self._outputs[place]
         writer.close()
