@@ -24,7 +24,7 @@ def text_of(data: bytes) -> str:
 
 def begun(headers: Mapping[str, str]) -> Answer:
     body = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
-    return Answer(200, body, XML | headers)
+    return Answer(200, body, {**XML, **headers})
 
 
 ANNOUNCED = begun({"x-amz-checksum-algorithm": "CRC32C", "x-amz-checksum-type": "FULL_OBJECT"})

@@ -27,6 +27,7 @@ from stratalog.compaction.output_stream import OutputStream
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
+from stratalog.compaction.scratch_budget import input_memory_bytes, output_memory_bytes, require_scratch
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
@@ -95,15 +96,14 @@ class JobExecution:
         self._settings = settings
         self._clock = clock
         self._job_clock = job_clock
-        # Half of the memory is for the outputs (two writers a piece, with two spools each), half for the
-        # inputs: the key streams, the data, and a slice that had to be hashed, of each.
-        self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
-        self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
+        self._spool_bytes = output_memory_bytes(job, settings)
+        self._share_bytes = input_memory_bytes(job, settings)
 
     def execute(self) -> JobResult:
         """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
-        UnsupportedOperationError and OSError."""
+        UnsupportedOperationError and OSError, and OverloadedError if there is no room for its scratch."""
         settings = self._settings
+        require_scratch(self._filesystem, self.job, settings)
         writer_settings = ObjectWriterSettings(
             spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
         )

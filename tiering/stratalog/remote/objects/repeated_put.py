@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import StoreUnavailableError
-from stratalog.objectstore.protocol import Buffer, ObjectStore, ObjectUpload
+from stratalog.objectstore.protocol import LEAST_PART_BYTES, Buffer, ObjectStore, ObjectUpload
 from stratalog.remote.objects.object_writer import FinishedObject
 from stratalog.remote.store_layout import StoreLayout
 
@@ -59,8 +59,8 @@ class RepeatedWrites:
 
     def put_whole(self, data: Sequence[Buffer]) -> None:
         """Store the object in one request. Raises StoreError."""
-        size_bytes = sum(map(len, data))
-        self._repeated(lambda: self._store.put_parts(self._key, data, part_bytes=size_bytes))
+        part_bytes = max(LEAST_PART_BYTES, sum(map(len, data)))
+        self._repeated(lambda: self._store.put_parts(self._key, data, part_bytes=part_bytes))
 
     def put_part(self, number: int, data: Sequence[Buffer]) -> None:
         """Send part `number`; the first begins the upload. Raises StoreError."""
