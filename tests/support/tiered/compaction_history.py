@@ -40,6 +40,8 @@ class CompactionHistory:
         self.store = MemoryObjectStore(self.clock)
         self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(seed))
         self.oracles: dict[TopicIdPartition, PartitionOracle] = {}
+        self.bounds: dict[str, Any] = {}
+        """Settings of all compactors, in place of those by chance."""
         self._keys = [b"key-%d" % number for number in range(self.random.randrange(1, max_keys + 1))]
         for number in range(self.random.randrange(1, 4)):
             self._create_topic(f"topic-{number}")
@@ -59,7 +61,7 @@ class CompactionHistory:
         }
 
         def change(base: CompactionSettings) -> CompactionSettings:
-            return dataclasses.replace(base, **(settings | changes))
+            return dataclasses.replace(base, **(settings | self.bounds | changes))
 
         return self.tiered.compactor(store, change)
 

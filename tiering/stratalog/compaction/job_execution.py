@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -23,11 +24,17 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
+from stratalog.compaction.output_division import OutputBounds, divided
 from stratalog.compaction.output_stream import OutputStream
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
-from stratalog.compaction.scratch_budget import input_memory_bytes, output_memory_bytes, require_scratch
+from stratalog.compaction.scratch_budget import (
+    input_memory_bytes,
+    output_memory_bytes,
+    part_bytes,
+    require_scratch,
+)
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
@@ -37,7 +44,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
-from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
@@ -98,6 +105,9 @@ class JobExecution:
         self._job_clock = job_clock
         self._spool_bytes = output_memory_bytes(job, settings)
         self._share_bytes = input_memory_bytes(job, settings)
+        self._bounds = OutputBounds(
+            max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
+        )
 
     def execute(self) -> JobResult:
         """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
@@ -116,7 +126,7 @@ class JobExecution:
                     self._open_stream,
                     self._header,
                     writer_settings,
-                    max_object_bytes=settings.max_job_bytes,
+                    max_object_bytes=self._bounds.data_bytes,
                 )
             )
             rewritten = [part for run in self.job.runs for part in self._rewrite(run, output)]
@@ -140,20 +150,31 @@ class JobExecution:
             plan = self._plans.pop(run.topic_id_partition, None)
             if plan is None and run.mode is RunMode.COMPACT:
                 plan = closing.enter_context(self._plan(run))
-            first = 0
-            for place, slices in enumerate(run.parts):
-                part = dataclasses.replace(run, slices=slices, part_counts=())
-                part_plan = None if plan is None else plan.part(first, first + len(slices))
-                writer = output.begin_slice(
-                    place, is_compacted=is_compacted, is_carried=run.mode is RunMode.CARRY
+            for place, first, end, goes_on in self._pieces(run, plan):
+                part = dataclasses.replace(run, slices=run.slices[first:end], part_counts=())
+                part_plan = None if plan is None else plan.part(first, end)
+                writer = output.writer(
+                    place,
+                    is_compacted=is_compacted,
+                    is_carried=run.mode is RunMode.CARRY,
+                    goes_on=goes_on,
                 )
                 rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
-                output.end_slice(planned, place, is_compacted=is_compacted)
-                first += len(slices)
+                output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
         return rewritten
+
+    def _pieces(self, run: PartitionRun, plan: SurvivorPlan | None) -> Iterator[tuple[int, int, int, bool]]:
+        """The slices [first, end) of the run that become one slice, each with its place, and whether it goes
+        on behind another one there."""
+        first = 0
+        for place, slices in enumerate(run.parts):
+            bits = None if plan is None else plan.survivors[first : first + len(slices)]
+            for begin, end in divided(slices, bits, self._bounds):
+                yield place, first + begin, first + end, begin > 0
+            first += len(slices)
 
     def _decide(self) -> None:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
@@ -200,7 +221,7 @@ class JobExecution:
         key = self._layout.data_key(name)
         writes = RepeatedWrites(self._clock, self._shard.store, key, PutAttempts())
         return OutputStream(
-            name, writes, partial(self._make_scratch, self._spool_bytes), self._settings.output_part_bytes
+            name, writes, partial(self._make_scratch, self._spool_bytes), part_bytes(self.job, self._settings)
         )
 
     def _make_scratch(self, memory_bytes: int | None = None) -> Spool:

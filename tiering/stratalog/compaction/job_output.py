@@ -4,8 +4,9 @@ plain ones, and so are the output slices of one partition.
 Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
 together lie together, and later jobs need not read past the other kind.
 
-A partition whose output is divided has each slice in an object of another place. A partition with one output
-slice has it in the first place.
+A partition whose output is divided by the bound of its topic has each slice in an object of another place. A
+partition with one output slice has it in the first place. One that exceeds the bound of an object goes on in
+the next object of its place.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.output_stream import OutputStream
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.remote.objects.object_format import ObjectHeader
@@ -71,13 +73,16 @@ class JobOutput:
                 closing.callback(output.writer.close)
         self._outputs = {}
 
-    def begin_slice(self, place: int = 0, *, is_compacted: bool, is_carried: bool) -> ObjectWriter:
+    def writer(
+        self, place: int = 0, *, is_compacted: bool, is_carried: bool = False, goes_on: bool = False
+    ) -> ObjectWriter:
         """The object at that place, for one slice; begun anew where the one before is full. `is_carried`: the
-        plan of the slice will be one of `CarriedBytes`. Raises StoreError, and StoreCorruptError if a proof
+        plan of the slice will be one of `CarriedBytes`. `goes_on`: the last slice there is of the same
+        partition, so that this one needs another object. Raises StoreError, and StoreCorruptError if a proof
         fails."""
         at = (is_compacted, place)
         output = self._outputs.get(at)
-        if output is not None and output.writer.data_bytes >= self._max_object_bytes:
+        if output is not None and (goes_on or output.writer.data_bytes >= self._max_object_bytes):
             self._store_object(at)
             output = None
         if output is None:
@@ -88,14 +93,17 @@ class JobOutput:
         output.stream.begin_slice(is_carried=is_carried)
         return output.writer
 
-    def end_slice(self, planned: PlannedSlice, place: int = 0, *, is_compacted: bool) -> None:
+    def expect(
+        self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, is_compacted: bool
+    ) -> None:
         """Give the plan of the slice that was just written at that place, for the proof. Raises as
-        `begin_slice`."""
+        `writer`."""
         writer, stream = self._outputs[is_compacted, place]
+        assert writer.last_entry.topic_id_partition == tip, "each slice is proved when it was written"
         stream.end_slice(writer.last_entry, planned)
 
     def finish(self) -> None:
-        """Prove and store the rest. Raises as `begin_slice`."""
+        """Prove and store the rest. Raises as `writer`."""
         for place in sorted(self._outputs):
             self._store_object(place)
 

@@ -17,6 +17,7 @@ from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import FileSystem
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.objectstore.protocol import MAX_PART_COUNT
 from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
@@ -34,6 +35,13 @@ def input_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     return settings.job_memory_bytes // (6 * len(job.inputs))
 
 
+def part_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
+    """The size of the parts of outputs: the setting, or more if a single slice of the inputs is so large that
+    its object would have too many parts."""
+    all_bytes = sum(live.ref.size_bytes for live in job.inputs)
+    return max(settings.output_part_bytes, 2 * all_bytes // MAX_PART_COUNT)
+
+
 def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     """The most bytes that the job has in scratch files at a time."""
     outputs, inputs = output_memory_bytes(job, settings), input_memory_bytes(job, settings)
@@ -42,9 +50,9 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     hashed = (_hashed_bytes(run, inputs, settings.hash_part_entries) for run in compacted)
     keys = sum(_key_bytes(live) for run in job.runs if run.topic.is_compacted for live in run.slices)
     windows = 0
-    if settings.output_part_bytes > outputs:
+    if part_bytes(job, settings) > outputs:
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
-        windows = min(_KINDS * job.piece_count * settings.output_part_bytes, all_bytes)
+        windows = min(_KINDS * job.piece_count * part_bytes(job, settings), all_bytes)
     return (
         sum(size_bytes for size_bytes in read if size_bytes > inputs)
         + max(hashed, default=0)

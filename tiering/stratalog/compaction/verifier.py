@@ -95,6 +95,7 @@ class _FoundSlice(NamedTuple):
     data_crc: int
     record_count: int
     tombstone_count: int
+    marker_count: int
     keyless_count: int
 
 
@@ -105,7 +106,7 @@ class _SliceProof:
         self._is_carried = is_carried
         self._tally = KeptTally()
         self._data_bytes = self._crc = 0
-        self._record_count = self._tombstone_count = self._keyless_count = 0
+        self._record_count = self._tombstone_count = self._marker_count = self._keyless_count = 0
         self._begin: list[Buffer] = []
         """The beginning of a batch whose end has not come yet."""
         self._begin_bytes = 0
@@ -138,6 +139,7 @@ class _SliceProof:
             self._crc,
             self._record_count,
             self._tombstone_count,
+            self._marker_count,
             self._keyless_count,
         )
 
@@ -187,8 +189,11 @@ class _SliceProof:
                 continue
             header = parse_header(row, position)
             summary = verify(row, position, header)
-            self._tombstone_count += summary.tombstone_count
-            self._keyless_count += summary.null_key_count
+            if header.is_control:
+                self._marker_count += header.records_count
+            else:
+                self._tombstone_count += summary.tombstone_count
+                self._keyless_count += summary.null_key_count
             offset_deltas = summary.first_offset_delta, summary.last_offset_delta
             tally.add(row, position, header, header.records_count, offset_deltas)
             position += header.size_in_bytes
@@ -318,10 +323,11 @@ def _require_planned(found: _FoundSlice | None, entry: SliceEntry, plan: Planned
     if facts != (entry.data_bytes, entry.data_crc, entry.record_count):
         raise _unplanned("its directory entry contradicts its data", name, entry)
     if isinstance(found.kept, CarriedBytes):
-        return found.record_count
-    if found.kept.last_offset >= entry.end_offset or found.tombstone_count != entry.tombstone_count:
+        return found.record_count - entry.marker_count
+    counts = found.tombstone_count, found.marker_count
+    if found.kept.last_offset >= entry.end_offset or counts != (entry.tombstone_count, entry.marker_count):
         raise _unplanned("its directory entry contradicts its records", name, entry)
-    return found.record_count - found.keyless_count
+    return found.record_count - found.keyless_count - found.marker_count
 
 
 def _verify_key_stream(reader: PartsReader, entry: SliceEntry, proved: _ProvedSlice, name: str) -> None:
@@ -333,7 +339,7 @@ def _verify_key_stream(reader: PartsReader, entry: SliceEntry, proved: _ProvedSl
     numbered_count = verify_key_stream(reader.read, stream, entry.record_count)
     if numbered_count != stream.entry_count:
         raise _unplanned("its key stream refers to a record twice", name, entry)
-    if proved.keyed_count < entry.record_count:
+    if proved.keyed_count < entry.record_count - entry.marker_count:
         raise _unplanned("its key stream does not speak for its records without a key", name, entry)
     if proved.has_one_record_a_key and stream.entry_count != proved.keyed_count:
         raise _unplanned("it holds a key twice", name, entry)
