@@ -17,12 +17,16 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import StoreError
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.record.record import Record
+from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, FaultsAt, Operation, no_faults
 from tests.support.logs.sampling import Sampling
 from tests.support.tiered.compaction_history import CompactionHistory
+
+DAY_MS = 24 * 3_600_000
 
 
 def past(seed: int) -> CompactionHistory:
@@ -156,6 +160,27 @@ def test_a_job_that_fails_leaves_no_parts(condition: str) -> None:
     history.require(before)
     assert list(history.store.list_uploads("")) == []
     history.settle()
+
+
+@pytest.mark.parametrize("fault", [Fault.STOPS_BEFORE, Fault.STOPS_AFTER])
+def test_the_parts_of_a_compactor_that_died_are_swept(fault: Fault) -> None:
+    history = past(busy_seed())
+
+    def plan(operation: Operation) -> Fault:
+        return fault if operation.condition == "part 2" else Fault.NONE
+
+    store = FaultyObjectStore(history.store, Random(0), plan)
+    before = readable(history)
+    with pytest.raises(ActorStopped):
+        history.compactor(store, output_part_bytes=300).run_once()
+    history.require(before)
+    [upload] = history.store.list_uploads("")
+    history.clock.advance(DAY_MS)
+    sweep = OrphanSweep(history.store, history.tiered.metadata, SweepSettings(grace_ms=DAY_MS))
+    report = sweep.run(history.clock.now_ms(), StopSignal(), is_whole=True)
+    assert upload.key in {one.key for one in report.deleted}
+    assert list(history.store.list_uploads("")) == []
+    history.require(before)
 
 
 def test_a_compactor_that_lost_the_race_replaces_nothing() -> None:
