@@ -4,74 +4,90 @@ from __future__ import annotations
 
 import dataclasses
 from random import Random
-from typing import Any
-
-import pytest
 
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.scratch_budget import scratch_bytes
-from stratalog.testing.faulty_object_store import FaultyObjectStore
-from stratalog.testing.store_faults import Operation
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.logs.sampling import Sampling
 from tests.support.tiered.compaction_history import CompactionHistory
+from tests.support.tiered.scratch_peak import ScratchPeak
 
-DIRECTORY = "/tiered/compaction"
+DIRECTORY = "/compaction"
 
 
 def past(seed: int) -> CompactionHistory:
     history = CompactionHistory(seed)
     for _ in range(4):
         history.upload()
+    history.filesystem.make_directories("/tiered/compaction")
     history.clock.advance(10_000)
     return history
 
 
-def used_bytes(history: CompactionHistory) -> int:
-    is_there = history.filesystem.exists(DIRECTORY)
-    names = history.filesystem.list_directory(DIRECTORY) if is_there else []
-    return sum(history.filesystem.file_size(f"{DIRECTORY}/{name}") for name in names)
+def settings_of(random: Random) -> CompactionSettings:
+    """A little memory or none, so that some spools take files and some do not."""
+    return CompactionSettings(
+        spool_directory=DIRECTORY,
+        merge_fanout=3,
+        job_memory_bytes=random.choice((0, 0, 2_000, 20_000, 1 << 20)),
+        hash_part_entries=random.choice((1, 3, 1 << 20)),
+        output_part_bytes=random.choice((300, 2_000, 1 << 20)),
+    )
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_jobs_stay_within_their_need_and_do_not_begin_with_less(seed: int) -> None:
-    history, random = past(seed), Random(seed)
-    changes: dict[str, Any] = {
-        "merge_fanout": 3,
-        "job_memory_bytes": random.choice((0, 0, 2_000, 20_000, 1 << 20)),
-        "hash_part_entries": random.choice((1, 3, 1 << 20)),
-        "output_part_bytes": random.choice((300, 2_000, 1 << 20)),
-    }
-    peak_bytes = 0
+def compactor_of(history: CompactionHistory, disk: ScratchPeak, settings: CompactionSettings) -> Compactor:
+    shard = history.tiered.shard(history.store)
+    return Compactor(disk, history.clock, SequentialIds(disk.peak_bytes), shard, settings)
 
-    def look(_operation: Operation) -> None:
-        nonlocal peak_bytes
-        peak_bytes = max(peak_bytes, used_bytes(history))
 
-    def change(base: CompactionSettings) -> CompactionSettings:
-        return dataclasses.replace(base, **changes)
+def jobs_of(history: CompactionHistory, settings: CompactionSettings) -> list[CompactionJob]:
+    return list(compactor_of(history, ScratchPeak(DIRECTORY), settings).plan().jobs)
 
-    settings = change(CompactionSettings(spool_directory=DIRECTORY))
-    planned = history.tiered.compactor(change=change).plan()
-    needs = [scratch_bytes(job, settings) for job in planned.jobs]
-    if changes["job_memory_bytes"] == 0:
-        assert all(needs), f"seed {seed}"
+
+def test_jobs_stay_within_their_need_and_do_not_begin_with_less() -> None:
+    for seed in Sampling().at_most(range(100), 12):
+        try:
+            require_need(seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def require_need(seed: int) -> None:
+    """Run the jobs of a shard with one byte less than the largest needs, and with enough."""
+    history = past(seed)
+    settings = settings_of(Random(seed))
+    needs = [scratch_bytes(job, settings) for job in jobs_of(history, settings)]
+    before = {tip: history.tiered.records(tip) for tip in history.oracles}
 
     if any(needs):
-        changes["max_scratch_bytes"] = max(needs) - 1
-        store = FaultyObjectStore(history.store, random, before=look)
-        reports = history.tiered.compactor(store, change).run_once()
+        disk = ScratchPeak(DIRECTORY)
+        too_little = dataclasses.replace(settings, max_scratch_bytes=max(needs) - 1)
+        reports = compactor_of(history, disk, too_little).run_once()
         refused = [report for report in reports if report.failed_attempts]
-        assert refused, f"seed {seed}"
+        assert refused
         for report in refused:
             assert f"needed_bytes=`{max(needs)}`" in (report.refused or "")
             assert (report.get_requests, report.failed_attempts) == (0, 1)
-        assert peak_bytes <= max(needs) - 1, f"seed {seed}"
-        # What was small enough has been done.
-        assert sum(report.refused is None for report in reports) == sum(need < max(needs) for need in needs)
+        assert disk.peak_bytes < max(needs)
 
-    changes["max_scratch_bytes"] = max(needs, default=0)
-    store = FaultyObjectStore(history.store, random, before=look)
-    before = {tip: history.tiered.records(tip) for tip in history.oracles}
-    for report in history.tiered.compactor(store, change).run_once():
-        assert report.failed_attempts == 0, f"seed {seed}"
-    assert peak_bytes <= max(needs, default=0), f"seed {seed}"
+    disk = ScratchPeak(DIRECTORY)
+    enough = dataclasses.replace(settings, max_scratch_bytes=max(needs, default=0))
+    for report in compactor_of(history, disk, enough).run_once():
+        assert report.failed_attempts == 0
+    assert disk.peak_bytes <= max(needs, default=0)
     history.require(before)
+
+
+def test_the_need_is_not_much_more_than_the_use() -> None:
+    """Jobs that need files for all, a few of which need much."""
+    used_bytes = needed_bytes = 0
+    for seed in range(8):
+        history, disk = past(seed), ScratchPeak(DIRECTORY)
+        settings = dataclasses.replace(settings_of(Random(seed)), job_memory_bytes=0)
+        needed_bytes += max((scratch_bytes(job, settings) for job in jobs_of(history, settings)), default=0)
+        compactor_of(history, disk, settings).run_once()
+        used_bytes += disk.peak_bytes
+    assert 0 < used_bytes <= needed_bytes <= 4 * used_bytes

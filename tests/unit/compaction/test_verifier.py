@@ -37,6 +37,7 @@ from stratalog.remote.objects.spool import Parts
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 TOPIC_ID = UUID(int=7)
+LEADER_EPOCH_POSITION = 12
 INPUT = format_object_name(1, UUID(int=8))
 
 
@@ -172,8 +173,9 @@ def test_a_slice_that_has_not_ended_is_refused() -> None:
     whole = b"".join(finished.parts)
     proof.begin_slice(entry.data_position, is_carried=False)
     proof.add(whole[: entry.data_end_position])
-    with pytest.raises(StoreCorruptError):
+    with pytest.raises(StoreCorruptError) as refused:
         proof.finish(finished, PartsReader([whole[entry.data_end_position :]], entry.data_end_position))
+    assert "do not end where its slices do" in str(refused.value)
     moved = ObjectProof("name")
     moved.begin_slice(entry.data_position + 1, is_carried=False)
     with pytest.raises(StoreCorruptError):
@@ -219,6 +221,16 @@ def test_two_keys_of_one_record_are_refused() -> None:
     entries.ordinal[1] = 1
     finished, planned = object_of([batch_of(0, [b"a", b"b"])], SortedKeys(hashing, [entries]))
     prove(finished, planned)
+
+
+def test_a_byte_that_no_batch_checksum_covers_is_refused() -> None:
+    """The leader epoch of a batch, which the fingerprint leaves out, too."""
+    finished, planned = object_of(SLICES)
+    whole = bytearray(b"".join(finished.parts))
+    whole[finished.ref.data_position + LEADER_EPOCH_POSITION] ^= 1
+    with pytest.raises(StoreCorruptError) as refused:
+        prove(finished._replace(parts=Parts([bytes(whole)])), planned)
+    assert "contradicts its data" in str(refused.value)
 
 
 @given(st.integers(0, 2**32))

@@ -124,13 +124,15 @@ def test_an_upload_that_is_gone_and_left_no_such_object_has_failed(
         complete(server, error_answer(404, "NoSuchUpload"), answer)
 
 
-@pytest.mark.parametrize(
-    "put",
-    [lambda store: store.put("key", WHOLE), lambda store: store.put_parts("key", PARTS)],
-    ids=["put", "put_parts"],
-)
-def test_one_request_is_compared_too(server: ScriptedS3, put: Callable[[ObjectStore], object]) -> None:
-    store = server.open_store()
+PUTS: dict[str, Callable[[ObjectStore], object]] = {
+    "put": lambda store: store.put("key", WHOLE),
+    "put_parts": lambda store: store.put_parts("key", PARTS),
+}
+
+
+@pytest.mark.parametrize("name", PUTS)
+def test_one_request_is_compared_too(server: ScriptedS3, name: str) -> None:
+    store, put = server.open_store(), PUTS[name]
     headers = {"Date": DATE, "ETag": "e"}
     server.script[:] = [Answer(200, b"", headers | {"x-amz-checksum-crc32c": text_of(WHOLE)})]
     put(store)
