@@ -7,7 +7,7 @@ from random import Random
 
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
-from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.compaction_job import CompactionJob, RunMode
 from stratalog.compaction.scratch_budget import scratch_bytes
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.sampling import Sampling
@@ -33,7 +33,7 @@ def settings_of(random: Random) -> CompactionSettings:
         merge_fanout=3,
         job_memory_bytes=random.choice((0, 0, 2_000, 20_000, 1 << 20)),
         hash_part_entries=random.choice((1, 3, 1 << 20)),
-        output_part_bytes=random.choice((300, 2_000, 1 << 20)),
+        output_part_bytes=random.choice((20, 300, 1 << 20)),
     )
 
 
@@ -79,6 +79,27 @@ def require_need(seed: int) -> None:
         assert report.failed_attempts == 0
     assert disk.peak_bytes <= max(needs, default=0)
     history.require(before)
+
+
+def test_each_kind_of_file_counts() -> None:
+    """Where nothing fits memory; spools gather small pieces, so their files are smaller in these jobs."""
+    kinds: set[str] = set()
+    for seed in range(8):
+        history = past(seed)
+        settings = dataclasses.replace(settings_of(Random(seed)), job_memory_bytes=0)
+        for job in jobs_of(history, settings):
+            read = sum(live.ref.size_bytes - live.ref.directory_position for live in job.inputs)
+            streams = [live.entry.key_stream for run in job.runs for live in run.slices]
+            keys = sum(stream.size_bytes for stream in streams if stream is not None)
+            copies = [
+                sum(live.entry.data_bytes for live in run.slices if not run.has_keys(live))
+                for run in job.runs
+                if run.mode is RunMode.COMPACT
+            ]
+            hashed = max(copies, default=0)
+            assert scratch_bytes(job, settings) > read + keys + hashed
+            kinds |= {name for name, size in (("keys", keys), ("hashed", hashed)) if size}
+    assert kinds == {"keys", "hashed"}
 
 
 def test_the_need_is_not_much_more_than_the_use() -> None:
