@@ -25,7 +25,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.content_crc import content_crc
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectPlace, ObjectStore, UnfinishedUpload
 from stratalog.testing.sequential_ids import SequentialIds

@@ -10,9 +10,9 @@ from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.plan.compaction_job import CompactionJob, RunMode
 from stratalog.compaction.scratch_budget import scratch_bytes
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.compaction.scratch_peak import ScratchPeak
 from tests.support.logs.sampling import Sampling
 from tests.support.tiered.compaction_history import CompactionHistory
-from tests.support.tiered.scratch_peak import ScratchPeak
 
 DIRECTORY = "/compaction"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.objectstore.content_crc import content_crc
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.store_layout import StoreLayout, kind_of_key

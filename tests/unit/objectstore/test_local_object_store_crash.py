@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import FileSystem
-from stratalog.objectstore.content_crc import content_crc
-from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.content_digest import content_crc, content_etag
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock

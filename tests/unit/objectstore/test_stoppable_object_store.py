@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.base.errors import ObjectNotFoundError, StoppingError
 from stratalog.base.stop_signal import StopSignal
-from stratalog.objectstore.content_crc import content_crc
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectPlace, ObjectStore, UnfinishedUpload

@@ -22,10 +22,11 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
-from stratalog.compaction.output_division import OutputBounds, divided
-from stratalog.compaction.output_stream import OutputStream
+from stratalog.compaction.output.job_output import JobOutput
+from stratalog.compaction.output.output_division import OutputBounds, divided
+from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
@@ -36,7 +37,6 @@ from stratalog.compaction.scratch_budget import (
     require_scratch,
 )
 from stratalog.compaction.tombstone_rule import TombstoneRule
-from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog

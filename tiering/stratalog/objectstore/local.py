@@ -41,8 +41,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.base.randomness import IdGenerator
-from stratalog.objectstore.content_crc import content_crc, require_crc
-from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.content_digest import content_crc, content_etag, require_crc
 from stratalog.objectstore.object_key import check_key, check_prefix, directory_of, is_prefix
 from stratalog.objectstore.parts_body import part_windows
 from stratalog.objectstore.protocol import (

@@ -19,8 +19,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
     StoreUnavailableError,
 )
-from stratalog.objectstore.content_crc import content_crc, require_crc
-from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.content_digest import content_crc, content_etag, require_crc
 from stratalog.objectstore.object_key import check_key, check_prefix
 from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,

@@ -71,7 +71,7 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.objectstore.call_deadline import PIECE_BYTES, CallDeadline, CallTimeoutError, read_in_time
-from stratalog.objectstore.content_crc import content_crc, other_bytes
+from stratalog.objectstore.content_digest import content_crc, other_bytes
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stratalog.objectstore.content_crc import content_crc
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.s3_settings import S3Settings
 
 _ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"

@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from stratalog.base.errors import StoreError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.verifier import ObjectProof, PartsReader, PlannedSlice
-from stratalog.objectstore.content_crc import content_crc
+from stratalog.compaction.output.verifier import ObjectProof, PartsReader, PlannedSlice
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.remote.objects.object_writer import FinishedObject
 from stratalog.remote.objects.repeated_put import RepeatedWrites
 from stratalog.remote.objects.slice_entry import SliceEntry

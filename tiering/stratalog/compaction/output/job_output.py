@@ -18,8 +18,8 @@ from typing import NamedTuple, Self
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.output_stream import OutputStream
-from stratalog.compaction.verifier import PlannedSlice
+from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.remote.objects.object_format import ObjectHeader
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.kept_records import KeptTally
-from stratalog.compaction.output_stream import OutputStream
-from stratalog.compaction.verifier import PlannedSlice
+from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch

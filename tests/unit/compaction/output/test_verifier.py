@@ -16,7 +16,7 @@ from stratalog.base.errors import CorruptRecordError, StoreCorruptError, StoreNo
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.kept_records import CarriedBytes, CarriedTally, KeptRecords, KeptTally
-from stratalog.compaction.verifier import ObjectProof, PartsReader, PlannedSlice
+from stratalog.compaction.output.verifier import ObjectProof, PartsReader, PlannedSlice
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec

@@ -1,13 +1,23 @@
-"""The checksum over all bytes of an object, which proves that a store has the bytes that were sent."""
+"""Digests of the content of an object: the ETag of stores that have none of their own, and the checksum that
+proves that a store has the bytes that were sent."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import crc32c
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.objectstore.protocol import Buffer
+
+
+def content_etag(parts: Iterable[Buffer]) -> str:
+    """Half a SHA-256 in hex, quoted as HTTP quotes ETags. The split into parts does not matter."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return f'"{digest.hexdigest()[:32]}"'
 
 
 def content_crc(parts: Iterable[Buffer], crc: int = 0) -> int:

@@ -15,7 +15,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.compaction.keys.survivor_bits import new_bitmap, survivor_count
-from stratalog.compaction.output_division import OutputBounds, divided
+from stratalog.compaction.output.output_division import OutputBounds, divided
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
