@@ -28,6 +28,7 @@ from stratalog.objectstore.protocol import (
     ObjectInfo,
     ObjectPlace,
     ObjectStore,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -133,6 +134,25 @@ class _FlippedStream:
         self._inner.close()
 
 
+class _FaultyUpload:
+    """Each of its requests is an operation of the store. One user at a time, as every `ObjectUpload`."""
+
+    def __init__(self, inner: ObjectUpload, write: Callable[[str, str, Callable[[], None]], None]) -> None:
+        """`write(verb, condition, apply)` makes the request."""
+        self._inner = inner
+        self._write = write
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        copies = [bytes(piece) for piece in data]
+        self._write("PUT", f"part {number}", lambda: self._inner.put_part(number, copies))
+
+    def complete(self, crc: int) -> None:
+        self._write("PUT", "complete", lambda: self._inner.complete(crc))
+
+    def abort(self) -> None:
+        self._write("DELETE", "abort", self._inner.abort)
+
+
 def _flipped(data: bytes, position: int, random: Random) -> bytes:
     """The data with another bit in the byte at that position."""
     return data[:position] + bytes([data[position] ^ 1 << random.randrange(8)]) + data[position + 1 :]
@@ -206,6 +226,13 @@ class FaultyObjectStore:
         operation, fault = self._begin("PUT", key, "")
         copies = [bytes(part) for part in parts]
         self._carry_out(operation, fault, lambda: self._inner.put_parts(key, copies, part_bytes=part_bytes))
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        def write(verb: str, condition: str, apply: Callable[[], None]) -> None:
+            self._write(verb, key, condition, apply)
+
+        inner = self._write("PUT", key, "begin", lambda: self._inner.open_upload(key))
+        return _FaultyUpload(inner, write)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

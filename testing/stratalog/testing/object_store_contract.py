@@ -23,7 +23,9 @@ from stratalog.base.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreCorruptError,
+    StoreUnavailableError,
 )
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectPlace, ObjectStore, UnfinishedUpload
 from stratalog.testing.sequential_ids import SequentialIds
@@ -353,7 +355,11 @@ class ListContract:
 
 
 class UnfinishedUploadContract:
-    """Multipart uploads that end early. `begin_upload` is for stores that know such uploads."""
+    """Multipart uploads, also those that end early. `begin_upload` is for stores that know such uploads."""
+
+    def proves_whole_objects(self) -> bool:
+        """False for a server that does not compare the checksum of a whole object in parts."""
+        return True
 
     def begin_upload(self, store: ObjectStore, key: str) -> bool:
         """Begin a multipart upload and leave it; False for a store that has none."""
@@ -363,6 +369,44 @@ class UnfinishedUploadContract:
     def test_a_finished_upload_is_not_listed(self, store: ObjectStore) -> None:
         store.put_parts("data/key", [b"x" * PART_BYTES, b"y"], part_bytes=PART_BYTES)
         assert list(store.list_uploads("")) == []
+
+    def test_an_upload_appears_when_it_is_complete(self, store: ObjectStore) -> None:
+        """Each request may be repeated."""
+        upload, parts = store.open_upload("data/key"), ([b"x" * (PART_BYTES - 1), b"y"], [b"z", b"", b"zz"])
+        for number, part in enumerate(parts, start=1):
+            upload.put_part(number, part)
+            upload.put_part(number, part)
+        assert list(store.list("")) == []
+        whole = b"".join(parts[0] + parts[1])
+        for _ in range(2):
+            upload.complete(content_crc([whole]))
+        upload.abort()
+        assert store.get("data/key").data == whole
+        assert list(store.list_uploads("")) == []
+
+    def test_other_bytes_than_were_sent_do_not_appear(self, store: ObjectStore) -> None:
+        upload = store.open_upload("data/key")
+        upload.put_part(1, [b"x" * PART_BYTES])
+        upload.put_part(2, [b"y"])
+        if not self.proves_whole_objects():
+            upload.abort()
+            return
+        with pytest.raises(StoreCorruptError) as refused:
+            upload.complete(1)
+        assert refused.value.fields["key"] == "data/key"
+        with pytest.raises((StoreCorruptError, StoreUnavailableError)):
+            upload.complete(1)
+        assert list(store.list("")) == []
+        upload.abort()
+
+    def test_an_aborted_upload_leaves_nothing(self, store: ObjectStore) -> None:
+        upload = store.open_upload("data/key")
+        upload.put_part(1, [b"x"])
+        upload.abort()
+        assert list(store.list_uploads("")) == []
+        with pytest.raises(StoreUnavailableError):
+            upload.complete(content_crc([b"x"]))
+        assert list(store.list("")) == []
 
     def test_an_upload_that_fails_leaves_nothing(self, store: ObjectStore) -> None:
         def parts() -> Iterator[bytes]:

@@ -51,7 +51,8 @@ class Operation(NamedTuple):
     key: str
     """A listing's prefix; the first key of a bulk deletion."""
     condition: str = ""
-    """`if_match`, `if_absent`, `if_changed` or nothing."""
+    """`if_match`, `if_absent` or `if_changed`; of an upload in parts `begin`, `part N`, `complete` or
+    `abort`; else nothing."""
 
     def __str__(self) -> str:
         return " ".join(

@@ -17,12 +17,16 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import StoreError
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.record.record import Record
+from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, FaultsAt, Operation, no_faults
 from tests.support.logs.sampling import Sampling
 from tests.support.tiered.compaction_history import CompactionHistory
+
+DAY_MS = 24 * 3_600_000
 
 
 def past(seed: int) -> CompactionHistory:
@@ -110,27 +114,73 @@ def test_streams_that_break_are_read_on(seed: int) -> None:
     assert sum(report.resumed_get_count for report in reports) > 0
 
 
+@pytest.mark.parametrize("part_bytes", [300, 1 << 20])
 @pytest.mark.parametrize("fault", [Fault.LANDS_UNKNOWN, Fault.FAILS, Fault.LANDS_LATE])
-def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault) -> None:
-    """The job commits although the first two answers for each output were lost."""
+def test_an_output_of_unknown_outcome_is_sent_again(fault: Fault, part_bytes: int) -> None:
+    """The job commits although the first two answers for each request of an output were lost."""
     history = past(busy_seed())
-    sent: Counter[str] = Counter()
+    sent: Counter[tuple[str, str]] = Counter()
 
     def plan(operation: Operation) -> Fault:
         if operation.verb != "PUT" or "/data/" not in operation.key:
             return Fault.NONE
-        sent[operation.key] += 1
-        return fault if sent[operation.key] < 3 else Fault.NONE
+        request = operation.key, operation.condition
+        sent[request] += 1
+        return fault if sent[request] < 3 else Fault.NONE
 
     store = FaultyObjectStore(history.store, Random(0), plan)
     before = readable(history)
-    reports = history.compactor(store).run_once()
+    reports = history.compactor(store, output_part_bytes=part_bytes).run_once()
     history.require(before)
     assert [report.refused for report in reports] == [None] * len(reports)
-    assert sum(report.outputs for report in reports) == len(sent) > 0
+    assert sum(report.outputs for report in reports) == len({key for key, _ in sent}) > 0
     assert set(sent.values()) == {3}
+    assert {condition for _, condition in sent} >= (
+        {"begin", "part 1", "part 2", "complete"} if part_bytes == 300 else {""}
+    )
     store.release_all()
     history.require(readable(history))
+    # An upload whose beginning was not answered is for the sweep.
+    uploads = list(history.store.list_uploads(""))
+    assert bool(uploads) == (part_bytes == 300 and fault is not Fault.FAILS)
+
+
+@pytest.mark.parametrize("condition", ["part 1", "part 2", "complete"])
+def test_a_job_that_fails_leaves_no_parts(condition: str) -> None:
+    history = past(busy_seed())
+
+    def plan(operation: Operation) -> Fault:
+        return Fault.FAILS if operation.condition == condition else Fault.NONE
+
+    store = FaultyObjectStore(history.store, Random(0), plan)
+    before = readable(history)
+    reports = history.compactor(store, output_part_bytes=300).run_once()
+    assert any(report.refused is not None for report in reports)
+    assert any(entry.fault is Fault.FAILS for entry in store.trace.entries)
+    history.require(before)
+    assert list(history.store.list_uploads("")) == []
+    history.settle()
+
+
+@pytest.mark.parametrize("fault", [Fault.STOPS_BEFORE, Fault.STOPS_AFTER])
+def test_the_parts_of_a_compactor_that_died_are_swept(fault: Fault) -> None:
+    history = past(busy_seed())
+
+    def plan(operation: Operation) -> Fault:
+        return fault if operation.condition == "part 2" else Fault.NONE
+
+    store = FaultyObjectStore(history.store, Random(0), plan)
+    before = readable(history)
+    with pytest.raises(ActorStopped):
+        history.compactor(store, output_part_bytes=300).run_once()
+    history.require(before)
+    [upload] = history.store.list_uploads("")
+    history.clock.advance(DAY_MS)
+    sweep = OrphanSweep(history.store, history.tiered.metadata, SweepSettings(grace_ms=DAY_MS))
+    report = sweep.run(history.clock.now_ms(), StopSignal(), is_whole=True)
+    assert upload.key in {one.key for one in report.deleted}
+    assert list(history.store.list_uploads("")) == []
+    history.require(before)
 
 
 def test_a_compactor_that_lost_the_race_replaces_nothing() -> None:

@@ -24,12 +24,12 @@ from stratalog.compaction.keys import survivor_plan
 from stratalog.compaction.keys.key_cursor import KeyCursor
 from stratalog.compaction.keys.survivor_bits import new_bitmap
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan, merge_keys
+from stratalog.compaction.output.verifier import PartsReader
 from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.tombstone_rule import TombstoneRule
-from stratalog.compaction.verifier import PartsReader
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec

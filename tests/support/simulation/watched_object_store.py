@@ -10,10 +10,29 @@ from stratalog.objectstore.protocol import (
     ObjectInfo,
     ObjectPlace,
     ObjectStore,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
 )
+
+
+class _WatchedUpload:
+    """One user at a time, as every `ObjectUpload`."""
+
+    def __init__(self, inner: ObjectUpload, completed: Callable[[], None]) -> None:
+        self._inner = inner
+        self._completed = completed
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        self._inner.put_part(number, data)
+
+    def complete(self, crc: int) -> None:
+        self._inner.complete(crc)
+        self._completed()
+
+    def abort(self) -> None:
+        self._inner.abort()
 
 
 class WatchedObjectStore:
@@ -39,6 +58,11 @@ class WatchedObjectStore:
         copies = [bytes(part) for part in parts]
         self._inner.put_parts(key, copies, part_bytes=part_bytes)
         self._landed(key, b"".join(copies))
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        return _WatchedUpload(
+            self._inner.open_upload(key), lambda: self._landed(key, self._inner.get(key).data)
+        )
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

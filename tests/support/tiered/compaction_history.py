@@ -40,12 +40,15 @@ class CompactionHistory:
         self.store = MemoryObjectStore(self.clock)
         self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(seed))
         self.oracles: dict[TopicIdPartition, PartitionOracle] = {}
+        self.bounds: dict[str, Any] = {}
+        """Settings of all compactors, in place of those by chance."""
         self._keys = [b"key-%d" % number for number in range(self.random.randrange(1, max_keys + 1))]
         for number in range(self.random.randrange(1, 4)):
             self._create_topic(f"topic-{number}")
 
-    def compactor(self, store: ObjectStore | None = None) -> Compactor:
-        """A compactor whose bounds are so small that every way through the code is taken."""
+    def compactor(self, store: ObjectStore | None = None, **changes: Any) -> Compactor:
+        """A compactor whose bounds are so small that every way through the code is taken; `changes` are
+        settings."""
         random = self.random
         settings: dict[str, Any] = {
             "max_inputs_per_job": random.choice((2, 3, 64)),
@@ -54,10 +57,11 @@ class CompactionHistory:
             "read_chunk_bytes": random.choice((1, 100, 1_000, 1 << 20)),
             "job_memory_bytes": random.choice((0, 20_000, 1 << 20)),
             "hash_part_entries": random.choice((1, 3, 1 << 20)),
+            "output_part_bytes": random.choice((300, 2_000, 1 << 20)),
         }
 
         def change(base: CompactionSettings) -> CompactionSettings:
-            return dataclasses.replace(base, **settings)
+            return dataclasses.replace(base, **(settings | self.bounds | changes))
 
         return self.tiered.compactor(store, change)
 

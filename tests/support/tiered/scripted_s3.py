@@ -95,7 +95,7 @@ def scripted_s3(answers: Sequence[Answer]) -> Generator[ScriptedS3]:
             self.wfile.write(answer.body[: answer.cut_bytes])
             self.close_connection = answer.cut_bytes is not None
 
-        do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - named by the base class
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - named by the base class
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
             """Silent."""

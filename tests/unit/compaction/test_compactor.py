@@ -526,11 +526,25 @@ def test_a_full_disk_is_reported_and_nothing_changes() -> None:
     def change(settings: CompactionSettings) -> CompactionSettings:
         return dataclasses.replace(settings, job_memory_bytes=0)
 
-    compactor = world.tiered.compactor(change=change)
-    disk.fill("/tiered/compaction")
+    gets: list[str] = []
+
+    def fill(operation: Operation) -> None:
+        """Behind the reads of two directories, when the job has begun."""
+        gets.extend([operation.key] if "/data/" in operation.key else [])
+        if len(gets) > 2:
+            disk.fill("/tiered/compaction")
+
+    store = FaultyObjectStore(world.store, Random(0), before=fill)
+    compactor = world.tiered.compactor(store, change)
     (report,) = compactor.run_once()
     assert os.strerror(errno.ENOSPC) in (report.refused or "")
+    assert report.get_requests > 0
     assert world.values() == before
+    # It is known to be full now.
+    (report,) = compactor.run_once()
+    assert "does not begin" in (report.refused or "")
+    assert (report.get_requests, report.failed_attempts) == (0, 2)
     disk.fill(None)
+    compactor = world.tiered.compactor(change=change)
     (report,) = compactor.run_once()
     assert report.refused is None

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
+from stratalog.compaction.output.verifier import PartsReader
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.compaction.verifier import PartsReader
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record

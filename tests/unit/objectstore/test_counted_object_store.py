@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.store_layout import StoreLayout, kind_of_key
@@ -21,6 +22,15 @@ def test_parts_count_as_the_requests_of_a_multipart_upload(size_bytes: int, requ
     store = counted()
     store.put_parts("shards/0000/data/a", [bytes(1)] * size_bytes, part_bytes=10)
     assert store.counts() == {RequestKind("PUT", "data"): RequestCount(requests, size_bytes)}
+
+
+def test_an_upload_counts_as_its_requests() -> None:
+    store = counted()
+    upload = store.open_upload("shards/0000/data/a")
+    for number in (1, 2):
+        upload.put_part(number, [b"12", b"3"])
+    upload.complete(content_crc([b"123123"]))
+    assert store.counts() == {RequestKind("PUT", "data"): RequestCount(4, 6)}
 
 
 def test_each_request_counts_under_its_verb_and_kind() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import FileSystem
-from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.content_digest import content_crc, content_etag
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.testing.faulty_filesystem import ALL_SURVIVALS, FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
@@ -21,6 +21,14 @@ from tests.support.logs.crash_sweep import CrashSweep, Death
 HEAD_1, HEAD_2 = b"head 1" * 100, b"head 2" * 100
 Contents = dict[str, bytes]
 Step = tuple[Callable[[LocalObjectStore], object], Contents]
+
+
+def upload(store: LocalObjectStore, key: str) -> None:
+    parts = store.open_upload(key)
+    parts.put_part(1, [HEAD_1])
+    parts.put_part(2, [HEAD_2])
+    parts.complete(content_crc([HEAD_1, HEAD_2]))
+
 
 STEPS: tuple[Step, ...] = (
     (lambda store: store.put("shards/0/head", HEAD_1, if_absent=True), {"shards/0/head": HEAD_1}),
@@ -33,6 +41,10 @@ STEPS: tuple[Step, ...] = (
         {"shards/0/head": HEAD_2, "shards/0/data/1": b"onetwo"},
     ),
     (lambda store: store.delete_many(["shards/0/data/1", "missing"]), {"shards/0/head": HEAD_2}),
+    (
+        lambda store: upload(store, "shards/1/data/2"),
+        {"shards/0/head": HEAD_2, "shards/1/data/2": HEAD_1 + HEAD_2},
+    ),
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from stratalog.base.errors import ObjectNotFoundError, StoppingError
 from stratalog.base.stop_signal import StopSignal
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectPlace, ObjectStore, UnfinishedUpload
@@ -30,6 +31,7 @@ class TestStoppableObjectStore(ObjectStoreContract):
 CALLS: dict[str, Callable[[ObjectStore], object]] = {
     "put": lambda store: store.put("new", b"x"),
     "put_parts": lambda store: store.put_parts("new", [b"x"]),
+    "open_upload": lambda store: store.open_upload("new"),
     "copy": lambda store: store.copy(ObjectPlace("server", "bucket", "name"), "new", 1),
     "get": lambda store: store.get("key"),
     "get_if_changed": lambda store: store.get_if_changed("key", "etag"),
@@ -71,6 +73,20 @@ def test_a_stream_and_a_listing_end_where_they_are() -> None:
     with pytest.raises(StoppingError):
         next(listing)
     stream.close()
+
+
+def test_an_upload_goes_no_further_and_leaves_nothing() -> None:
+    inner = MemoryObjectStore(ManualClock())
+    stop = StopSignal()
+    upload = StoppableObjectStore(inner, stop).open_upload("new")
+    upload.put_part(1, [b"x"])
+    stop.set()
+    with pytest.raises(StoppingError):
+        upload.put_part(2, [b"y"])
+    with pytest.raises(StoppingError):
+        upload.complete(content_crc([b"x"]))
+    upload.abort()
+    assert [*inner.list(""), *inner.list_uploads("")] == []
 
 
 @pytest.mark.parametrize("part_bytes", [2, 1000])

@@ -50,7 +50,17 @@ class CompactionSettings:
 
     job_memory_bytes: int = 256 << 20
     """Bytes of its inputs and outputs that a job keeps in memory, half each; beyond, it takes files in
-    `spool_directory`. Default 256 MiB. Chunks, key blocks and one bit a record come on top."""
+    `spool_directory`. Default 256 MiB. Two chunks, a part of an output on its way, key blocks and one bit a
+    record come on top."""
+
+    max_scratch_bytes: int = 2**63 - 1
+    """Bytes of these files, and of the copies of slices whose keys must be hashed. A job that may need more,
+    or more than the disk has free, does not begin. Default: what is free."""
+
+    output_part_bytes: int = 32 << 20
+    """Bytes of a part of an output: they are sent while more are written. Default 32 MiB; stores take no less
+    than 5 MiB. Raise it where requests are dear; an output has at most 10,000 parts.
+    """
 
     hash_part_entries: int = 1 << 20
     """Keys that are sorted in memory at once if a slice has no usable key stream. Default 1 Mi, about 24
@@ -75,4 +85,6 @@ class CompactionSettings:
             min(self.max_job_bytes, self.target_object_bytes, self.read_chunk_bytes, self.hash_part_entries)
             > 0
         )
+        assert min(self.max_scratch_bytes, self.job_memory_bytes) >= 0
+        assert self.output_part_bytes > 0
         assert min(self.max_bytes_per_s, self.max_requests_per_s) > 0

@@ -32,6 +32,7 @@ from stratalog.base.errors import (
     LogStoreError,
     ObjectArchivedError,
     ObjectNotFoundError,
+    OverloadedError,
     PreconditionFailedError,
     StoppingError,
     StoreCorruptError,
@@ -276,6 +277,9 @@ class Compactor:
             _log_failure(execution, execution.current, error, _next_step(attempts, is_of_disk=is_of_disk))
             report = _report(execution, refused=str(error))
             report = dataclasses.replace(report, failed_attempts=attempts)
+            if isinstance(error, OverloadedError):
+                # It has not begun, and says nothing of smaller ones.
+                return report, _Ending.DONE
             return report, _Ending.ENDS_RUN if is_of_disk else _Ending.FAILED
         except Exception as error:
             logger.exception("a compaction job failed by a defect; report it with this trace")

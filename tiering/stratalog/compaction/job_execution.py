@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,21 +22,29 @@ from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.job_output import JobOutput
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
+from stratalog.compaction.output.job_output import JobOutput
+from stratalog.compaction.output.output_division import OutputBounds, divided
+from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
+from stratalog.compaction.scratch_budget import (
+    input_memory_bytes,
+    output_memory_bytes,
+    part_bytes,
+    require_scratch,
+)
 from stratalog.compaction.tombstone_rule import TombstoneRule
-from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
-from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
-from stratalog.remote.objects.repeated_put import PutAttempts, put_object
-from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
@@ -93,15 +103,17 @@ class JobExecution:
         self._settings = settings
         self._clock = clock
         self._job_clock = job_clock
-        # Half of the memory is for the outputs (two writers a piece, with two spools each), half for the
-        # inputs: the key streams, the data, and a slice that had to be hashed, of each.
-        self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
-        self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
+        self._spool_bytes = output_memory_bytes(job, settings)
+        self._share_bytes = input_memory_bytes(job, settings)
+        self._bounds = OutputBounds(
+            max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
+        )
 
     def execute(self) -> JobResult:
         """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
-        UnsupportedOperationError and OSError."""
+        UnsupportedOperationError and OSError, and OverloadedError if there is no room for its scratch."""
         settings = self._settings
+        require_scratch(self._filesystem, self.job, settings)
         writer_settings = ObjectWriterSettings(
             spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
         )
@@ -111,11 +123,10 @@ class JobExecution:
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
-                    self._send,
+                    self._open_stream,
                     self._header,
                     writer_settings,
-                    max_object_bytes=settings.max_job_bytes,
-                    chunk_bytes=settings.read_chunk_bytes,
+                    max_object_bytes=self._bounds.data_bytes,
                 )
             )
             rewritten = [part for run in self.job.runs for part in self._rewrite(run, output)]
@@ -139,18 +150,31 @@ class JobExecution:
             plan = self._plans.pop(run.topic_id_partition, None)
             if plan is None and run.mode is RunMode.COMPACT:
                 plan = closing.enter_context(self._plan(run))
-            first = 0
-            for place, slices in enumerate(run.parts):
-                part = dataclasses.replace(run, slices=slices, part_counts=())
-                part_plan = None if plan is None else plan.part(first, first + len(slices))
-                writer = output.writer(place, is_compacted=is_compacted)
+            for place, first, end, goes_on in self._pieces(run, plan):
+                part = dataclasses.replace(run, slices=run.slices[first:end], part_counts=())
+                part_plan = None if plan is None else plan.part(first, end)
+                writer = output.writer(
+                    place,
+                    is_compacted=is_compacted,
+                    is_carried=run.mode is RunMode.CARRY,
+                    goes_on=goes_on,
+                )
                 rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
                 output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
-                first += len(slices)
         return rewritten
+
+    def _pieces(self, run: PartitionRun, plan: SurvivorPlan | None) -> Iterator[tuple[int, int, int, bool]]:
+        """The slices [first, end) of the run that become one slice, each with its place, and whether it goes
+        on behind another one there."""
+        first = 0
+        for place, slices in enumerate(run.parts):
+            bits = None if plan is None else plan.survivors[first : first + len(slices)]
+            for begin, end in divided(slices, bits, self._bounds):
+                yield place, first + begin, first + end, begin > 0
+            first += len(slices)
 
     def _decide(self) -> None:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
@@ -193,12 +217,16 @@ class JobExecution:
             )
             closing.callback(self.inputs[name].close)
 
-    def _send(self, finished: FinishedObject) -> None:
-        put_object(self._clock, self._shard.store, self._layout, finished, PutAttempts())
+    def _open_stream(self, name: str) -> OutputStream:
+        key = self._layout.data_key(name)
+        writes = RepeatedWrites(self._clock, self._shard.store, key, PutAttempts())
+        return OutputStream(
+            name, writes, partial(self._make_scratch, self._spool_bytes), part_bytes(self.job, self._settings)
+        )
 
-    def _make_scratch(self) -> Spool:
+    def _make_scratch(self, memory_bytes: int | None = None) -> Spool:
         path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"
-        return Spool(self._filesystem, path, self._share_bytes)
+        return Spool(self._filesystem, path, self._share_bytes if memory_bytes is None else memory_bytes)
 
     def _header(self) -> ObjectHeader:
         return ObjectHeader(

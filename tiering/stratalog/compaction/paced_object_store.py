@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from stratalog.base.stop_signal import StopSignal
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectStore, ReadStream
+from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectStore, ObjectUpload, ReadStream
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.remote.tier.upload_budget import UploadBudget
 
@@ -31,6 +31,26 @@ class _PacedStream:
         self._inner.close()
 
 
+class _PacedUpload:
+    """One user at a time, as every `ObjectUpload`. An abort waits for nothing."""
+
+    def __init__(self, inner: ObjectUpload, pay: Callable[[int], None]) -> None:
+        """`pay` waits until a request with so many bytes is paid for."""
+        self._inner = inner
+        self._pay = pay
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        self._pay(sum(memoryview(piece).nbytes for piece in data))
+        self._inner.put_part(number, data)
+
+    def complete(self, crc: int) -> None:
+        self._pay(0)
+        self._inner.complete(crc)
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
 class PacedObjectStore(StoppableObjectStore):
     """An object store whose reads and writes wait for a budget. Thread-safe if the inner store is. Raises as
     `StoppableObjectStore` does, also while a request waits."""
@@ -50,6 +70,10 @@ class PacedObjectStore(StoppableObjectStore):
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         super().put_parts(key, self._paced(parts, part_bytes), part_bytes=part_bytes)
 
+    def open_upload(self, key: str) -> ObjectUpload:
+        self._pay_request()
+        return _PacedUpload(super().open_upload(key), self._pay_write)
+
     def get_range(self, key: str, position: int, size: int) -> bytes:
         self._pay_request()
         self._pay(size)
@@ -61,6 +85,11 @@ class PacedObjectStore(StoppableObjectStore):
 
     def _pay(self, size_bytes: int) -> None:
         self._budget.take_bytes(self._shard, size_bytes, self._signal.check)
+
+    def _pay_write(self, size_bytes: int) -> None:
+        self._pay_request()
+        if size_bytes:
+            self._pay(size_bytes)
 
     def _pay_request(self) -> None:
         self._budget.take_request(self._shard, self._signal.check)

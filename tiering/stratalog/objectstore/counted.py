@@ -18,6 +18,7 @@ from stratalog.objectstore.protocol import (
     ObjectInfo,
     ObjectPlace,
     ObjectStore,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -61,6 +62,27 @@ class _CountedStream:
         self._inner.close()
 
 
+class _CountedUpload:
+    """One user at a time, as every `ObjectUpload`."""
+
+    def __init__(self, inner: ObjectUpload, count: Callable[[int, int], None]) -> None:
+        """`count` counts requests and bytes."""
+        self._inner = inner
+        self._count = count
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        self._count(1, 0)
+        self._inner.put_part(number, data)
+        self._count(0, sum(memoryview(piece).nbytes for piece in data))
+
+    def complete(self, crc: int) -> None:
+        self._count(1, 0)
+        self._inner.complete(crc)
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
 class CountedObjectStore:
     """An object store that counts requests and bytes. Thread-safe: `_lock` guards the counts and is never
     held during a request."""
@@ -100,6 +122,13 @@ class CountedObjectStore:
         # A multipart upload has a request for each part, one before them, and one behind.
         further_count = 1 - (-size_bytes // part_bytes) if size_bytes > part_bytes else 0
         self._count(kind, requests=further_count, size_bytes=size_bytes)
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        kind = self._count_requests("PUT", key)
+        upload = self._inner.open_upload(key)
+        return _CountedUpload(
+            upload, lambda requests, size_bytes: self._count(kind, requests=requests, size_bytes=size_bytes)
+        )
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

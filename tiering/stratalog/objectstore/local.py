@@ -41,7 +41,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import AppendFile, FileSystem
 from stratalog.base.randomness import IdGenerator
-from stratalog.objectstore.content_etag import content_etag
+from stratalog.objectstore.content_digest import content_crc, content_etag, require_crc
 from stratalog.objectstore.object_key import check_key, check_prefix, directory_of, is_prefix
 from stratalog.objectstore.parts_body import part_windows
 from stratalog.objectstore.protocol import (
@@ -49,6 +49,7 @@ from stratalog.objectstore.protocol import (
     Buffer,
     ObjectInfo,
     ObjectPlace,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -101,6 +102,73 @@ class _FileStream:
                 self._file.close()
 
 
+class _FileUpload:
+    """Parts in a file aside, which gets its name when it is complete. One user at a time, as every
+    `ObjectUpload`; the next writing process removes it a day after a crash."""
+
+    def __init__(
+        self, file: AppendFile, key: str, give_name: Callable[[], None], remove: Callable[[], None]
+    ) -> None:
+        """`give_name` lets the file appear under the key, or removes it and raises; `remove` removes it."""
+        self._file: AppendFile | None = file
+        self._key = key
+        self._give_name = give_name
+        self._remove = remove
+        self._part_count = self._crc = 0
+        self._is_complete = False
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        file = self._require_file()
+        if number <= self._part_count:
+            # Sent again, and there already.
+            return
+        assert number == self._part_count + 1, "parts come in order"
+        try:
+            with _os_errors(self._key, is_write=True):
+                for window, _ in part_windows(data, _WINDOW_BYTES):
+                    file.append(window)
+        except StoreError:
+            # Half a part is there.
+            self.abort()
+            raise
+        self._part_count = number
+        self._crc = content_crc(data, self._crc)
+
+    def complete(self, crc: int) -> None:
+        if self._is_complete:
+            return
+        file = self._require_file()
+        try:
+            require_crc(self._crc, crc, self._key)
+            with _os_errors(self._key, is_write=True):
+                # Once only: a file whose fsync has failed may have lost bytes for good.
+                file.sync()
+                self._give_name()
+        except (OSError, StoreError):
+            self.abort()
+            raise
+        self._is_complete = True
+        self._close()
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._close()
+            self._remove()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with _os_errors(self._key, is_write=True):
+                file.close()
+
+    def _require_file(self) -> AppendFile:
+        if self._file is None:
+            raise StoreUnavailableError(
+                "the upload is over; begin another one, under another key", key=self._key
+            )
+        return self._file
+
+
 class LocalObjectStore:
     """An object store in a local directory. Thread-safe, and between processes of one machine too: names
     change under `_lock` and the lock file."""
@@ -125,6 +193,32 @@ class LocalObjectStore:
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         self._put(key, lambda file: _append_parts(file, parts))
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        path = self._path(key)
+        with _os_errors(key, is_write=True):
+            try:
+                self._make_directory(posixpath.dirname(path))
+                aside = self._path_aside()
+                file = self._filesystem.open_append(aside)
+                # It is large, or it would be put at once.
+                file.bypass_cache()
+            except OSError:
+                self._forget_directories()
+                raise
+
+        def give_name() -> None:
+            try:
+                self._give_name(aside, key, path, None, False)
+            except OSError:
+                self._forget_directories()
+                raise
+
+        def remove() -> None:
+            with suppress(OSError):
+                self._filesystem.unlink(aside)
+
+        return _FileUpload(file, key, give_name, remove)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         """None: a copy would be read and written by this machine all the same."""
@@ -221,10 +315,13 @@ class LocalObjectStore:
                 aside = self._write_aside(fill)
                 self._give_name(aside, key, path, if_match, if_absent)
             except OSError:
-                # A directory may have been removed: the next write checks all of them again.
-                with self._lock:
-                    self._durable_directories.clear()
+                self._forget_directories()
                 raise
+
+    def _forget_directories(self) -> None:
+        """A directory may have been removed: the next write checks all of them again."""
+        with self._lock:
+            self._durable_directories.clear()
 
     def _give_name(self, aside: str, key: str, path: str, if_match: str | None, if_absent: bool) -> None:
         try:
@@ -252,11 +349,7 @@ class LocalObjectStore:
 
     def _write_aside(self, fill: Callable[[AppendFile], object]) -> str:
         """Write an object to a file aside; returns its path."""
-        directory = f"{self._root}/.aside"
-        if directory not in self._durable_directories:
-            self._make_directory(directory)
-            self._remove_stale_asides(directory)
-        path = f"{directory}/{self._ids.uuid()}"
+        path = self._path_aside()
         try:
             file = self._filesystem.open_append(path)
             try:
@@ -270,6 +363,14 @@ class LocalObjectStore:
                 self._filesystem.unlink(path)
             raise
         return path
+
+    def _path_aside(self) -> str:
+        """The path of a new file aside, in a directory that is there."""
+        directory = f"{self._root}/.aside"
+        if directory not in self._durable_directories:
+            self._make_directory(directory)
+            self._remove_stale_asides(directory)
+        return f"{directory}/{self._ids.uuid()}"
 
     def _remove_stale_asides(self, directory: str) -> None:
         newest_stale_ms = self._clock.now_ms() - _STALE_ASIDE_MS

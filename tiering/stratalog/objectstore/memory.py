@@ -6,20 +6,27 @@ operation, so conditional writes are atomic for any number of threads.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import ObjectNotFoundError, PreconditionFailedError, StoreCorruptError
-from stratalog.objectstore.content_etag import content_etag
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreCorruptError,
+    StoreUnavailableError,
+)
+from stratalog.objectstore.content_digest import content_crc, content_etag, require_crc
 from stratalog.objectstore.object_key import check_key, check_prefix
 from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
     Buffer,
     ObjectInfo,
     ObjectPlace,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -54,13 +61,54 @@ class _BufferStream:
         self._position = 0
 
 
+class _BufferUpload:
+    """Parts in memory, known to the store as long as it is unfinished. One user at a time, as every
+    `ObjectUpload`; late parts of a simulation come on the same thread."""
+
+    def __init__(
+        self, store: MemoryObjectStore, unfinished: dict[str, UnfinishedUpload], upload: UnfinishedUpload
+    ) -> None:
+        self._store = store
+        self._unfinished = unfinished
+        self._upload = upload
+        self._parts: dict[int, bytes] = {}
+        self._is_complete = False
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        self._require_unfinished()
+        self._parts[number] = b"".join(data)
+
+    def complete(self, crc: int) -> None:
+        if self._is_complete:
+            return
+        self._require_unfinished()
+        parts = [part for _, part in sorted(self._parts.items())]
+        assert len(parts) == max(self._parts, default=0), "all parts are there"
+        require_crc(content_crc(parts), crc, self._upload.key)
+        self._store.put(self._upload.key, b"".join(parts))
+        self._is_complete = True
+        self.abort()
+
+    def abort(self) -> None:
+        self._unfinished.pop(self._upload.upload_id, None)
+
+    def _require_unfinished(self) -> None:
+        if self._upload.upload_id not in self._unfinished:
+            raise StoreUnavailableError(
+                "the upload is over; begin another one, under another key", key=self._upload.key
+            )
+
+
 class MemoryObjectStore:
-    """An object store in memory. Thread-safe: `_lock` guards the dictionary, contents are immutable."""
+    """An object store in memory. Thread-safe: `_lock` guards the objects, contents are immutable; each
+    unfinished upload has one user."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._contents: dict[str, _Content] = {}
+        self._unfinished: dict[str, UnfinishedUpload] = {}
+        self._upload_ids = itertools.count()
 
     @property
     def url(self) -> str:
@@ -81,6 +129,11 @@ class MemoryObjectStore:
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         self.put(key, b"".join(parts))
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        upload = UnfinishedUpload(check_key(key), f"upload-{next(self._upload_ids)}", self._clock.now_ms())
+        self._unfinished[upload.upload_id] = upload
+        return _BufferUpload(self, self._unfinished, upload)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         """None: there is no server."""
@@ -131,12 +184,11 @@ class MemoryObjectStore:
                 self._contents.pop(key, None)
 
     def list_uploads(self, prefix: str) -> Iterator[UnfinishedUpload]:
-        """None: an object is put whole."""
         check_prefix(prefix)
-        return iter(())
+        return iter([one for one in tuple(self._unfinished.values()) if one.key.startswith(prefix)])
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        """Does nothing: there are no unfinished uploads here."""
+        self._unfinished.pop(upload.upload_id, None)
 
     def remarks(self) -> Sequence[str]:
         """None: a deleted object is gone."""

@@ -22,6 +22,10 @@ Buffer = bytes | bytearray | memoryview
 
 DEFAULT_PART_BYTES = 64 << 20
 """Above this size `put_parts` sends a multipart upload, in parts of this size."""
+LEAST_PART_BYTES = 5 << 20
+"""Stores take no smaller part but the last of an object."""
+MAX_PART_COUNT = 10_000
+"""Stores take no more parts of an object."""
 
 
 class ObjectInfo(NamedTuple):
@@ -80,6 +84,31 @@ class ReadStream(Protocol):
         ...
 
 
+class ObjectUpload(Protocol):
+    """A data object on its way in parts, which appears when it is complete. One user at a time; `complete` or
+    `abort` ends it."""
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        """Send part `number`, in order from 1. All but the last have one size, of `LEAST_PART_BYTES` or more.
+
+        After StoreUnavailableError the same bytes may be sent again under the same number.
+        """
+        ...
+
+    def complete(self, crc: int) -> None:
+        """Let the object appear. `crc` is the CRC-32C of all its bytes. After StoreUnavailableError it may be
+        called again: whether an earlier call has had its effect makes no difference.
+
+        Raises StoreCorruptError if the store has other bytes, as far as it tells: do not use the object then.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Discard the parts. After `complete` this changes nothing. After an error they stay in the store as
+        an `UnfinishedUpload`."""
+        ...
+
+
 class ObjectStore(Protocol):
     """A bucket: objects by key, with conditional writes. Thread-safe.
 
@@ -107,6 +136,13 @@ class ObjectStore(Protocol):
 
         There is no condition, and so no ETag is returned: a data object is written once, under a fresh name.
         Each part is taken once, in order. Memory holds at most `part_bytes` and one part.
+        """
+        ...
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        """Begin to store a data object that is not there yet, part by part: a multipart upload.
+
+        For objects that are sent while they are made. A small one is cheaper with `put_parts`.
         """
         ...
 

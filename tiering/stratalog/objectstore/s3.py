@@ -7,13 +7,14 @@ hide that it landed. Nothing is retried above botocore, and a body that was cut 
 Until the store has answered once, a failing connection has a short timeout and is not retried, so a wrong
 endpoint is reported at once. A store that has answered before gets the full timeouts and retries.
 
-Every wait is bounded: connecting, each silence of the server, and the whole call
-(`S3Settings.call_timeout_s`). After the deadline of a call no request begins, no block of a body is sent and
-no piece is awaited. A stream lives as long as its reader, with the same bound on each silence.
+Every wait is bounded: connecting, each silence of the server, and the whole call, or each part of a multipart
+upload (`S3Settings.call_timeout_s`). After the deadline of a call no request begins, no block of a body is
+sent and no piece is awaited. A stream lives as long as its reader, with the same bound on each silence.
 
 Differences from boto3's defaults: Request and response checksums only `when_required`, because botocore would
 choose one for us and some servers fail on it in ranges and errors. Instead every write carries its CRC-32C
-(or what `S3Settings.checksum` says), which S3, MinIO and SeaweedFS verify and others ignore. No `Expect:
+(or what `S3Settings.checksum` says), which S3, MinIO and SeaweedFS verify and others ignore. A server that
+announces it also gets that of a whole object in parts, and one that a server tells is compared. No `Expect:
 100-continue`, which costs a round trip. The body is not hashed into the signature where TLS or the loopback
 interface protects it already. Large objects are sent in windows, one for each part of a multipart upload;
 each is read once from its source and held until the server has it. Bodies are read in pieces of 16 MiB. Bytes
@@ -27,6 +28,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, Final, cast
@@ -60,6 +62,7 @@ from urllib3.exceptions import HTTPError
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     DeletionRefusedError,
+    ObjectNotFoundError,
     PreconditionFailedError,
     StoreAccessDeniedError,
     StoreCorruptError,
@@ -68,14 +71,18 @@ from stratalog.base.errors import (
     StoreUnavailableError,
 )
 from stratalog.objectstore.call_deadline import PIECE_BYTES, CallDeadline, CallTimeoutError, read_in_time
+from stratalog.objectstore.content_digest import content_crc, other_bytes
 from stratalog.objectstore.object_key import check_key, check_prefix, is_key, is_prefix
 from stratalog.objectstore.ordered_listing import ListingPage, list_in_key_order
 from stratalog.objectstore.parts_body import PartsBody, part_windows
 from stratalog.objectstore.protocol import (
     DEFAULT_PART_BYTES,
+    LEAST_PART_BYTES,
+    MAX_PART_COUNT,
     Buffer,
     ObjectInfo,
     ObjectPlace,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -83,7 +90,7 @@ from stratalog.objectstore.protocol import (
 from stratalog.objectstore.s3_bucket_state import bucket_remarks, versions_of
 from stratalog.objectstore.s3_copy import PartsCopy, copy_whole
 from stratalog.objectstore.s3_errors import error_of_answer
-from stratalog.objectstore.s3_request_options import S3RequestOptions
+from stratalog.objectstore.s3_request_options import S3RequestOptions, crc_text, whole_crc
 from stratalog.objectstore.s3_settings import S3Settings, endpoint_shown, is_protected
 
 if TYPE_CHECKING:
@@ -96,8 +103,6 @@ if TYPE_CHECKING:
     )
 
 _SMALL_BODY_BYTES: Final = 1 << 20
-_LEAST_PART_BYTES: Final = 5 << 20
-_MAX_PARTS: Final = 10_000
 _KEYS_PER_DELETE: Final = 1000
 # Codes of servers for an object of a bulk deletion that they keep: AWS, and MinIO for a locked one.
 _REFUSED_DELETIONS: Final = frozenset({"AccessDenied", "InvalidRequest", "ObjectLocked"})
@@ -156,6 +161,31 @@ class _S3Stream:
             self._body.close()
 
 
+class _S3Upload:
+    """One user at a time, as every `ObjectUpload`. Keeps what completion must list of each part."""
+
+    def __init__(
+        self,
+        send: Callable[[int, Sequence[memoryview]], CompletedPartTypeDef],
+        complete: Callable[[Sequence[CompletedPartTypeDef], int], None],
+        abort: Callable[[], None],
+    ) -> None:
+        self._send = send
+        self._complete = complete
+        self._abort = abort
+        self._completed: dict[int, CompletedPartTypeDef] = {}
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        assert number <= MAX_PART_COUNT, "S3 takes no more parts: an object of this size needs larger ones"
+        self._completed[number] = self._send(number, [memoryview(piece).cast("B") for piece in data])
+
+    def complete(self, crc: int) -> None:
+        self._complete([self._completed[number] for number in sorted(self._completed)], crc)
+
+    def abort(self) -> None:
+        self._abort()
+
+
 class S3ObjectStore:
     """An object store in a bucket of S3. Thread-safe: boto3's clients are, and one flag is set once."""
 
@@ -212,7 +242,7 @@ class S3ObjectStore:
         return self._put_whole(check_key(key), [memoryview(data).cast("B")], conditions)
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
-        assert part_bytes >= _LEAST_PART_BYTES, "S3 takes no parts below 5 MiB but the last"
+        assert part_bytes >= LEAST_PART_BYTES, "S3 takes no parts below 5 MiB but the last"
         check_key(key)
         windows = part_windows(parts, part_bytes)
         first, is_last = next(windows)
@@ -220,6 +250,22 @@ class S3ObjectStore:
             self._put_whole(key, first, {}, self._options.of_data_object)
         else:
             self._put_multipart(key, chain([first], (window for window, _ in windows)))
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        with self._call(key):
+            begun = self._client.create_multipart_upload(
+                Bucket=self._bucket,
+                Key=self._name(key),
+                **cast("Any", {**self._options.of_new_upload, **self._options.of_data_object}),
+            )
+            upload_id = begun["UploadId"]
+        # A server that does not say so may take the checksum of the whole object for one of its parts'.
+        has_whole_crc = begun.get("ChecksumType") == "FULL_OBJECT"
+        return _S3Upload(
+            partial(self._put_part, key, upload_id),
+            partial(self._complete, key, upload_id, has_whole_crc),
+            partial(self.abort_upload, UnfinishedUpload(key, upload_id, 0)),
+        )
 
     def place_of(self, key: str) -> ObjectPlace | None:
         endpoint = self._first_client.meta.endpoint_url
@@ -422,47 +468,37 @@ class S3ObjectStore:
         client = self._client_once if conditions else self._client
         size = sum(view.nbytes for view in window)
         with self._call(key, self._deadline(size), is_conditional_write=bool(conditions)):
+            checksum = self._options.checksum(window)
             answer = client.put_object(
                 Bucket=self._bucket,
                 Key=self._name(key),
                 Body=self._body(window),
                 ContentLength=size,
-                **cast("Any", {**self._options.checksum(window), **conditions, **options}),
+                **cast("Any", {**checksum, **conditions, **options}),
             )
-            return answer["ETag"]
+            etag = answer["ETag"]
+        if "ChecksumCRC32C" in checksum and not conditions:
+            self._require_crc(key, answer, checksum["ChecksumCRC32C"])
+        return etag
 
     def _put_multipart(self, key: str, windows: Iterable[Sequence[memoryview]]) -> None:
-        bucket, name = self._bucket, self._name(key)
-        deadline = self._deadline()
-        with self._call(key, deadline):
-            upload_id = self._client.create_multipart_upload(
-                Bucket=bucket,
-                Key=name,
-                **cast("Any", {**self._options.of_new_object, **self._options.of_data_object}),
-            )["UploadId"]
+        upload, crc = self.open_upload(key), 0
         try:
-            completed = [
-                self._put_part(key, upload_id, number, window, deadline)
-                for number, window in enumerate(windows, start=1)
-            ]
-            with self._call(key, deadline):
-                self._client.complete_multipart_upload(
-                    Bucket=bucket, Key=name, UploadId=upload_id, MultipartUpload={"Parts": completed}
-                )
+            for number, window in enumerate(windows, start=1):
+                crc = content_crc(window, crc)
+                upload.put_part(number, window)
+            upload.complete(crc)
         except BaseException:
-            # Parts without an object would cost money for ever. If the upload did complete, this changes
-            # nothing.
-            with suppress(StoreError), self._call(key):
-                self._client.abort_multipart_upload(Bucket=bucket, Key=name, UploadId=upload_id)
+            # Parts without an object would cost money for ever.
+            with suppress(StoreError):
+                upload.abort()
             raise
 
     def _put_part(
-        self, key: str, upload_id: str, number: int, window: Sequence[memoryview], deadline: CallDeadline
+        self, key: str, upload_id: str, number: int, window: Sequence[memoryview]
     ) -> CompletedPartTypeDef:
-        assert number <= _MAX_PARTS, "S3 takes no more parts: an object of this size needs larger ones"
         checksum, size = self._options.checksum(window), sum(view.nbytes for view in window)
-        deadline.extend(size / self._settings.least_bytes_per_s)
-        with self._call(key, deadline):
+        with self._call(key, self._deadline(size)):
             answer = self._client.upload_part(
                 Bucket=self._bucket,
                 Key=self._name(key),
@@ -476,6 +512,52 @@ class S3ObjectStore:
             if "ChecksumCRC32C" in checksum:
                 part["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
             return part
+
+    def _complete(
+        self,
+        key: str,
+        upload_id: str,
+        has_whole_crc: bool,
+        parts: Sequence[CompletedPartTypeDef],
+        crc: int,
+    ) -> None:
+        checksum = {"ChecksumCRC32C": crc_text(crc), "ChecksumType": "FULL_OBJECT"} if has_whole_crc else {}
+        try:
+            with self._call(key):
+                answer = self._client.complete_multipart_upload(
+                    Bucket=self._bucket,
+                    Key=self._name(key),
+                    UploadId=upload_id,
+                    MultipartUpload={"Parts": parts},
+                    **cast("Any", checksum),
+                )
+                self._require_crc(key, answer, crc_text(crc))
+        except StoreUnavailableError as error:
+            code = error.fields.get("store_code")
+            if has_whole_crc and code in ("BadDigest", "XAmzContentChecksumMismatch"):
+                raise other_bytes(key, store=self.url, sent_crc=f"{crc:08x}") from None
+            # An earlier request has ended the upload: it was completed, or somebody has aborted it.
+            if code != "NoSuchUpload" or not self._is_there(key, crc):
+                raise
+
+    def _is_there(self, key: str, crc: int) -> bool:
+        """Whether the object of a completed upload is there: its key was never used before. Raises
+        StoreCorruptError if the server says that it has other bytes."""
+        try:
+            with self._call(key):
+                answer = self._client.head_object(
+                    Bucket=self._bucket, Key=self._name(key), ChecksumMode="ENABLED"
+                )
+        except ObjectNotFoundError:
+            return False
+        self._require_crc(key, answer, crc_text(crc))
+        return True
+
+    def _require_crc(self, key: str, answer: Mapping[str, Any], sent: str) -> None:
+        """Raise StoreCorruptError if the server tells another checksum of the whole object."""
+        found = whole_crc(answer)
+        if found is not None and found != sent:
+            raise other_bytes(key, store=self.url, found_crc=found[:16], sent_crc=sent)
 
     def _copy_parts(self, source: ObjectPlace, target: ObjectPlace, key: str, size_bytes: int) -> None:
         part_bytes, deadline = self._settings.copy_part_bytes, self._deadline()

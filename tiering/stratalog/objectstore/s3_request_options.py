@@ -11,8 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import crc32c
-
+from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.s3_settings import S3Settings
 
 _ALGORITHM_HEADER: Final = "x-amz-sdk-checksum-algorithm"
@@ -39,7 +38,11 @@ class S3RequestOptions:
         self.of_new_object: Mapping[str, str] = (
             {"ChecksumAlgorithm": "CRC32C"} if self._checksum_name == "crc32c" else {}
         )
-        """Parameters of a copy in one request, and of the begin of an upload whose parts have checksums."""
+        """Parameters of a copy in one request."""
+        self.of_new_upload: Mapping[str, str] = (
+            {**self.of_new_object, "ChecksumType": "FULL_OBJECT"} if self.of_new_object else {}
+        )
+        """Parameters of the begin of an upload whose parts have checksums, as the whole object shall have."""
 
     def register(self, events: Any) -> None:
         """Add the hooks to the events of a client."""
@@ -51,10 +54,7 @@ class S3RequestOptions:
     def checksum(self, window: Sequence[memoryview]) -> dict[str, str]:
         """The checksum of a body, as a parameter of its request; none if the settings say so."""
         if self._checksum_name == "crc32c":
-            value = 0
-            for view in window:
-                value = crc32c.crc32c(view, value)
-            return {"ChecksumCRC32C": base64.b64encode(value.to_bytes(4, "big")).decode("ascii")}
+            return {"ChecksumCRC32C": crc_text(content_crc(window))}
         if self._checksum_name == "md5":
             digest = hashlib.md5(usedforsecurity=False)
             for view in window:
@@ -67,6 +67,18 @@ class S3RequestOptions:
         for name, value in self._everywhere.items():
             if name in members:
                 params.setdefault(name, value)
+
+
+def crc_text(crc: int) -> str:
+    """A CRC-32C as requests and answers have it."""
+    return base64.b64encode(crc.to_bytes(4, "big")).decode("ascii")
+
+
+def whole_crc(answer: Mapping[str, Any]) -> str | None:
+    """The CRC-32C of a whole object in an answer about it; None if the server tells none. The checksum of
+    checksums that some servers have of an object in parts ends with the number of parts."""
+    found = answer.get("ChecksumCRC32C")
+    return found if found and "-" not in found else None
 
 
 def _replace_checksum_by_md5(params: dict[str, Any], **_: object) -> None:

@@ -17,6 +17,7 @@ from stratalog.objectstore.protocol import (
     ObjectInfo,
     ObjectPlace,
     ObjectStore,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -43,6 +44,26 @@ class _StoppableStream:
         self._inner.close()
 
 
+class _StoppableUpload:
+    """One user at a time, as every `ObjectUpload`. An abort is sent whatever the signal says, because parts
+    cost money."""
+
+    def __init__(self, inner: ObjectUpload, stop: StopSignal) -> None:
+        self._inner = inner
+        self._stop = stop
+
+    def put_part(self, number: int, data: Sequence[Buffer]) -> None:
+        self._stop.check()
+        self._inner.put_part(number, data)
+
+    def complete(self, crc: int) -> None:
+        self._stop.check()
+        self._inner.complete(crc)
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
 class StoppableObjectStore:
     """An object store that refuses requests after a signal. Thread-safe if the inner store is. Every method
     except `url` and `close` raises StoppingError once the signal is set.
@@ -63,6 +84,10 @@ class StoppableObjectStore:
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         self._stop.check()
         self._inner.put_parts(key, self._checked(parts), part_bytes=part_bytes)
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        self._stop.check()
+        return _StoppableUpload(self._inner.open_upload(key), self._stop)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

@@ -22,6 +22,7 @@ from stratalog.objectstore.protocol import (
     ObjectInfo,
     ObjectPlace,
     ObjectStore,
+    ObjectUpload,
     ReadStream,
     StoredObject,
     UnfinishedUpload,
@@ -65,6 +66,9 @@ class TimedObjectStore:
 
     def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
         self._inner.put_parts(key, parts, part_bytes=part_bytes)
+
+    def open_upload(self, key: str) -> ObjectUpload:
+        return self._inner.open_upload(key)
 
     def place_of(self, key: str) -> ObjectPlace | None:
         return self._inner.place_of(key)

@@ -25,6 +25,11 @@ def clear_bits(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> None:
         bitmap[ordinal >> 3] &= ~(1 << (ordinal & 7)) & 0xFF
 
 
+def survivor_count(bitmap: bytearray) -> int:
+    """The number of records that survive."""
+    return int.from_bytes(bitmap, "little").bit_count()
+
+
 def bits_between(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> int:
     """The bits of [first_ordinal, end_ordinal) as one number, the first record's lowest."""
     assert 0 <= first_ordinal <= end_ordinal <= len(bitmap) * 8

@@ -7,7 +7,8 @@
 
 Two spools (data and key streams, in temporary files once they are large) and the entries of the current slice
 bound the memory. An object lives here until its commit has a known outcome: a PUT of unknown outcome may be
-repeated with the same bytes, so `FinishedObject.store` can be called again until `close`.
+repeated with the same bytes, so `FinishedObject.store` can be called again until `close`. A compaction gives
+a `DataSink` in place of the first spool, which sends the data while they come.
 
 A crash leaves at most spool files. The next user of the spool directory removes them.
 """
@@ -36,7 +37,7 @@ from stratalog.remote.objects.slice_builder import (
 )
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
-from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, FilePart, Parts, Spool
+from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, DataSink, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
 
 
@@ -72,6 +73,7 @@ class FinishedObject(NamedTuple):
     ref: ObjectRef
     entries: tuple[SliceEntry, ...]
     parts: Parts
+    """The bytes that no `DataSink` has taken, in order: all of them, or those behind the data."""
 
     def store(
         self, store: ObjectStore, layout: StoreLayout, before_part: Callable[[int], None] = lambda _: None
@@ -93,12 +95,20 @@ class FinishedObject(NamedTuple):
 class ObjectWriter:
     """Writes one object, slice by slice. Not thread-safe: one user at a time."""
 
-    def __init__(self, filesystem: FileSystem, header: ObjectHeader, settings: ObjectWriterSettings) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        header: ObjectHeader,
+        settings: ObjectWriterSettings,
+        data: DataSink | None = None,
+    ) -> None:
+        """`data` takes header and data of the object in place of a spool, and is closed with the writer."""
         self._header = header
         self._settings = settings
         self._encoded_header = encode_header(header)
         path = f"{settings.spool_directory}/{header.name}"
-        self._data = Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes)
+        self._data = data or Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes)
+        self._data.append(self._encoded_header)
         self._key_streams = Spool(filesystem, path + KEYS_SUFFIX, settings.memory_bytes)
         self._indexes: list[bytes] = []
         self._slices: list[SliceEntry] = []
@@ -126,7 +136,12 @@ class ObjectWriter:
     @property
     def data_bytes(self) -> int:
         """Data of all slices so far, the current one included."""
-        return self._data.size_bytes
+        return self._data.size_bytes - len(self._encoded_header)
+
+    @property
+    def last_entry(self) -> SliceEntry:
+        """The entry of the last ended slice, without the positions of its key stream and index."""
+        return self._slices[-1]
 
     @property
     def next_offset(self) -> int:
@@ -152,7 +167,7 @@ class ObjectWriter:
         self._last_partition = tip
         self._builder = SliceBuilder(
             SliceStart(topic_id, topic, partition, base_offset, key_hashing),
-            data_position=len(self._encoded_header) + self._data.size_bytes,
+            data_position=self._data.size_bytes,
             index_interval_bytes=self._settings.index_interval_bytes,
             max_record_count=self._settings.max_slice_record_count,
         )
@@ -237,8 +252,7 @@ class ObjectWriter:
         assert self._slices
         assert not self._is_finished
         self._is_finished = True
-        data_position = len(self._encoded_header)
-        data_end = data_position + self._data.size_bytes
+        data_end = self._data.size_bytes
         directory_position = data_end + padding_bytes(data_end)
         directory_bytes = directory_size_bytes(self._slices)
         entries = self._placed_entries(directory_position + directory_bytes)
@@ -248,17 +262,17 @@ class ObjectWriter:
         ref = ObjectRef(
             name=self._header.name,
             size_bytes=key_streams_end + sum(map(len, self._indexes)) + FOOTER.size_bytes,
-            data_position=data_position,
+            data_position=len(self._encoded_header),
             directory_position=directory_position,
             directory_bytes=directory_bytes,
             key_streams_end=key_streams_end,
             directory_crc=crc_of(directory),
         )
-        parts: list[Buffer | FilePart] = [self._encoded_header, *self._data.parts()]
+        parts = self._data.parts()
         parts += [bytes(padding_bytes(data_end)), directory, *self._key_streams.parts()]
         parts += [b"".join(self._indexes), encode_footer(ref)]
         finished = FinishedObject(ref, entries, Parts(parts))
-        assert finished.parts.size_bytes == ref.size_bytes
+        assert finished.parts.size_bytes in (ref.size_bytes, ref.size_bytes - data_end)
         return finished
 
     def close(self) -> None:

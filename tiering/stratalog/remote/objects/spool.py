@@ -1,6 +1,7 @@
 """Bytes that are written once and then read anywhere: in memory while they are few, then in a temporary file.
 
-The parts of an object cannot all be sent in the order in which they are made, so they wait here. A compaction
+The parts of an object cannot all be sent in the order in which they are made, so they wait here; the data of
+an upload too, because its number of bytes is known only at its end. A compaction
 also keeps bytes here that it reads out of order. Nothing is fsynced: a spool is worthless after a crash, and
 the owner of the directory removes files of earlier processes (`clear_spool_directory`). A spool without a
 file needs no directory, which a full disk would refuse.
@@ -12,7 +13,7 @@ import bisect
 import itertools
 import posixpath
 from collections.abc import Sequence
-from typing import NamedTuple, Self, overload
+from typing import NamedTuple, Protocol, Self, overload
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
 
@@ -65,6 +66,25 @@ class Parts(Sequence[Buffer]):
             return Parts(self._parts[index])
         part = self._parts[index]
         return part.read() if isinstance(part, FilePart) else part
+
+
+class DataSink(Protocol):
+    """Takes the header and the data of an object while it is written. Guarded by its `ObjectWriter`."""
+
+    size_bytes: int
+    """All bytes so far."""
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes at the end. The caller must not change the buffer afterwards."""
+        ...
+
+    def parts(self) -> list[Buffer | FilePart]:
+        """The bytes that are still here, in order."""
+        ...
+
+    def close(self) -> None:
+        """Discard the bytes. May be called repeatedly."""
+        ...
 
 
 class Spool:

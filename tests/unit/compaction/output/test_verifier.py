@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -11,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.kept_records import CarriedBytes, CarriedTally, KeptRecords, KeptTally
-from stratalog.compaction.verifier import PartsReader, PlannedSlice, verify_object
+from stratalog.compaction.output.verifier import ObjectProof, PartsReader, PlannedSlice
 from stratalog.record.batch import batches
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import parse_header
 from stratalog.record.native.kernels import KeyEntries
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing
@@ -33,6 +37,7 @@ from stratalog.remote.objects.spool import Parts
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 TOPIC_ID = UUID(int=7)
+LEADER_EPOCH_POSITION = 12
 INPUT = format_object_name(1, UUID(int=8))
 
 
@@ -71,18 +76,55 @@ def object_of(
         return finished._replace(parts=Parts(list(finished.parts))), planned
 
 
+def prove(
+    finished: FinishedObject, planned: dict[TopicIdPartition, PlannedSlice], sizes: Sequence[int] = (1 << 20,)
+) -> None:
+    """Let the object pass in pieces of these sizes, again and again, while its slices begin and end."""
+    whole = b"".join(finished.parts)
+    proof, size_of, position = ObjectProof(finished.ref.name), itertools.cycle(sizes), 0
+
+    def pass_up_to(end_position: int) -> int:
+        begin = position
+        while begin < end_position:
+            size = min(next(size_of), end_position - begin)
+            proof.add(whole[begin : begin + size])
+            begin += size
+        return begin
+
+    for number, entry in enumerate(finished.entries):
+        plan = planned[entry.topic_id_partition]
+        proof.begin_slice(entry.data_position, is_carried=isinstance(plan.kept, CarriedBytes))
+        if number % 2:
+            # Its data pass before it has ended.
+            position = pass_up_to(entry.data_end_position)
+        proof.end_slice(entry, plan)
+    position = pass_up_to(finished.entries[-1].data_end_position)
+    passed: list[Buffer] = []
+    proof.finish(finished, PartsReader([whole[position:-9], whole[-9:]], position, passed.append))
+    assert b"".join(passed) == whole[position:]
+
+
 def batch_of(base_offset: int, keys: list[bytes], codec: Codec = Codec.NONE) -> bytes:
     records = [Record(0, 1, key, b"value" * 3) for key in keys]
     return encode_batch(records, base_offset=base_offset, codec=codec)
 
 
+def empty_batch() -> bytes:
+    """A header alone, as Kafka's cleaner leaves of a producer's last batch."""
+    header = parse_header(batch_of(4, [b"a"]))
+    return rebuild_batch(header, b"", records_count=0, max_timestamp=-1)
+
+
 SLICES = [batch_of(3, [b"a", b"b"]) + batch_of(9, [b"c"], Codec.ZSTD), b"", batch_of(0, [b"d"])]
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 50, 1 << 20])
-def test_what_was_planned_passes(chunk_bytes: int) -> None:
-    finished, planned = object_of(SLICES)
-    verify_object(finished, planned, chunk_bytes)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=9))
+def test_what_was_planned_passes_in_any_pieces(sizes: list[int]) -> None:
+    finished, planned = object_of([*SLICES, empty_batch(), SLICES[0]])
+    prove(finished, planned, sizes)
+    tip = TopicIdPartition(TOPIC_ID, 4)
+    carried_too = planned[tip]._replace(kept=carried(SLICES[0]), has_one_record_a_key=False)
+    prove(finished, planned | {tip: carried_too}, sizes)
 
 
 @pytest.mark.parametrize(
@@ -103,24 +145,49 @@ def test_other_records_or_ranges_than_planned_are_refused(changes: dict[str, Any
     kept = planned[tip].kept._replace(**changes.get("kept", {}))
     planned[tip] = planned[tip]._replace(**(changes | {"kept": kept}))
     with pytest.raises(StoreCorruptError) as refused:
-        verify_object(finished, planned, 1 << 20)
+        prove(finished, planned)
     assert (refused.value.fields["topic"], refused.value.fields["partition"]) == ("topic", 0)
 
 
-def test_other_partitions_than_planned_are_refused() -> None:
+def test_an_object_with_other_slices_than_were_planned_is_refused() -> None:
     finished, planned = object_of(SLICES)
-    planned.popitem()
+    others, _ = object_of([SLICES[0], b"", batch_of(0, [b"e"])])
+    more, _ = object_of([*SLICES, b""])
+    for other in (others, more):
+        proof = ObjectProof("name")
+        whole = b"".join(finished.parts)
+        for entry in finished.entries:
+            proof.begin_slice(entry.data_position, is_carried=False)
+            proof.end_slice(entry, planned[entry.topic_id_partition])
+        position = finished.entries[-1].data_end_position
+        proof.add(whole[:position])
+        rest = b"".join(other.parts)[other.entries[-1].data_end_position :]
+        with pytest.raises(StoreCorruptError) as refused:
+            proof.finish(other, PartsReader([rest], position))
+        assert "other slices" in str(refused.value)
+
+
+def test_a_slice_that_has_not_ended_is_refused() -> None:
+    finished, planned = object_of(SLICES[:1])
+    proof, [entry] = ObjectProof("name"), finished.entries
+    whole = b"".join(finished.parts)
+    proof.begin_slice(entry.data_position, is_carried=False)
+    proof.add(whole[: entry.data_end_position])
     with pytest.raises(StoreCorruptError) as refused:
-        verify_object(finished, planned, 1 << 20)
-    assert "partition" not in refused.value.fields
+        proof.finish(finished, PartsReader([whole[entry.data_end_position :]], entry.data_end_position))
+    assert "do not end where its slices do" in str(refused.value)
+    moved = ObjectProof("name")
+    moved.begin_slice(entry.data_position + 1, is_carried=False)
+    with pytest.raises(StoreCorruptError):
+        moved.end_slice(entry, planned[entry.topic_id_partition])
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
     finished, planned = object_of([batch_of(0, [b"a", b"b", b"a"])])
     with pytest.raises(StoreCorruptError):
-        verify_object(finished, planned, 1 << 20)
+        prove(finished, planned)
     ((tip, plan),) = planned.items()
-    verify_object(finished, {tip: plan._replace(has_one_record_a_key=False)}, 1 << 20)
+    prove(finished, {tip: plan._replace(has_one_record_a_key=False)})
 
 
 def carried(data: bytes) -> CarriedBytes:
@@ -134,10 +201,10 @@ def test_other_bytes_than_were_carried_are_refused(changes: dict[str, int]) -> N
     finished, planned = object_of(SLICES)
     tip = TopicIdPartition(TOPIC_ID, 0)
     plan = planned[tip]._replace(kept=carried(SLICES[0]), has_one_record_a_key=False)
-    verify_object(finished, planned | {tip: plan}, 1 << 20)
+    prove(finished, planned | {tip: plan})
     changed = carried(SLICES[0])._replace(**changes)
     with pytest.raises(StoreCorruptError):
-        verify_object(finished, planned | {tip: plan._replace(kept=changed)}, 1 << 20)
+        prove(finished, planned | {tip: plan._replace(kept=changed)})
 
 
 def test_two_keys_of_one_record_are_refused() -> None:
@@ -150,10 +217,20 @@ def test_two_keys_of_one_record_are_refused() -> None:
         entries.tombstone.append(0)
     finished, planned = object_of([batch_of(0, [b"a", b"b"])], SortedKeys(hashing, [entries]))
     with pytest.raises(StoreCorruptError):
-        verify_object(finished, planned, 1 << 20)
+        prove(finished, planned)
     entries.ordinal[1] = 1
     finished, planned = object_of([batch_of(0, [b"a", b"b"])], SortedKeys(hashing, [entries]))
-    verify_object(finished, planned, 1 << 20)
+    prove(finished, planned)
+
+
+def test_a_byte_that_no_batch_checksum_covers_is_refused() -> None:
+    """The leader epoch of a batch, which the fingerprint leaves out, too."""
+    finished, planned = object_of(SLICES)
+    whole = bytearray(b"".join(finished.parts))
+    whole[finished.ref.data_position + LEADER_EPOCH_POSITION] ^= 1
+    with pytest.raises(StoreCorruptError) as refused:
+        prove(finished._replace(parts=Parts([bytes(whole)])), planned)
+    assert "contradicts its data" in str(refused.value)
 
 
 @given(st.integers(0, 2**32))
@@ -171,7 +248,7 @@ def test_a_changed_byte_is_refused(seed: int) -> None:
     whole[random.choice(checked)] ^= 1 << random.randrange(8)
     # A flag that is set is taken for one of newer software.
     with pytest.raises((StoreCorruptError, CorruptRecordError, StoreNotUsableError)):
-        verify_object(finished._replace(parts=Parts([bytes(whole)])), planned, 1 << 20)
+        prove(finished._replace(parts=Parts([bytes(whole)])), planned)
 
 
 @given(st.lists(st.binary(max_size=9)), st.lists(st.integers(0, 12), max_size=12))

@@ -1,0 +1,114 @@
+"""A job needs no more scratch than was computed from its plan, and does not begin where there is less."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.plan.compaction_job import CompactionJob, RunMode
+from stratalog.compaction.scratch_budget import scratch_bytes
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.compaction.scratch_peak import ScratchPeak
+from tests.support.logs.sampling import Sampling
+from tests.support.tiered.compaction_history import CompactionHistory
+
+DIRECTORY = "/compaction"
+
+
+def past(seed: int) -> CompactionHistory:
+    history = CompactionHistory(seed)
+    for _ in range(4):
+        history.upload()
+    history.filesystem.make_directories("/tiered/compaction")
+    history.clock.advance(10_000)
+    return history
+
+
+def settings_of(random: Random) -> CompactionSettings:
+    """A little memory or none, so that some spools take files and some do not."""
+    return CompactionSettings(
+        spool_directory=DIRECTORY,
+        merge_fanout=3,
+        job_memory_bytes=random.choice((0, 0, 2_000, 20_000, 1 << 20)),
+        hash_part_entries=random.choice((1, 3, 1 << 20)),
+        output_part_bytes=random.choice((20, 300, 1 << 20)),
+    )
+
+
+def compactor_of(history: CompactionHistory, disk: ScratchPeak, settings: CompactionSettings) -> Compactor:
+    shard = history.tiered.shard(history.store)
+    return Compactor(disk, history.clock, SequentialIds(disk.peak_bytes), shard, settings)
+
+
+def jobs_of(history: CompactionHistory, settings: CompactionSettings) -> list[CompactionJob]:
+    return list(compactor_of(history, ScratchPeak(DIRECTORY), settings).plan().jobs)
+
+
+def test_jobs_stay_within_their_need_and_do_not_begin_with_less() -> None:
+    for seed in Sampling().at_most(range(100), 12):
+        try:
+            require_need(seed)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def require_need(seed: int) -> None:
+    """Run the jobs of a shard with one byte less than the largest needs, and with enough."""
+    history = past(seed)
+    settings = settings_of(Random(seed))
+    needs = [scratch_bytes(job, settings) for job in jobs_of(history, settings)]
+    before = {tip: history.tiered.records(tip) for tip in history.oracles}
+
+    if any(needs):
+        disk = ScratchPeak(DIRECTORY)
+        too_little = dataclasses.replace(settings, max_scratch_bytes=max(needs) - 1)
+        reports = compactor_of(history, disk, too_little).run_once()
+        refused = [report for report in reports if report.failed_attempts]
+        assert refused
+        for report in refused:
+            assert f"needed_bytes=`{max(needs)}`" in (report.refused or "")
+            assert (report.get_requests, report.failed_attempts) == (0, 1)
+        assert disk.peak_bytes < max(needs)
+
+    disk = ScratchPeak(DIRECTORY)
+    enough = dataclasses.replace(settings, max_scratch_bytes=max(needs, default=0))
+    for report in compactor_of(history, disk, enough).run_once():
+        assert report.failed_attempts == 0
+    assert disk.peak_bytes <= max(needs, default=0)
+    history.require(before)
+
+
+def test_each_kind_of_file_counts() -> None:
+    """Where nothing fits memory; spools gather small pieces, so their files are smaller in these jobs."""
+    kinds: set[str] = set()
+    for seed in range(8):
+        history = past(seed)
+        settings = dataclasses.replace(settings_of(Random(seed)), job_memory_bytes=0)
+        for job in jobs_of(history, settings):
+            read = sum(live.ref.size_bytes - live.ref.directory_position for live in job.inputs)
+            streams = [live.entry.key_stream for run in job.runs for live in run.slices]
+            keys = sum(stream.size_bytes for stream in streams if stream is not None)
+            copies = [
+                sum(live.entry.data_bytes for live in run.slices if not run.has_keys(live))
+                for run in job.runs
+                if run.mode is RunMode.COMPACT
+            ]
+            hashed = max(copies, default=0)
+            assert scratch_bytes(job, settings) > read + keys + hashed
+            kinds |= {name for name, size in (("keys", keys), ("hashed", hashed)) if size}
+    assert kinds == {"keys", "hashed"}
+
+
+def test_the_need_is_not_much_more_than_the_use() -> None:
+    """Jobs that need files for all, a few of which need much."""
+    used_bytes = needed_bytes = 0
+    for seed in range(8):
+        history, disk = past(seed), ScratchPeak(DIRECTORY)
+        settings = dataclasses.replace(settings_of(Random(seed)), job_memory_bytes=0)
+        needed_bytes += max((scratch_bytes(job, settings) for job in jobs_of(history, settings)), default=0)
+        compactor_of(history, disk, settings).run_once()
+        used_bytes += disk.peak_bytes
+    assert 0 < used_bytes <= needed_bytes <= 4 * used_bytes

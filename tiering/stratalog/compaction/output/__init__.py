@@ -1,0 +1,1 @@
+"""Writes, proves and sends the objects that a compaction job makes."""

@@ -1,0 +1,116 @@
+"""The output objects of a job, which are stored while they are written: compacted topics are kept apart from
+plain ones, and so are the output slices of one partition.
+
+Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
+together lie together, and later jobs need not read past the other kind.
+
+A partition whose output is divided by the bound of its topic has each slice in an object of another place. A
+partition with one output slice has it in the first place. One that exceeds the bound of an object goes on in
+the next object of its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.verifier import PlannedSlice
+from stratalog.remote.objects.object_format import ObjectHeader
+from stratalog.remote.objects.object_ref import ObjectRef
+from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_entry import SliceEntry
+
+_Place = tuple[bool, int]
+"""Whether the topics are compacted, and the number of the output slice."""
+
+
+class _Output(NamedTuple):
+    """An object that is being written."""
+
+    writer: ObjectWriter
+    stream: OutputStream
+
+
+class JobOutput:
+    """The objects that a compaction job writes. Not thread-safe: guarded by the job; a context manager that
+    removes temporary files and the parts of objects that were not finished.
+
+    `open_stream` begins to store an object. `make_header` gives each object a fresh name. An object is closed
+    at the first partition behind `max_object_bytes` of data.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        open_stream: Callable[[str], OutputStream],
+        make_header: Callable[[], ObjectHeader],
+        settings: ObjectWriterSettings,
+        *,
+        max_object_bytes: int,
+    ) -> None:
+        self.stored: list[tuple[ObjectRef, tuple[SliceEntry, ...]]] = []
+        """The outputs in the store, not yet committed."""
+        self._filesystem = filesystem
+        self._open_stream = open_stream
+        self._make_header = make_header
+        self._settings = settings
+        self._max_object_bytes = max_object_bytes
+        self._outputs: dict[_Place, _Output] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as closing:
+            for output in self._outputs.values():
+                closing.callback(output.writer.close)
+        self._outputs = {}
+
+    def writer(
+        self, place: int = 0, *, is_compacted: bool, is_carried: bool = False, goes_on: bool = False
+    ) -> ObjectWriter:
+        """The object at that place, for one slice; begun anew where the one before is full. `is_carried`: the
+        plan of the slice will be one of `CarriedBytes`. `goes_on`: the last slice there is of the same
+        partition, so that this one needs another object. Raises StoreError, and StoreCorruptError if a proof
+        fails."""
+        at = (is_compacted, place)
+        output = self._outputs.get(at)
+        if output is not None and (goes_on or output.writer.data_bytes >= self._max_object_bytes):
+            self._store_object(at)
+            output = None
+        if output is None:
+            header = self._make_header()
+            stream = self._open_stream(header.name)
+            output = _Output(ObjectWriter(self._filesystem, header, self._settings, stream), stream)
+            self._outputs[at] = output
+        output.stream.begin_slice(is_carried=is_carried)
+        return output.writer
+
+    def expect(
+        self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, is_compacted: bool
+    ) -> None:
+        """Give the plan of the slice that was just written at that place, for the proof. Raises as
+        `writer`."""
+        writer, stream = self._outputs[is_compacted, place]
+        assert writer.last_entry.topic_id_partition == tip, "each slice is proved when it was written"
+        stream.end_slice(writer.last_entry, planned)
+
+    def finish(self) -> None:
+        """Prove and store the rest. Raises as `writer`."""
+        for place in sorted(self._outputs):
+            self._store_object(place)
+
+    def _store_object(self, place: _Place) -> None:
+        writer, stream = self._outputs[place]
+        finished = writer.finish()
+        stream.finish(finished)
+        self.stored.append((finished.ref, finished.entries))
+        del self._outputs[place]
+        writer.close()

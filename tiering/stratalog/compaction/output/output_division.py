@@ -1,0 +1,43 @@
+"""Divides the output of a run where it would become too large for one slice or one object.
+
+The pieces end at bounds of input slices, which are bounds of batches. Phase 1 knows the survivors of each
+slice, and their share of its records is taken for their share of its bytes. So a run that shrinks much is not
+divided, however large its inputs are. An input slice is never divided: uploads and earlier outputs are within
+the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stratalog.compaction.keys.survivor_bits import survivor_count
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+
+
+class OutputBounds(NamedTuple):
+    """The most that an output slice should have."""
+
+    data_bytes: int
+    record_count: int
+
+
+def divided(
+    slices: Sequence[LiveSlice], survivors: Sequence[bytearray] | None, bounds: OutputBounds
+) -> Iterator[tuple[int, int]]:
+    """The pieces [first, end) of consecutive slices: few, and each within the bounds where a slice is.
+    `survivors` has the bits of each slice; None if all records stay."""
+    first = piece_bytes = piece_count = 0
+    for index, live in enumerate(slices):
+        entry = live.entry
+        data_bytes, count = entry.data_bytes, entry.record_count
+        if survivors is not None and count:
+            count = survivor_count(survivors[index])
+            data_bytes = -(-data_bytes * count // entry.record_count)
+        is_over = piece_bytes + data_bytes > bounds.data_bytes or piece_count + count > bounds.record_count
+        if is_over and index > first:
+            yield first, index
+            first, piece_bytes, piece_count = index, 0, 0
+        piece_bytes += data_bytes
+        piece_count += count
+    yield first, len(slices)

@@ -1,0 +1,106 @@
+"""The scratch files that a job may need, at most, computed from its plan; a job for which there is no room
+does not begin.
+
+    directory and key streams of each input     GET 1 is drained, and kept until the job ends
+    slices without usable key streams           a copy, and their sorted keys, until their run is rewritten
+    key streams of the outputs                  until their object is stored
+    the part that is being gathered             of each object that is written, if memory is too small
+
+What fits the memory of its owner takes no file. The survivors of phase 1 are not known yet, so all count.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from stratalog.base.errors import OverloadedError
+from stratalog.base.filesystem import FileSystem
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.objectstore.protocol import MAX_PART_COUNT
+from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+
+_KINDS = 2
+"""Objects of compacted topics, and of plain ones."""
+
+
+def output_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
+    """The memory of each of the two spools of an output object: half of the job's memory is for outputs."""
+    return settings.job_memory_bytes // (4 * _KINDS * job.piece_count)
+
+
+def input_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
+    """The memory of each spool of an input: for its key streams, its data, and a slice that is hashed."""
+    return settings.job_memory_bytes // (6 * len(job.inputs))
+
+
+def part_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
+    """The size of the parts of outputs: the setting, or more if a single slice of the inputs is so large that
+    its object would have too many parts."""
+    all_bytes = sum(live.ref.size_bytes for live in job.inputs)
+    return max(settings.output_part_bytes, 2 * all_bytes // MAX_PART_COUNT)
+
+
+def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
+    """The most bytes that the job has in scratch files at a time."""
+    outputs, inputs = output_memory_bytes(job, settings), input_memory_bytes(job, settings)
+    read = (live.ref.size_bytes - live.ref.directory_position for live in job.inputs)
+    compacted = (run for run in job.runs if run.mode is RunMode.COMPACT)
+    hashed = (_hashed_bytes(run, inputs, settings.hash_part_entries) for run in compacted)
+    keys = sum(_key_bytes(live) for run in job.runs if run.topic.is_compacted for live in run.slices)
+    windows = 0
+    if part_bytes(job, settings) > outputs:
+        all_bytes = sum(live.ref.size_bytes for live in job.inputs)
+        windows = min(_KINDS * job.piece_count * part_bytes(job, settings), all_bytes)
+    return (
+        sum(size_bytes for size_bytes in read if size_bytes > inputs)
+        + max(hashed, default=0)
+        + (keys if keys > outputs else 0)
+        + windows
+    )
+
+
+def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: CompactionSettings) -> None:
+    """Raise OverloadedError if the job may need more scratch than it may have or the disk has free, OSError
+    if the disk cannot be asked."""
+    needed_bytes = scratch_bytes(job, settings)
+    if needed_bytes == 0:
+        return
+    directory = settings.spool_directory
+    while not filesystem.exists(directory):
+        directory = posixpath.dirname(directory)
+    free_bytes = filesystem.free_bytes(directory)
+    if needed_bytes > min(free_bytes, settings.max_scratch_bytes):
+        raise OverloadedError(
+            "a compaction job may need more scratch space than there is, so it does not begin; free space, or"
+            " raise remote.compaction.scratch.max.bytes or remote.compaction.job.memory.bytes",
+            needed_bytes=needed_bytes,
+            free_bytes=free_bytes,
+            max_scratch_bytes=settings.max_scratch_bytes,
+            directory=settings.spool_directory,
+        )
+
+
+def _hashed_bytes(run: PartitionRun, memory_bytes: int, part_entries: int) -> int:
+    """Copies and sorted keys of the slices without usable key streams."""
+    total_bytes = 0
+    for live in run.slices:
+        if run.has_keys(live):
+            continue
+        part_count, last_entries = divmod(live.entry.record_count, part_entries)
+        parts = ((part_count, _stream_bytes(part_entries)), (1, _stream_bytes(last_entries)))
+        spools = ((1, live.entry.data_bytes), *parts)
+        total_bytes += sum(count * size_bytes for count, size_bytes in spools if size_bytes > memory_bytes)
+    return total_bytes
+
+
+def _key_bytes(live: LiveSlice) -> int:
+    stream = live.entry.key_stream
+    return _stream_bytes(live.entry.record_count) if stream is None else stream.size_bytes
+
+
+def _stream_bytes(entry_count: int) -> int:
+    """The size of a key stream."""
+    full_count, last_entries = divmod(entry_count, MAX_BLOCK_ENTRY_COUNT)
+    return full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT) + block_size_bytes(last_entries)
