@@ -60,10 +60,11 @@ def record_fate(*, has_key: bool, is_newest: bool, is_tombstone: bool, is_due: b
 
 
 def marker_fate(
-    *, is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, now_ms: int
+    *, is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, now_ms: int | None
 ) -> MarkerFate:
     """The fate of a marker. `is_data_kept`: data of its transaction stays; None if the log had none.
-    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms` is that of its batch."""
+    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms` is that of its batch. `now_ms`
+    is None without a time to trust."""
     if holds_epoch or is_data_kept:
         return MarkerFate.STAYS
     if is_data_kept is not None:

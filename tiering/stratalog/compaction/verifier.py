@@ -110,7 +110,7 @@ def _verify_slice(
     if isinstance(plan.kept, CarriedBytes):
         return _verify_carried(reader, entry, plan, plan.kept, ref, chunk_bytes)
     tally = KeptTally()
-    tombstone_count = keyless_count = 0
+    tombstone_count = keyless_count = marker_count = 0
     for row in SliceReader(entry, reader.read_some, chunk_bytes).rows():
         position = 0
         while position < len(row):
@@ -123,8 +123,11 @@ def _verify_slice(
                 continue
             header = parse_header(row, position)
             summary = verify(row, position, header)
-            tombstone_count += summary.tombstone_count
-            keyless_count += summary.null_key_count
+            if header.is_control:
+                marker_count += header.records_count
+            else:
+                tombstone_count += summary.tombstone_count
+                keyless_count += summary.null_key_count
             offset_deltas = summary.first_offset_delta, summary.last_offset_delta
             tally.add(row, position, header, header.records_count, offset_deltas)
             position += header.size_in_bytes
@@ -134,9 +137,10 @@ def _verify_slice(
             "its records are not those that were to be kept", ref, entry, planned=plan.kept, kept=kept
         )
     _require_range(entry, plan, ref)
-    if kept.last_offset >= entry.end_offset or tombstone_count != entry.tombstone_count:
+    counts = tombstone_count, marker_count
+    if kept.last_offset >= entry.end_offset or counts != (entry.tombstone_count, entry.marker_count):
         raise _unplanned("its directory entry contradicts its records", ref, entry)
-    return kept.record_count - keyless_count
+    return kept.record_count - keyless_count - marker_count
 
 
 def _verify_carried(
@@ -147,15 +151,15 @@ def _verify_carried(
     ref: ObjectRef,
     chunk_bytes: int,
 ) -> int:
-    """Returns the number of records, like `_verify_slice`. The bytes were proved where they come from; here
-    they must be the same."""
+    """Returns the number of records with a key, like `_verify_slice`. The bytes were proved where they come
+    from; here they must be the same."""
     for _ in SliceReader(entry, reader.read_some, chunk_bytes).rows():
         pass
     found = CarriedBytes(entry.record_count, entry.data_bytes, entry.data_crc)
     if found != carried:
         raise _unplanned("its bytes are not those of its inputs", ref, entry, planned=carried, found=found)
     _require_range(entry, plan, ref)
-    return entry.record_count
+    return entry.record_count - entry.marker_count
 
 
 def _require_range(entry: SliceEntry, plan: PlannedSlice, ref: ObjectRef) -> None:
@@ -174,7 +178,7 @@ def _verify_key_stream(
     numbered_count = verify_key_stream(reader.read, stream, entry.record_count)
     if numbered_count != stream.entry_count:
         raise _unplanned("its key stream refers to a record twice", ref, entry)
-    if keyed_count < entry.record_count:
+    if keyed_count < entry.record_count - entry.marker_count:
         raise _unplanned("its key stream does not speak for its records without a key", ref, entry)
     if plan.has_one_record_a_key and stream.entry_count != keyed_count:
         raise _unplanned("it holds a key twice", ref, entry)

@@ -7,7 +7,8 @@ interval of the index. Other batches, and batches out of order, are taken one by
 Control batches count as ordinals, records, times and markers, but have no key entries. A key stream covers
 every record of its slice. Two kinds of slices get none and are hashed from their data when that is needed:
 
-- Slices with transactional batches: only a merge that knows the aborted transactions may write a key stream.
+- Slices with transactional batches, unless their key stream is merged: only a compaction has left no aborted
+  records in them. A slice with undecided records has none in any case.
 - Slices with a record that has no key (from a time when the topic was plain): the record would be taken for
   an older one.
 """
@@ -229,8 +230,8 @@ class SliceBuilder:
 
     @property
     def may_have_keys(self) -> bool:
-        """Whether a key stream could cover every record so far."""
-        return not (self._is_transactional or self._has_keyless)
+        """Whether a key stream could cover every record so far: each has a key, but for markers."""
+        return not self._has_keyless
 
     def build(self, end: SliceEnd, merged: MergedKeyStream | None = None) -> BuiltSlice:
         """The slice up to `end`. Call it once, last: it sorts the key entries. `merged`: the key stream
@@ -366,7 +367,7 @@ class SliceBuilder:
         self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
-        if self._key_hashing is None or not self.may_have_keys or end.open_transactions:
+        if self._key_hashing is None or self._has_keyless or self._is_transactional or end.open_transactions:
             return None
         return encode_key_stream(sort_key_entries(self._entries))
 

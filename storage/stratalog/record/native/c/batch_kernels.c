@@ -192,7 +192,7 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
     uint64_t seen_count;
     if (planned_count == 0)
         return true;
-    if (planned_count == records_count && !is_clipped && !(rule->has_tombstones && drops) && !may_stamp)
+    if (planned_count == records_count && !is_clipped && !drops && !may_stamp)
         return keep_batch(filter, batch);
     copy_unchanged(output);
     if (kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors, first_ordinal,
