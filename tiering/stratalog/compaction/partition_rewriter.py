@@ -182,15 +182,9 @@ class PartitionRewriter:
         if header.next_offset <= rule.first_offset:
             clear_bits(survivors, ordinal, ordinal + header.records_count)
         elif header.records_count > 0:
-            is_kept = self._filter(batch, survivors, ordinal, self._rule_of(header, rule))
+            is_kept = self._filter(batch, survivors, ordinal, rule)
         if header.is_transactional:
             self._plan.transactions.with_data.on_data(header.producer_id, is_kept=is_kept)
-
-    def _rule_of(self, header: BatchHeader, rule: BatchFilter) -> BatchFilter:
-        """The rule for a batch of data. No horizon of an undecided tombstone runs."""
-        if self._plan.transactions.is_undecided(header):
-            return rule._replace(has_tombstones=False, drop_until_ms=None, stamp_ms=None)
-        return rule
 
     def _rewrite_marker(self, batch: PlacedBatch, ordinal: int, rewrite: _SliceRewrite) -> None:
         """Keep, stamp or drop a control batch. Its bits tell in the end whether it is in the output."""

@@ -25,15 +25,18 @@ class TombstoneRule(NamedTuple):
     """Tombstones and markers with a horizon up to this time go; None if the job may drop none."""
     stamp_ms: int | None
     """The new horizon of those without one; None if the job stamps none."""
+    settled_end_offset: int
+    """Tombstones at or above this offset are left alone: an older record of the key may be undecided."""
 
     @staticmethod
     def of(run: PartitionRun, now_ms: int, *, may_drop: bool) -> TombstoneRule:
         """`may_drop`: the clocks can be trusted."""
         if not run.settles_tombstones:
-            return TombstoneRule(None, None)
+            return TombstoneRule(None, None, 0)
         return TombstoneRule(
             drop_until_ms=now_ms if may_drop else None,
             stamp_ms=new_horizon_ms(now_ms, run.topic.delete_retention_ms),
+            settled_end_offset=run.slices[-1].entry.stable_end_offset,
         )
 
     def marker_fate(self, header: BatchHeader, *, is_data_kept: bool | None) -> MarkerFate:
@@ -55,4 +58,5 @@ class TombstoneRule(NamedTuple):
             has_tombstones=live.entry.tombstone_count > 0,
             drop_until_ms=self.drop_until_ms,
             stamp_ms=self.stamp_ms,
+            settled_end_offset=self.settled_end_offset,
         )

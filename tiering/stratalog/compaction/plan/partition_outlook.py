@@ -268,11 +268,12 @@ class _Judgement:
         is_clean = [slices[index].stable_end_offset <= upto for index in section]
         clean_count = sum(is_clean)
         due_index = next((index for index in section if self._is_due(slices[index])), None)
+        settling_index = None if due_index is None else self._settling_index(section, due_index)
         least_run = 0
         if clean_count < len(head):
             least_run = clean_count + 1
-        elif due_index is not None and due_index in head:
-            least_run = due_index - head.start + 1
+        elif settling_index is not None and settling_index in head:
+            least_run = settling_index - head.start + 1
         elif clean_count < len(section) or due_index is not None:
             # There is more to do, and it waits until these slices have become fewer.
             least_run = self._least_merge(head)
@@ -285,6 +286,19 @@ class _Judgement:
             size_bytes=sum(slices[index].data_bytes for index in section),
             is_due=due_index is not None,
             is_overdue=oldest is not None and self._is_overdue(oldest),
+        )
+
+    def _settling_index(self, section: range, due_index: int) -> int | None:
+        """The last slice of the shortest job in which each record of the slice `due_index` is decided: only
+        there its tombstones go."""
+        end_offset = self._slices[due_index].end_offset
+        return next(
+            (
+                index
+                for index in section[due_index - section.start :]
+                if self._slices[index].stable_end_offset >= end_offset
+            ),
+            None,
         )
 
     def _least_merge(self, section: range) -> int:

@@ -178,8 +178,9 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
 {
     const filter_rule *rule = filter->rule;
     batch_output *output = &filter->result->output;
-    const bool drops = rule->may_drop && is_due(batch, rule->drop_until_ms);
-    const bool may_stamp = gets_horizon(batch, rule->has_tombstones, rule->may_stamp);
+    const bool settles = batch->next_offset <= rule->settled_end_offset;
+    const bool drops = settles && rule->may_drop && is_due(batch, rule->drop_until_ms);
+    const bool may_stamp = gets_horizon(batch, rule->has_tombstones, settles && rule->may_stamp);
     const bool is_clipped = rule->first_offset > batch->base_offset;
     const uint64_t records_count = (uint64_t)batch->records_count;
     const uint64_t planned_count = count_bits(filter->survivors, first_ordinal, first_ordinal + records_count);

@@ -78,6 +78,7 @@ typedef struct {
     int64_t end_offset;
     int64_t drop_until_ms;
     int64_t stamp_ms;
+    int64_t settled_end_offset;
     bool has_tombstones;
     bool may_drop;
     bool may_stamp;

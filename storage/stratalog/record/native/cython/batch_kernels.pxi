@@ -70,6 +70,7 @@ cdef extern from "batch_kernels.h" nogil:
         int64_t end_offset
         int64_t drop_until_ms
         int64_t stamp_ms
+        int64_t settled_end_offset
         bint has_tombstones
         bint may_drop
         bint may_stamp
@@ -276,7 +277,8 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
     cdef uint64_t bits_count = 0
     cdef size_t size, room
     cdef Scratch memory
-    filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms = <tuple> rule
+    (filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms,
+     filtering.settled_end_offset) = <tuple> rule
     filtering.may_drop = drop_until_ms is not None
     filtering.drop_until_ms = 0 if drop_until_ms is None else drop_until_ms
     filtering.may_stamp = stamp_ms is not None
