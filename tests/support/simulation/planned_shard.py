@@ -149,20 +149,22 @@ class Shard:
                     for run in runs
                     if place < len(run.parts)
                 ]
+                settled = [run.slices[-1].entry.stable_end_offset for run in runs if place < len(run.parts)]
                 sizes = [self._output_bytes(part) for part in parts]
                 name = self.new_object(sum(sizes))
                 self.written_bytes += sum(sizes)
-                for part, size_bytes in zip(parts, sizes, strict=True):
-                    self._replace(part, name, size_bytes)
+                for part, size_bytes, offset in zip(parts, sizes, settled, strict=True):
+                    self._replace(part, name, size_bytes, offset)
 
-    def _replace(self, run: PartitionRun, name: str, size_bytes: int) -> None:
-        """Replace a part of a run by one slice. The parts of a run come in order."""
+    def _replace(self, run: PartitionRun, name: str, size_bytes: int, settled_end_offset: int) -> None:
+        """Replace a part of a run by one slice. The parts of a run come in order. The whole run decides all
+        below `settled_end_offset`."""
         tip = run.topic_id_partition
         before = self.partitions[tip]
         old = slices_of(before)
         first = old.index(run.slices[0])
         assert old[first : first + len(run.slices)] == run.slices, "inputs are live, in a row"
-        tombstone_count, has_markers, horizon_ms = horizons_after(run)
+        tombstone_count, has_markers, horizon_ms = horizons_after(run, settled_end_offset)
         entry = entry_of(
             run.topic,
             tip.partition,
@@ -198,7 +200,7 @@ def two_thirds(run: PartitionRun) -> int:
     return total if run.mode is RunMode.CARRY or len(run.slices) == 1 else total * 2 // 3
 
 
-def horizons_after(run: PartitionRun) -> tuple[int, bool, int | None]:
+def horizons_after(run: PartitionRun, settled_end_offset: int) -> tuple[int, bool, int | None]:
     """How many tombstones a run keeps, whether it keeps markers, and their earliest horizon: new ones are
     stamped, due ones go."""
     is_covering = run.mode is RunMode.COMPACT and run.covers
@@ -206,7 +208,7 @@ def horizons_after(run: PartitionRun) -> tuple[int, bool, int | None]:
     horizons: list[int] = []
     for live in run.slices:
         horizon_ms = live.entry.earliest_delete_horizon_ms
-        settles = is_covering and live.end_offset <= run.slices[-1].entry.stable_end_offset
+        settles = is_covering and live.end_offset <= settled_end_offset
         if settles and horizon_ms is not None and horizon_ms <= NOW_MS:
             continue
         count += live.entry.tombstone_count
