@@ -469,6 +469,7 @@ def test_a_filter_keeps_the_records_that_are_to_stay(seed: int) -> None:
             rule.drop_until_ms is not None
             and header.delete_horizon_ms is not None
             and header.delete_horizon_ms <= rule.drop_until_ms
+            and header.next_offset <= rule.settled_end_offset
         )
         for record in decode_all(row.data[position : position + header.size_in_bytes]):
             survives = survivors[ordinal >> 3] >> (ordinal & 7) & 1

@@ -43,8 +43,11 @@ class TransactionalHistory:
         self.clock = ManualClock()
         self.store = MemoryObjectStore(self.clock)
         self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(seed))
+        self.has_bound = self.random.random() < 0.2
+        """Whether slices have a bound, so that a run may become several slices."""
         config = {
-            "cleanup.policy": "compact",
+            "cleanup.policy": "compact,delete" if self.has_bound else "compact",
+            "retention.ms": "20000",
             "delete.retention.ms": str(DELETE_RETENTION_MS),
             "min.cleanable.dirty.ratio": "0.0",
         }
