@@ -165,7 +165,7 @@ class TransactionalHistory:
     def _read(
         self, reader: RemoteReader, tip: TopicIdPartition, offset: int, isolation: Isolation
     ) -> list[Record]:
-        """What a consumer gets from that offset on."""
+        """Read as a consumer from that offset on."""
         first_offset, records = offset, list[Record]()
         while True:
             found = reader.read(tip, offset, self.random.choice((0, 300, 1 << 20)), isolation)

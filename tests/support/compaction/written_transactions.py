@@ -1,5 +1,5 @@
-"""What was written to a partition with transactions, and how each of them ended: an oracle in plain Python
-that knows nothing of compaction.
+"""An oracle of a partition with transactions, in plain Python: it knows what was written and how each
+transaction ended, and nothing of compaction.
 
 * A record goes for one of these reasons: a later committed record of its key, an abort, or it is a tombstone
   whose time had come.
