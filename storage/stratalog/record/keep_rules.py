@@ -13,8 +13,8 @@ kernels have their twins in ``native/c/keep_rules.h``; a test compares both over
   After the last tombstone the horizon means nothing. A local log keeps it, as Kafka does; an object loses
   it, because the earliest horizon of a slice says when its next compaction is due.
 * A marker stays as long as data of its transaction is in the log, or while no other batch holds the epoch of
-  its producer. After that it gets a horizon, and is dropped when the horizon has passed. In an object no marker
-  has to hold an epoch: the index of the last slice knows all producers.
+  its producer. After that it gets a horizon, and is dropped when the horizon has passed. In an object no
+  marker has to hold an epoch: the index of the last slice knows all producers.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ class TransactionalHistory:
         tiered = self.tiered
         tiered.metadata.refresh()
         tiered.metadata.check()
-        for live in tiered.metadata.state().objects.values():
-            audit_object(self.store, tiered.layout, live.ref)
+        for stored in tiered.metadata.state().objects.values():
+            audit_object(self.store, tiered.layout, stored.ref)
         require_key_streams(self.store, tiered.metadata, tiered.catalog)
         reader = RemoteReader(inline_reads(self.store), tiered.metadata)
         now_ms = self.clock.now_ms()

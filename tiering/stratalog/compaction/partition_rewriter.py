@@ -29,6 +29,7 @@ from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, times
 from stratalog.record.end_transaction_marker import EndTransactionMarker
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.keep_rules import MarkerFate
+from stratalog.record.native.aborted_spans import is_aborted
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_kernels import filter_batches
 from stratalog.record.native.kernels import clear_dropped, copy_records
@@ -140,15 +141,18 @@ class PartitionRewriter:
         return self._inputs[live.object_name].slice_index(live.entry)
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
-        survivors = self._plan.survivors[index]
+        survivors, transactions = self._plan.survivors[index], self._plan.transactions
         rule = self._rule.batch_filter(live, self._run.log_start_offset)
+        rule = rule._replace(aborted=transactions.aborted.values)
         aborted = self._index_of(live).aborted if live.entry.has_aborted else ()
         rewrite = _SliceRewrite(survivors, rule, SliceMarkers(live.entry, aborted, rule.first_offset))
         ordinal = 0
         for row in reader.rows():
             position = 0
             while position < len(row):
-                filtered = filter_batches(row, position, survivors, ordinal, rule, self._tally.fingerprint)
+                filtered = filter_batches(
+                    row, position, survivors, ordinal, rule, self._tally.fingerprint, transactions.with_data
+                )
                 if filtered.end_position > position:
                     self._append_filtered(filtered, len(row))
                     position, ordinal = filtered.end_position, filtered.next_ordinal
@@ -224,7 +228,7 @@ class PartitionRewriter:
         bits = bits_between(survivors, ordinal, ordinal + header.records_count)
         if bits == 0:
             return False
-        if self._plan.transactions.is_aborted(header):
+        if is_aborted(rule.aborted, header):
             raise StoreCorruptError(
                 "the key stream of a slice has records of an aborted transaction; keep the object and find"
                 " out what changed it",

@@ -36,7 +36,7 @@ class RunTransactions:
     def __init__(self, aborted: AbortedSpans | None = None, undecided: AbortedSpans | None = None) -> None:
         """The transactions with data in the run, as spans: the aborted ones up to their markers, and the
         undecided ones without an end."""
-        self._aborted = aborted or AbortedSpans()
+        self.aborted = aborted or AbortedSpans()
         self._undecided = undecided or AbortedSpans()
         self.with_data = OpenTransactions()
         """Those with data before the place that phase 2 has reached, and whether it stays."""
@@ -56,7 +56,7 @@ class RunTransactions:
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Return whether the batch is data of an aborted transaction."""
-        return bool(self._aborted) and self._aborted.has(header)
+        return bool(self.aborted) and self.aborted.has(header)
 
     def is_undecided(self, header: BatchHeader) -> bool:
         """Return whether the batch is data of a transaction whose marker is behind the run."""

@@ -118,6 +118,7 @@ def _verify_slice(
             if scanned.end_position > position:
                 tombstone_count += scanned.tombstone_count
                 keyless_count += scanned.null_key_count
+                marker_count += scanned.marker_count
                 tally.add_proved(scanned)
                 position = scanned.end_position
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
@@ -24,6 +25,9 @@ class BatchFilter(NamedTuple):
     """The new horizon of tombstones without one; None: they get none."""
     settled_end_offset: int
     """Batches that reach beyond this offset keep their tombstones, and get no horizon."""
+    aborted: Sequence[int] = ()
+    """`AbortedSpans.values` of aborted transactions, none of whose records may survive. An `array('q')` is
+    read in place."""
 
     def drops_tombstones(self, header: BatchHeader) -> bool:
         return self._settles(header) and is_due(header.delete_horizon_ms, self.drop_until_ms)
@@ -43,7 +47,7 @@ class BatchFilter(NamedTuple):
 
 
 class FilteredBatches(NamedTuple):
-    """The kept part of consecutive plain batches."""
+    """The kept part of consecutive batches."""
 
     data: Buffer
     """The kept batches, unchanged or rebuilt; a part of the input itself if none was rebuilt."""

@@ -154,12 +154,14 @@ class SliceBuilder:
         )
 
     def _add_scanned(self, data: Buffer, position: int, scanned: ScannedBatches) -> None:
+        self._is_transactional |= scanned.is_transactional
         if scanned.null_key_count > 0:
             self._forget_keys()
-        if self._key_hashing is not None and not self._has_keyless:
+        if self._key_hashing is not None and not (self._has_keyless or self._is_transactional):
             batches = memoryview(data)[position : scanned.end_position]
             hash_batches(batches, self._key_hashing.hash_key, self.record_count, self._entries)
         self._tombstone_count += scanned.tombstone_count
+        self._marker_count += scanned.marker_count
         self._begin_interval(scanned.first_base_offset)
         self._add_timestamps(scanned.min_timestamp, scanned.max_timestamp, scanned.max_timestamp_offset)
         self._codec_mask |= 1 << Codec.NONE
@@ -326,7 +328,7 @@ class SliceBuilder:
     def _add_keys(self, payload: Buffer, header: BatchHeader, *, has_keyless: bool) -> None:
         if has_keyless:
             self._forget_keys()
-        if self._key_hashing is not None and not self._has_keyless:
+        if self._key_hashing is not None and not (self._has_keyless or header.is_transactional):
             hash_keys(
                 payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
             )
