@@ -21,6 +21,7 @@ from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_directory import read_slice_index
+from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -87,7 +88,7 @@ class TransactionalHistory:
     def upload(self, *, ends_all: bool = False) -> None:
         """An object with a slice of some partitions. `ends_all`: no transaction stays open."""
         slices: dict[TopicIdPartition, list[bytes]] = {}
-        ends = {}
+        ends: dict[TopicIdPartition, SliceEnd] = {}
         chosen = sorted(self.written) if ends_all else self.random.sample(sorted(self.written), 1)
         for tip in chosen:
             written = self.written[tip]
