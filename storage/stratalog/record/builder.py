@@ -31,6 +31,7 @@ from stratalog.record.header import (
 )
 from stratalog.record.native import kernels
 from stratalog.record.record import RecordLike
+from stratalog.record.records_summary import CopiedRecords
 
 NO_LEADER_EPOCH = -1
 NO_PRODUCER = BatchProducer()
@@ -163,6 +164,41 @@ def rebuild_compressed(
         records_count=records_count,
     )
     return _assemble(rebuilt, section)
+
+
+def with_horizon(payload: Buffer, header: BatchHeader, horizon_ms: int) -> bytes:
+    """Make the batch of `header` with a new delete horizon around all its records: the uncompressed
+    `payload`. Raises CorruptRecordError."""
+    copied = records_since(payload, header.records_count, header, 0, timestamp_shift(header, horizon_ms))
+    return rebuild_batch(
+        header,
+        copied.payload,
+        records_count=copied.count,
+        max_timestamp=header.max_timestamp,
+        delete_horizon_ms=horizon_ms,
+    )
+
+
+def records_since(
+    payload: Buffer, records_count: int, header: BatchHeader, first_offset_delta: int, shift: int = 0
+) -> CopiedRecords:
+    """Copy the records of a payload from that offset delta on, with shifted timestamp deltas. Raises
+    CorruptRecordError."""
+    copied = kernels.copy_records(
+        payload,
+        records_count,
+        b"\xff" * (records_count // 8 + 1),
+        0,
+        first_offset_delta=first_offset_delta,
+        end_offset_delta=header.last_offset_delta + 1,
+        drop_tombstones=False,
+        timestamp_shift=shift,
+    )
+    if first_offset_delta == 0 and copied.count != records_count:
+        raise CorruptRecordError(
+            "a record lies behind the last offset of its batch", base_offset=header.base_offset
+        )
+    return copied
 
 
 def timestamp_shift(header: BatchHeader, base_timestamp: int) -> int:

@@ -13,7 +13,8 @@ kernels have their twins in ``native/c/keep_rules.h``; a test compares both over
   After the last tombstone the horizon means nothing. A local log keeps it, as Kafka does; an object loses
   it, because the earliest horizon of a slice says when its next compaction is due.
 * A marker stays as long as data of its transaction is in the log, or while no other batch holds the epoch of
-  its producer. After that it gets a horizon, and is dropped when the horizon has passed.
+  its producer. After that it gets a horizon, and is dropped when the horizon has passed. In an object no
+  marker has to hold an epoch: the index of the last slice knows all producers.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def record_fate(*, has_key: bool, is_newest: bool, is_tombstone: bool, is_due: b
 
 
 def marker_fate(
-    *, is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, now_ms: int
+    *, is_data_kept: bool | None, holds_epoch: bool, horizon_ms: int | None, now_ms: int | None
 ) -> MarkerFate:
     """The fate of a marker. `is_data_kept`: data of its transaction stays; None if the log had none.
-    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms` is that of its batch."""
+    `holds_epoch`: no other batch holds the epoch of its producer. `horizon_ms` is that of its batch. `now_ms`
+    is None without a time to trust."""
     if holds_epoch or is_data_kept:
         return MarkerFate.STAYS
     if is_data_kept is not None:

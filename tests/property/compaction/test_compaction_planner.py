@@ -29,6 +29,7 @@ from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.slice_entry import OpenTransaction
 from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
 from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
 from tests.support.tiered.shard_states import row_of
@@ -41,6 +42,7 @@ def random_shard(random: Random, topics: Topics) -> Shard:
     shard = Shard()
     tips = [TopicIdPartition(topic_id, partition) for topic_id in topics for partition in range(3)]
     ends = dict.fromkeys(tips, 0)
+    opened: dict[TopicIdPartition, int] = {}
     for _ in range(random.randrange(1, 14)):
         chosen = sorted(random.sample(tips, random.randrange(1, len(tips) + 1)))
         sizes = [random.choice((0, 100, 3_000, 50_000)) for _ in chosen]
@@ -50,7 +52,12 @@ def random_shard(random: Random, topics: Topics) -> Shard:
             base, end = ends[tip], ends[tip] + random.randrange(1, 50)
             ends[tip] = end
             tombstone_count = random.choice((0, 0, 2)) if size_bytes else 0
-            horizon_ms = random.choice((None, NOW_MS - 1, NOW_MS + 1)) if tombstone_count else None
+            has_markers = size_bytes > 0 and random.random() < 0.3
+            has_horizon = tombstone_count > 0 or has_markers
+            horizon_ms = random.choice((None, NOW_MS - 1, NOW_MS + 1)) if has_horizon else None
+            # A transaction is open, ends, or another one begins.
+            opened[tip] = random.choice((end, end, opened.get(tip, end), random.randrange(base, end)))
+            open_transactions = (OpenTransaction(1, opened[tip]),) if opened[tip] < end else ()
             newest_ms = random.choice((0, NOW_MS - LAG_MS // 2, shard.seq * 1_000))
             entry = entry_of(
                 topics[tip.topic_id],
@@ -63,7 +70,8 @@ def random_shard(random: Random, topics: Topics) -> Shard:
                 horizon_ms=horizon_ms,
                 min_timestamp=min(newest_ms, random.choice((0, newest_ms))),
                 max_timestamp=newest_ms,
-                has_markers=size_bytes > 0 and random.random() < 0.03,
+                has_markers=has_markers,
+                open_transactions=open_transactions,
             )
             position += size_bytes
             before = shard.partitions.get(tip, PartitionRow())
@@ -116,7 +124,6 @@ def require_valid(job: CompactionJob, state: ShardState, settings: CompactionSet
         assert all(live.gap is None for live in run.slices)
         require_within_span(run, partition)
         if run.mode is RunMode.COMPACT:
-            assert not any(live.entry.marker_count for live in run.slices), "transactions are only carried"
             assert run.topic.is_compacted
             assert run.end_offset <= partition.stable_end_offset
             lag_ms = run.topic.min_compaction_lag_ms
@@ -182,21 +189,29 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             # Behind a gap each part that may become one slice is compacted by itself.
             dirty = eligible[1:] if policy.span == UNBOUNDED else []
             if number == 0:
-                dirty = [live for live in eligible[:read] if live.end_offset > partition.compacted_upto]
+                dirty = [
+                    live
+                    for live in eligible[:read]
+                    if live.entry.stable_end_offset > partition.compacted_upto
+                ]
             dirty_bytes = sum(live.entry.data_bytes for live in dirty)
             total_bytes = sum(live.entry.data_bytes for live in eligible)
             assert not dirty or dirty_bytes < policy.min_dirty_ratio * total_bytes
         for live in sections[0][:read] if sections else ():
             horizon_ms = live.entry.earliest_delete_horizon_ms
-            assert not live.entry.tombstone_count or horizon_ms is None or horizon_ms > NOW_MS
+            if sections[0][:read][-1].entry.stable_end_offset < live.end_offset:
+                break
+            may_be_due = live.entry.tombstone_count or live.entry.marker_count
+            assert not may_be_due or horizon_ms is None or horizon_ms > NOW_MS
 
 
 def eligible_slices(policy: TopicPolicy, partition: PartitionRow) -> list[LiveSlice]:
-    """Slices that may be compacted: all up to the first slice that is too young or holds a transaction."""
+    """Slices that may be compacted: all up to the first slice that is too young, or has records above the
+    stable end."""
     latest = NOW_MS - policy.min_compaction_lag_ms if policy.min_compaction_lag_ms else NOW_MS
     eligible: list[LiveSlice] = []
     for live in slices_of(partition):
-        if live.entry.marker_count or live.entry.max_timestamp > latest:
+        if live.end_offset > partition.stable_end_offset or live.entry.max_timestamp > latest:
             break
         eligible.append(live)
     return eligible

@@ -137,6 +137,7 @@ def some_rule(random: Random, data: bytes) -> BatchFilter:
         has_tombstones=random.random() < 0.7,
         drop_until_ms=random.choice((None, 0, 2000, 2**62)),
         stamp_ms=random.choice((None, 0, 5000, 2**62)),
+        settled_end_offset=random.choice([2**63 - 1, 2**63 - 1, 0, *ends]),
     )
 
 
@@ -312,7 +313,8 @@ def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
         return SliceIndex(entry.data_bytes, (), (), ())
 
     streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, slice_index=no_producers)
-    rewriter = PartitionRewriter(run, plan, TombstoneRule(rule.drop_until_ms, rule.stamp_ms), sink)
+    settling = TombstoneRule(rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset)
+    rewriter = PartitionRewriter(run, plan, settling, sink)
     return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data), bytes(plan.survivors[0])
 
 
@@ -467,6 +469,7 @@ def test_a_filter_keeps_the_records_that_are_to_stay(seed: int) -> None:
             rule.drop_until_ms is not None
             and header.delete_horizon_ms is not None
             and header.delete_horizon_ms <= rule.drop_until_ms
+            and header.next_offset <= rule.settled_end_offset
         )
         for record in decode_all(row.data[position : position + header.size_in_bytes]):
             survives = survivors[ordinal >> 3] >> (ordinal & 7) & 1

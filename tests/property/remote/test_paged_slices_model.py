@@ -194,7 +194,7 @@ class Machine:
 
 def comparable(brief: SliceBrief) -> tuple[object, ...]:
     """All of it, whether its columns come from a page or from a slice."""
-    return (*brief[:-3], brief.has_transactions, brief.earliest_delete_horizon_ms, brief.gap is None)
+    return (*brief[:-2], brief.earliest_delete_horizon_ms, brief.gap is None)
 
 
 @settings(max_examples=25)

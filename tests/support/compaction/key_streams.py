@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.batch import batches, decode
 from stratalog.record.native.kernels import siphash128
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.key_stream import key_blocks
 from stratalog.remote.objects.slice_entry import SliceEntry
-from tests.support.decoded_records import decode_all
 
 Entry = tuple[bytes, bytes, int, bool]
 """Both halves of the hash, the ordinal, and whether it is a tombstone."""
@@ -53,7 +53,12 @@ def _expected(store: ObjectStore, key: str, entry: SliceEntry, hash_key: bytes) 
         return []
     newest: dict[tuple[int, int], tuple[int, bool]] = {}
     data = store.get_range(key, entry.data_position, entry.data_bytes)
-    for ordinal, record in enumerate(decode_all(data)):
+    numbered = [
+        (record, header.is_control) for position, header in batches(data) for record in decode(data, position)
+    ]
+    for ordinal, (record, is_marker) in enumerate(numbered):
+        if is_marker:
+            continue
         assert record.key is not None
         newest[siphash128(hash_key, record.key)] = ordinal, record.is_tombstone
     return [

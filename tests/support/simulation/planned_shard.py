@@ -1,7 +1,7 @@
 """A shard of objects and slices without bytes, on which the jobs of a plan are carried out.
 
 The model of a job is written from the rules, not from the planner: a run becomes one slice, or several where
-one would be too wide; what was compacted from the first slice has horizons.
+one would be too wide; what was compacted from the first slice has horizons, as far as the run decides all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
-from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.slice_entry import OpenTransaction, SliceEntry
 from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 from tests.support.tiered.sample_entry import sample_entry
 from tests.support.tiered.shard_states import row_of
@@ -67,7 +67,9 @@ def entry_of(
     min_timestamp: int = 0,
     max_timestamp: int = 0,
     has_markers: bool = False,
+    open_transactions: tuple[OpenTransaction, ...] = (),
 ) -> SliceEntry:
+    stable_end_offset = min((one.first_offset for one in open_transactions), default=end_offset)
     return sample_entry(
         base_offset,
         end_offset,
@@ -82,6 +84,8 @@ def entry_of(
         tombstone_count=tombstone_count,
         marker_count=int(has_markers),
         earliest_delete_horizon_ms=horizon_ms,
+        open_transactions=open_transactions,
+        stable_end_offset=stable_end_offset,
     )
 
 
@@ -145,20 +149,22 @@ class Shard:
                     for run in runs
                     if place < len(run.parts)
                 ]
+                settled = [run.slices[-1].entry.stable_end_offset for run in runs if place < len(run.parts)]
                 sizes = [self._output_bytes(part) for part in parts]
                 name = self.new_object(sum(sizes))
                 self.written_bytes += sum(sizes)
-                for part, size_bytes in zip(parts, sizes, strict=True):
-                    self._replace(part, name, size_bytes)
+                for part, size_bytes, offset in zip(parts, sizes, settled, strict=True):
+                    self._replace(part, name, size_bytes, offset)
 
-    def _replace(self, run: PartitionRun, name: str, size_bytes: int) -> None:
-        """Replace a part of a run by one slice. The parts of a run come in order."""
+    def _replace(self, run: PartitionRun, name: str, size_bytes: int, settled_end_offset: int) -> None:
+        """Replace a part of a run by one slice. The parts of a run come in order. The whole run decides all
+        below `settled_end_offset`."""
         tip = run.topic_id_partition
         before = self.partitions[tip]
         old = slices_of(before)
         first = old.index(run.slices[0])
         assert old[first : first + len(run.slices)] == run.slices, "inputs are live, in a row"
-        tombstone_count, horizon_ms = tombstones_after(run)
+        tombstone_count, has_markers, horizon_ms = horizons_after(run, settled_end_offset)
         entry = entry_of(
             run.topic,
             tip.partition,
@@ -166,14 +172,16 @@ class Shard:
             run.end_offset,
             size_bytes,
             tombstone_count=tombstone_count if size_bytes else 0,
-            horizon_ms=horizon_ms if tombstone_count else None,
+            horizon_ms=horizon_ms if tombstone_count or has_markers else None,
             min_timestamp=min(live.entry.min_timestamp for live in run.slices),
             max_timestamp=max(live.entry.max_timestamp for live in run.slices),
+            has_markers=has_markers and size_bytes > 0,
+            open_transactions=run.slices[-1].entry.open_transactions,
         )
         output = LiveSlice(name, run.base_offset, run.end_offset, entry)
         slices = (*old[:first], output, *old[first + len(run.slices) :])
         is_covering = run.mode is RunMode.COMPACT and run.covers
-        upto = max(before.compacted_upto, run.end_offset) if is_covering else before.compacted_upto
+        upto = max(before.compacted_upto, entry.stable_end_offset) if is_covering else before.compacted_upto
         self.partitions[tip] = row_of(slices)._replace(
             log_start_offset=before.log_start_offset,
             stable_end_offset=before.stable_end_offset,
@@ -192,18 +200,21 @@ def two_thirds(run: PartitionRun) -> int:
     return total if run.mode is RunMode.CARRY or len(run.slices) == 1 else total * 2 // 3
 
 
-def tombstones_after(run: PartitionRun) -> tuple[int, int | None]:
-    """How many tombstones a run keeps, and their earliest horizon: new ones are stamped, due ones go."""
+def horizons_after(run: PartitionRun, settled_end_offset: int) -> tuple[int, bool, int | None]:
+    """How many tombstones a run keeps, whether it keeps markers, and their earliest horizon: new ones are
+    stamped, due ones go."""
     is_covering = run.mode is RunMode.COMPACT and run.covers
-    count = 0
+    count, has_markers = 0, False
     horizons: list[int] = []
     for live in run.slices:
         horizon_ms = live.entry.earliest_delete_horizon_ms
-        if is_covering and horizon_ms is not None and horizon_ms <= NOW_MS:
+        settles = is_covering and live.end_offset <= settled_end_offset
+        if settles and horizon_ms is not None and horizon_ms <= NOW_MS:
             continue
         count += live.entry.tombstone_count
+        has_markers |= live.entry.marker_count > 0
         if horizon_ms is not None:
             horizons.append(horizon_ms)
-        elif is_covering and live.entry.tombstone_count:
+        elif settles and (live.entry.tombstone_count or live.entry.marker_count):
             horizons.append(NOW_MS + DELETE_RETENTION_MS)
-    return count, min(horizons, default=None)
+    return count, has_markers, min(horizons, default=None)

@@ -117,12 +117,13 @@ class TieredStore:
         slices: Mapping[TopicIdPartition, Sequence[bytes]],
         *,
         end_offsets: Mapping[TopicIdPartition, int] | None = None,
+        ends: Mapping[TopicIdPartition, SliceEnd] | None = None,
         with_key_streams: bool = True,
     ) -> str:
         """One object with a slice for each partition, at its tiered end; returns the object's name.
 
-        A slice ends behind its last batch unless `end_offsets` says otherwise. Without key streams a
-        compacted topic's slices look like those of a topic that was plain when they were uploaded.
+        A slice ends behind its last batch unless `end_offsets` or `ends` says otherwise. Without key streams
+        a compacted topic's slices look like those of a topic that was plain when they were uploaded.
         """
         name = self.metadata.next_object_name()
         header = ObjectHeader(
@@ -142,7 +143,8 @@ class TieredStore:
                 )
                 writer.append(b"".join(slices[tip]))
                 end_offset = (end_offsets or {}).get(tip, writer.next_offset)
-                writer.end_slice(SliceEnd(end_offset, leader_epochs=_leader_epochs(slices[tip])))
+                end = SliceEnd(end_offset, leader_epochs=_leader_epochs(slices[tip]))
+                writer.end_slice((ends or {}).get(tip, end))
             finished = writer.finish()
             finished.store(self.store, self.layout)
         outcome = self.metadata.add([(finished.ref, finished.entries)], self._epoch)

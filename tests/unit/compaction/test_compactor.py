@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import StoreUnavailableError, UnsupportedOperationError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, REST_OF_PLAN, Compactor, CompactorConfig
 from stratalog.compaction.partition_rewriter import PartitionRewriter
-from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED, UNDATED_REFUSED
+from stratalog.compaction.plan.partition_outlook import UNDATED_REFUSED
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
-from stratalog.record.header import NO_TIMESTAMP, TRANSACTIONAL_BIT
+from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
@@ -37,7 +37,6 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
 from tests.support.cleaner.hasty_clock import HastyClock
-from tests.support.logs.damaged_batches import with_attributes
 from tests.support.tiered.tiered_store import TieredStore
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -61,15 +60,14 @@ class World:
         self.other = TopicIdPartition(self.topic.topic_id, 1)
         self.plain = TopicIdPartition(plain.topic_id, 0)
 
-    def batch(self, tip: TopicIdPartition, pairs: Pairs, *, epoch: int = 1, attributes: int = 0) -> bytes:
+    def batch(self, tip: TopicIdPartition, pairs: Pairs, *, epoch: int = 1) -> bytes:
         """A batch at the partition's tiered end."""
         base_offset = self.tiered.partition(tip).tiered_end_offset
         now_ms = self.clock.now_ms()
         records = [
             Record(0, now_ms, key.encode(), None if value is None else value.encode()) for key, value in pairs
         ]
-        batch = encode_batch(records, base_offset=base_offset, leader_epoch=epoch)
-        return with_attributes(batch, attributes) if attributes else batch
+        return encode_batch(records, base_offset=base_offset, leader_epoch=epoch)
 
     def upload(self, *pairs: tuple[str, str | None], tip: TopicIdPartition | None = None) -> str:
         tip = tip or self.tip
@@ -302,17 +300,25 @@ def test_a_newer_catalog_at_the_last_moment_costs_another_look_and_no_job() -> N
     assert world.values() == [(1, "a", "2")]
 
 
-def test_transactions_are_left_alone_and_reported() -> None:
+def test_a_partition_that_cannot_be_compacted_is_moved_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    transactional = world.batch(world.tip, [("a", "1"), ("a", "2")], attributes=TRANSACTIONAL_BIT)
-    world.tiered.upload(
-        {world.tip: [transactional], world.other: [world.batch(world.other, [("a", "1"), ("a", "2")])]}
-    )
+    pairs = [("a", "1"), ("a", "2")]
+    world.tiered.upload({tip: [world.batch(tip, pairs)] for tip in (world.tip, world.other)})
+    rewrite = PartitionRewriter.rewrite
+
+    def refusing(rewriter: PartitionRewriter, *arguments: Any, **named: Any) -> Any:
+        if not refusals:
+            refusals.append(True)
+            raise UnsupportedOperationError("too much for one slice")
+        return rewrite(rewriter, *arguments, **named)
+
+    refusals: list[bool] = []
+    monkeypatch.setattr(PartitionRewriter, "rewrite", refusing)
     failed, *_, done, left = world.compact()
     assert failed.refused is not None
     assert done.refused is None
     assert left.refused_partitions == ((world.tip, left.refused_partitions[0][1]),)
-    assert TRANSACTIONS_REFUSED in left.refused_partitions[0][1]
+    assert "too much for one slice" in left.refused_partitions[0][1]
     assert (left.refused or "").startswith("1 partition stays as it is: ")
     assert len(world.values()) == 2
     assert len(world.values(world.other)) == 1

@@ -1,7 +1,9 @@
 """Phase 2: copies the surviving records of a partition into the output object, batch by batch.
-docs/compaction.md says which batches are copied, rebuilt or dropped; tombstones follow `TombstoneRule`.
+docs/compaction.md says which batches are copied, rebuilt or dropped; tombstones and markers follow
+`TombstoneRule`, transactions `RunTransactions`.
 
-Records outside the slice's logical range or below log start are not readable and do not stay. Producers are
+Records outside the slice's logical range or below log start are not readable and do not stay. Neither do
+batches without records, which hold a place for their producer in a local log. Producers are
 those at the end of the last slice; leader epochs are those of all slices.
 """
 
@@ -10,28 +12,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
+from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
 from stratalog.compaction.keys.merged_keys import merged_keys
-from stratalog.compaction.keys.survivor_bits import bits_between, clear_bits
+from stratalog.compaction.keys.survivor_bits import bits_between, clear_bits, set_bits
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
-from stratalog.compaction.plan.partition_outlook import TRANSACTIONS_REFUSED
 from stratalog.compaction.run_end import end_of
+from stratalog.compaction.run_transactions import SliceMarkers
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import records_payload
-from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift
+from stratalog.record.builder import rebuild_batch, rebuilt_max_timestamp, timestamp_shift, with_horizon
+from stratalog.record.end_transaction_marker import EndTransactionMarker
 from stratalog.record.header import DELETE_HORIZON_BIT, BatchHeader, parse_header
+from stratalog.record.keep_rules import MarkerFate
+from stratalog.record.native.aborted_spans import is_aborted
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_kernels import filter_batches
 from stratalog.record.native.kernels import clear_dropped, copy_records
 from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter, SortedKeys
+from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.objects.spool import SpoolReader
+from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 _GATHERED_BYTES = 64 << 10
 """The writer gets pieces of at least this size, except for the last of a run."""
@@ -57,6 +64,14 @@ class PlacedBatch(NamedTuple):
         return self.position + self.header.size_in_bytes
 
 
+class _SliceRewrite(NamedTuple):
+    """The state of one slice's rewrite."""
+
+    survivors: bytearray
+    rule: BatchFilter
+    markers: SliceMarkers
+
+
 class _Position(NamedTuple):
     """The place of a batch in its slice, and the offsets that count."""
 
@@ -79,15 +94,19 @@ class PartitionRewriter:
         self._writer = writer
         self._tally = KeptTally()
         self._tombstones_removed = 0
+        self._inputs: Mapping[str, InputStreams] = {}
+        self._aborted: list[AbortedTransaction] = []
+        """The aborted transactions whose markers stay."""
         # Small pieces are joined, because the writer treats each call as a whole.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
     def rewrite(self, inputs: Mapping[str, InputStreams], chunk_bytes: int) -> RewrittenPartition:
-        """Read the run's slices and append one slice to the output. Raises what `SliceReader` and
-        `ObjectWriter` raise, and UnsupportedOperationError if the partition holds transactions.
+        """Read the run's slices and append one slice to the output. Raises what `SliceReader`, `SliceMarkers`
+        and `ObjectWriter` raise.
         """
         run, topic = self._run, self._run.topic
+        self._inputs = inputs
         entries = [live.entry for live in run.slices]
         self._writer.begin_slice(
             topic.topic_id,
@@ -105,34 +124,44 @@ class PartitionRewriter:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        end = end_of(run, lambda live: inputs[live.object_name].slice_index(live.entry))
+        end = end_of(run, self._index_of, self._aborted)
         self._writer.end_slice(end, self._keys(inputs))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
 
     def _keys(self, inputs: Mapping[str, InputStreams]) -> SortedKeys | None:
-        """The keys of the output, once all its records are written."""
-        if not self._writer.may_have_keys:
+        """The keys of the output, once all its records are written; None if some of them have none, or are
+        undecided."""
+        if not self._writer.may_have_keys or self._run.slices[-1].entry.open_transactions:
             return None
         sources = self._plan.key_sources(self._run.slices, inputs)
         return SortedKeys(self._run.topic.hashing, merged_keys(sources, self._writer.record_count))
 
+    def _index_of(self, live: LiveSlice) -> SliceIndex:
+        return self._inputs[live.object_name].slice_index(live.entry)
+
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
-        survivors = self._plan.survivors[index]
+        survivors, transactions = self._plan.survivors[index], self._plan.transactions
         rule = self._rule.batch_filter(live, self._run.log_start_offset)
+        rule = rule._replace(aborted=transactions.aborted.values)
+        aborted = self._index_of(live).aborted if live.entry.has_aborted else ()
+        rewrite = _SliceRewrite(survivors, rule, SliceMarkers(live.entry, aborted, rule.first_offset))
         ordinal = 0
         for row in reader.rows():
             position = 0
             while position < len(row):
-                filtered = filter_batches(row, position, survivors, ordinal, rule, self._tally.fingerprint)
+                filtered = filter_batches(
+                    row, position, survivors, ordinal, rule, self._tally.fingerprint, transactions.with_data
+                )
                 if filtered.end_position > position:
                     self._append_filtered(filtered, len(row))
                     position, ordinal = filtered.end_position, filtered.next_ordinal
                     continue
                 batch = PlacedBatch(row, position, parse_header(row, position))
-                self._rewrite_batch(batch, survivors, ordinal, rule)
+                self._rewrite_batch(batch, ordinal, rewrite)
                 position += batch.header.size_in_bytes
                 ordinal += batch.header.records_count
+        rewrite.markers.end()
         self._tally.keep()
 
     def _append_filtered(self, filtered: FilteredBatches, row_bytes: int) -> None:
@@ -141,38 +170,77 @@ class PartitionRewriter:
             self._tally.add_proved(filtered)
             self._append(filtered.data, row_bytes)
 
-    def _rewrite_batch(
-        self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter
-    ) -> None:
+    def _rewrite_batch(self, batch: PlacedBatch, ordinal: int, rewrite: _SliceRewrite) -> None:
         """The long way, for batches that the kernel does not take, and for errors."""
-        header = batch.header
-        if header.is_control or header.is_transactional:
-            raise UnsupportedOperationError(TRANSACTIONS_REFUSED, base_offset=header.base_offset)
+        header, (survivors, rule, _) = batch.header, rewrite
         if header.next_offset > rule.end_offset:
             raise StoreCorruptError(
                 "a batch reaches beyond its slice; keep the object and find out what changed it",
                 base_offset=header.base_offset,
                 end_offset=rule.end_offset,
             )
+        if header.is_control:
+            self._rewrite_marker(batch, ordinal, rewrite)
+            return
+        is_kept = False
         if header.next_offset <= rule.first_offset:
             clear_bits(survivors, ordinal, ordinal + header.records_count)
         elif header.records_count > 0:
-            self._filter(batch, survivors, ordinal, rule)
+            is_kept = self._filter(batch, survivors, ordinal, rule)
+        if header.is_transactional:
+            self._plan.transactions.with_data.on_data(header.producer_id, is_kept=is_kept)
 
-    def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> None:
+    def _rewrite_marker(self, batch: PlacedBatch, ordinal: int, rewrite: _SliceRewrite) -> None:
+        """Keep, stamp or drop a control batch. Its bits tell in the end whether it is in the output."""
+        header, (survivors, rule, markers) = batch.header, rewrite
+        clear_bits(survivors, ordinal, ordinal + header.records_count)
+        marker = EndTransactionMarker.read(batch.buffer, batch.position, header)
+        fate, aborted, is_data_kept = MarkerFate.STAYS, None, None
+        if marker is not None or header.records_count == 0:
+            is_data_kept = self._plan.transactions.with_data.on_marker(header.producer_id)
+            fate = self._rule.marker_fate(header, is_data_kept=is_data_kept)
+        if header.next_offset <= rule.first_offset or header.records_count == 0:
+            return
+        if marker is not None:
+            aborted = markers.take(header, marker.control_type, has_data=is_data_kept is not None)
+        if fate is MarkerFate.GOES:
+            return
+        set_bits(survivors, ordinal, ordinal + header.records_count)
+        if aborted is not None:
+            self._aborted.append(aborted)
+        if fate is MarkerFate.GETS_HORIZON and self._rule.stamp_ms is not None:
+            self._stamp_marker(batch, self._rule.stamp_ms)
+        else:
+            self._keep(batch)
+
+    def _stamp_marker(self, batch: PlacedBatch, horizon_ms: int) -> None:
+        self._flush()
+        payload = records_payload(batch.buffer, batch.position, batch.header)
+        stamped = with_horizon(payload, batch.header, horizon_ms)
+        self._tally.add(stamped, 0, parse_header(stamped), batch.header.records_count)
+        self._writer.append(stamped)
+
+    def _filter(self, batch: PlacedBatch, survivors: bytearray, ordinal: int, rule: BatchFilter) -> bool:
+        """Returns whether a record of the batch stays."""
         header = batch.header
         first_delta = max(0, rule.first_offset - header.base_offset)
         position = _Position(ordinal, first_delta, header.last_offset_delta + 1, first_delta > 0)
         bits = bits_between(survivors, ordinal, ordinal + header.records_count)
         if bits == 0:
-            return
+            return False
+        if is_aborted(rule.aborted, header):
+            raise StoreCorruptError(
+                "the key stream of a slice has records of an aborted transaction; keep the object and find"
+                " out what changed it",
+                base_offset=header.base_offset,
+                producer_id=header.producer_id,
+            )
         keeps_all = bits.bit_count() == header.records_count and not position.is_clipped
         drops = rule.drops_tombstones(header)
         may_stamp = rule.new_horizon_ms(header, has_tombstones=rule.has_tombstones) is not None
-        must_look = (rule.has_tombstones and drops) or may_stamp
-        if keeps_all and not must_look:
+        if keeps_all and not (drops or may_stamp):
             self._keep(batch)
-            return
+            return True
         # The reader proves the checksum of the slice, which was built from proved batches.
         payload = records_payload(batch.buffer, batch.position, header)
         copied = _copied(payload, header, survivors, position, drops=drops)
@@ -189,7 +257,7 @@ class PartitionRewriter:
                 drop_tombstones=drops,
             )
         if copied.count == 0:
-            return
+            return False
         new_horizon_ms = rule.new_horizon_ms(header, has_tombstones=may_stamp and copied.tombstone_count > 0)
         if new_horizon_ms is not None:
             shift = timestamp_shift(header, new_horizon_ms)
@@ -203,6 +271,7 @@ class PartitionRewriter:
             self._keep(batch)
         else:
             self._append_rebuilt(header, copied, None)
+        return True
 
     def _append_rebuilt(self, header: BatchHeader, copied: CopiedRecords, new_horizon_ms: int | None) -> None:
         self._flush()

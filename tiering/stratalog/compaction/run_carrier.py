@@ -18,7 +18,7 @@ from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
 from stratalog.compaction.keys.survivor_bits import clear_bits, new_bitmap
 from stratalog.compaction.partition_rewriter import RewrittenPartition
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
-from stratalog.compaction.run_end import end_of
+from stratalog.compaction.run_end import aborted_in, end_of
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.record.batch import batches
 from stratalog.record.native.batch_kernels import whole_batches
@@ -56,7 +56,8 @@ class RunCarrier:
             else:
                 survivors.append(None)
                 self._carry_whole(live, reader)
-        writer.end_slice(end_of(run, self._index_of), self._keys(survivors))
+        end = end_of(run, self._index_of, aborted_in(run, self._index_of))
+        writer.end_slice(end, self._keys(survivors))
         records_in = sum(live.entry.record_count for live in run.slices)
         return RewrittenPartition(self._tally.result(), records_in, 0)
 
@@ -84,11 +85,11 @@ class RunCarrier:
         return survivors
 
     def _keys(self, survivors: Sequence[bytearray | None]) -> SortedKeys | None:
-        """The keys of the output, if the inputs have key streams for all records."""
+        """The keys of the output, if the inputs have key streams for all records, and none is undecided."""
         run = self._run
         if not run.topic.is_compacted or not all(map(run.has_keys, run.slices)):
             return None
-        if not self._writer.may_have_keys:
+        if run.slices[-1].entry.open_transactions:
             return None
         streams = [live.entry.key_stream for live in run.slices]
         is_small = all(stream is None or stream.size_bytes <= SMALL_STREAM_BYTES for stream in streams)

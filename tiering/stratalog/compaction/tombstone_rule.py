@@ -1,7 +1,10 @@
-"""When a compaction job stamps and drops tombstones.
+"""When a compaction job stamps and drops tombstones and markers.
 
 Only a job that covers its partition from the first live slice may do so: it sees all older records of its
-keys, and leaves none of them. Any other job keeps the horizons that it finds. ``keep_rules`` has the rules.
+keys, and all data of its transactions, and leaves none of the former. Any other job keeps the horizons that
+it finds, and all markers. ``keep_rules`` has the rules.
+
+No marker has to hold the epoch of its producer, as in a local log: the index of the last slice has that.
 """
 
 from __future__ import annotations
@@ -9,7 +12,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.compaction.plan.compaction_job import PartitionRun
-from stratalog.record.keep_rules import new_horizon_ms
+from stratalog.record.header import BatchHeader
+from stratalog.record.keep_rules import MarkerFate, marker_fate, new_horizon_ms
 from stratalog.record.native.batch_filter import BatchFilter
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
@@ -18,18 +22,33 @@ class TombstoneRule(NamedTuple):
     """The rule for one partition of a job. Immutable."""
 
     drop_until_ms: int | None
-    """Tombstones with a horizon up to this time go; None if the job may drop none."""
+    """Tombstones and markers with a horizon up to this time go; None if the job may drop none."""
     stamp_ms: int | None
-    """The new horizon of tombstones without one; None if the job stamps none."""
+    """The new horizon of those without one; None if the job stamps none."""
+    settled_end_offset: int
+    """Tombstones at or above this offset are left alone: an older record of the key may be undecided."""
 
     @staticmethod
     def of(run: PartitionRun, now_ms: int, *, may_drop: bool) -> TombstoneRule:
         """`may_drop`: the clocks can be trusted."""
         if not run.settles_tombstones:
-            return TombstoneRule(None, None)
+            return TombstoneRule(None, None, 0)
         return TombstoneRule(
             drop_until_ms=now_ms if may_drop else None,
             stamp_ms=new_horizon_ms(now_ms, run.topic.delete_retention_ms),
+            settled_end_offset=run.slices[-1].entry.stable_end_offset,
+        )
+
+    def marker_fate(self, header: BatchHeader, *, is_data_kept: bool | None) -> MarkerFate:
+        """The fate of the marker in that batch. `is_data_kept`: data of its transaction stays; None if the
+        job has met none."""
+        if self.stamp_ms is None:
+            return MarkerFate.STAYS
+        return marker_fate(
+            is_data_kept=is_data_kept,
+            holds_epoch=False,
+            horizon_ms=header.delete_horizon_ms,
+            now_ms=self.drop_until_ms,
         )
 
     def batch_filter(self, live: LiveSlice, log_start_offset: int) -> BatchFilter:
@@ -39,4 +58,5 @@ class TombstoneRule(NamedTuple):
             has_tombstones=live.entry.tombstone_count > 0,
             drop_until_ms=self.drop_until_ms,
             stamp_ms=self.stamp_ms,
+            settled_end_offset=self.settled_end_offset,
         )

@@ -16,10 +16,10 @@ from stratalog.cleaner.clean.rebuilt_batch import (
     clean_records_of,
     emptied,
     since_offset,
-    with_horizon,
 )
 from stratalog.log.exchange.cleaned_segment import OnRead
-from stratalog.record.batch import require_crc
+from stratalog.record.batch import records_payload, require_crc
+from stratalog.record.builder import with_horizon
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import BatchHeader, parse_header
@@ -112,7 +112,8 @@ class BatchRewrite:
                 return cleaned._replace(earliest_horizon_ms=horizon_ms, latest_horizon_ms=horizon_ms)
             return cleaned
         if fate is MarkerFate.GETS_HORIZON:
-            return _left(with_horizon(batch, header, rule.horizon_ms), header)._replace(
+            stamped = with_horizon(records_payload(batch, 0, header), header, rule.horizon_ms)
+            return _left(stamped, header)._replace(
                 earliest_horizon_ms=rule.horizon_ms, latest_horizon_ms=rule.horizon_ms
             )
         is_abort = marker is not None and marker.control_type is ControlType.ABORT

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.log.exchange.cleaned_segment import OnRead
-from stratalog.record.batch import records_payload
 from stratalog.record.builder import (
     rebuild_batch,
     rebuild_compressed,
     rebuilt_max_timestamp,
+    records_since,
     timestamp_shift,
 )
 from stratalog.record.codecs.compressed_pieces import compress_pieces
@@ -28,10 +27,10 @@ from stratalog.record.header import (
     BatchHeader,
 )
 from stratalog.record.keep_rules import gets_horizon, is_due
-from stratalog.record.native import kernels
 from stratalog.record.native.cleaned_batches import CleanedRecords, CleanRule
 from stratalog.record.native.offset_map import OffsetMap, clean_records
 from stratalog.record.reading.record_sections import RecordSections
+from stratalog.record.records_summary import CopiedRecords
 
 NOTHING = b""
 
@@ -173,19 +172,6 @@ def emptied(header: BatchHeader) -> bytes:
     return rebuild_batch(without, NOTHING, records_count=0, max_timestamp=header.max_timestamp)
 
 
-def with_horizon(batch: Buffer, header: BatchHeader, horizon_ms: int) -> bytes:
-    """The control batch with a delete horizon. Raises CorruptRecordError."""
-    payload = records_payload(batch, 0, header)
-    copied = _copied(payload, header.records_count, header, 0, timestamp_shift(header, horizon_ms))
-    return rebuild_batch(
-        header,
-        copied.payload,
-        records_count=copied.count,
-        max_timestamp=header.max_timestamp,
-        delete_horizon_ms=horizon_ms,
-    )
-
-
 def since_offset(batch: Buffer, header: BatchHeader, start_offset: int, level: int | None) -> bytes:
     """The batch without its records below `start_offset`; empty if none is left. Raises
     CorruptRecordError."""
@@ -193,9 +179,9 @@ def since_offset(batch: Buffer, header: BatchHeader, start_offset: int, level: i
         return NOTHING
     sections, first_delta = RecordSections(batch, header), start_offset - header.base_offset
 
-    def copied() -> Iterator[kernels.CopiedRecords]:
+    def copied() -> Iterator[CopiedRecords]:
         for section, count in sections:
-            yield _copied(section, count, header, first_delta, 0)
+            yield records_since(section, count, header, first_delta)
 
     count = size_bytes = 0
     max_timestamp_delta: int | None = None
@@ -209,23 +195,3 @@ def since_offset(batch: Buffer, header: BatchHeader, start_offset: int, level: i
         return NOTHING
     section = compress_pieces(header.codec, (one.payload for one in copied()), size_bytes, level)
     return _rebuilt(header, section, count, max_timestamp_delta or 0)
-
-
-def _copied(
-    payload: Buffer, records_count: int, header: BatchHeader, first_offset_delta: int, shift: int
-) -> kernels.CopiedRecords:
-    copied = kernels.copy_records(
-        payload,
-        records_count,
-        b"\xff" * (records_count // 8 + 1),
-        0,
-        first_offset_delta=first_offset_delta,
-        end_offset_delta=header.last_offset_delta + 1,
-        drop_tombstones=False,
-        timestamp_shift=shift,
-    )
-    if first_offset_delta == 0 and copied.count != records_count:
-        raise CorruptRecordError(
-            "a record lies behind the last offset of its batch", base_offset=header.base_offset
-        )
-    return copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
@@ -22,9 +23,14 @@ class BatchFilter(NamedTuple):
     """Tombstones with a delete horizon up to this time are dropped; None keeps all."""
     stamp_ms: int | None
     """The new horizon of tombstones without one; None: they get none."""
+    settled_end_offset: int
+    """Batches that reach beyond this offset keep their tombstones, and get no horizon."""
+    aborted: Sequence[int] = ()
+    """`AbortedSpans.values` of aborted transactions, none of whose records may survive. An `array('q')` is
+    read in place."""
 
     def drops_tombstones(self, header: BatchHeader) -> bool:
-        return is_due(header.delete_horizon_ms, self.drop_until_ms)
+        return self._settles(header) and is_due(header.delete_horizon_ms, self.drop_until_ms)
 
     def new_horizon_ms(self, header: BatchHeader, *, has_tombstones: bool) -> int | None:
         """The horizon that the batch gets now, if any. `has_tombstones`: tombstones are among its kept
@@ -32,13 +38,16 @@ class BatchFilter(NamedTuple):
         gets_one = gets_horizon(
             header.delete_horizon_ms,
             has_tombstones=has_tombstones,
-            sees_all_older=self.stamp_ms is not None,
+            sees_all_older=self.stamp_ms is not None and self._settles(header),
         )
         return self.stamp_ms if gets_one else None
 
+    def _settles(self, header: BatchHeader) -> bool:
+        return header.next_offset <= self.settled_end_offset
+
 
 class FilteredBatches(NamedTuple):
-    """The kept part of consecutive plain batches."""
+    """The kept part of consecutive batches."""
 
     data: Buffer
     """The kept batches, unchanged or rebuilt; a part of the input itself if none was rebuilt."""

@@ -3,8 +3,9 @@
 In Python one batch costs more than its records cost in C, and a small slice is one batch. So these functions
 take many batches with one call. The first six look at headers and index entries, and have twins in plain
 Python. The others look at records of *plain* batches: whole, sound, with records, neither compressed nor part
-of a transaction. They stop before the first other batch, and the caller handles it by itself (``batch``,
-``kernels``): one place handles rare batches and errors. Without compiled kernels they take no batch at all,
+of a transaction. Scan and filter also take *bare* ones: uncompressed data of transactions, and their markers.
+They stop before the first other batch, and the caller handles it by itself (``batch``, ``kernels``): one
+place handles rare batches and errors. Without compiled kernels they take no batch at all,
 so that their callers work batch by batch, with the same result; tests compare both ways.
 
 All take bytes-like objects and are safe on any bytes, as ``kernels`` says; only `hash_batches` raises
@@ -35,15 +36,18 @@ rank_entries(data, entry_size, key_position, key_size, limit) -> int
     The number of the ascending entries of an index whose key is at most `limit`. Keys are big-endian, not
     negative, of 4 or 8 bytes.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
-    Proves plain batches from `position` on like ``batch.verify`` (checksum, framing of all records,
+    Proves bare batches from `position` on like ``batch.verify`` (checksum, framing of all records,
     timestamps), as long as they begin before `begin_limit`, have the leader epoch of the first, and ascend.
     `fingerprint` is continued with the base offset, checksum and record count of each.
-filter_batches(data, position, survivors, first_ordinal, rule, fingerprint) -> FilteredBatches
+filter_batches(data, position, survivors, first_ordinal, rule, fingerprint, transactions=None)
+        -> FilteredBatches
     Copies the kept part of plain batches from `position` on: the records with a bit in `survivors` (the
     first record has the bit `first_ordinal`; None keeps each batch that reaches `rule.first_offset`) that
     `rule` keeps. A batch that loses no record is copied unchanged, another is rebuilt. Stops before a batch
     that reaches beyond `rule.end_offset` or has other records than its bits say. Does not look at
-    checksums: the caller proves that of the slice.
+    checksums: the caller proves that of the slice. With `transactions` (`offset_map.OpenTransactions`) it
+    also takes data of transactions, notes whether it stays, and takes the markers of commits that stay, whose
+    bits it sets. It stops before any other marker.
 hash_batches(data, hash_key16, first_ordinal, entries) -> None
     `kernels.hash_keys` over `data`, which consists of plain batches.
 decode_column_batches(data, position, max_bytes, first_offset, end_offset, columns)

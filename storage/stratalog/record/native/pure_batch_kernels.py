@@ -161,6 +161,7 @@ def filter_batches(
     first_ordinal: int,
     _rule: BatchFilter,
     fingerprint: int,
+    _transactions: OpenTransactions | None = None,
 ) -> FilteredBatches:
     """Take no batch: the caller works batch by batch."""
     return FilteredBatches(

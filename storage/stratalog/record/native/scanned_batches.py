@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ScannedBatches(NamedTuple):
-    """Facts of consecutive plain batches that a scan has proved."""
+    """Facts of consecutive bare batches that a scan has proved."""
 
     end_position: int
     """The position after the last batch. If it is the position of the call, no batch was taken and the other
@@ -33,3 +33,7 @@ class ScannedBatches(NamedTuple):
     """Offset of the first record with the highest timestamp."""
     delete_horizon_ms: int | None = None
     """The earliest delete horizon, if any batch has one."""
+    marker_count: int = 0
+    """Records of control batches. They are no tombstones, and do not count as records without a key."""
+    is_transactional: bool = False
+    """Some of the batches are part of a transaction."""

@@ -8,6 +8,9 @@ the number of keys.
 No other record can replace a record without a key: its bit is set at once. Such records come from a time at
 which the topic was plain. They have no entry in a key stream, so a slice that holds one is written without a
 key stream (``slice_builder``): readers would take it for all records of the slice.
+
+Data of an aborted transaction is passed over, and so are markers: they have no part in this phase. All
+records of an undecided transaction stay, and replace none.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.keys.survivor_bits import set_bit
+from stratalog.compaction.keys.survivor_bits import set_bit, set_bits
+from stratalog.compaction.run_transactions import RunTransactions
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.record.batch import batches, records_payload
 from stratalog.record.header import BatchHeader
@@ -34,11 +38,13 @@ class SliceHasher:
     def __init__(
         self,
         hashing: KeyHashing,
+        transactions: RunTransactions,
         record_count: int,
         make_scratch: Callable[[], Spool],
         max_part_entries: int,
     ) -> None:
         self._hashing = hashing
+        self._transactions = transactions
         self._record_count = record_count
         self._make_scratch = make_scratch
         self._max_part_entries = max_part_entries
@@ -73,6 +79,11 @@ class SliceHasher:
     def _hash(
         self, row: Buffer, position: int, header: BatchHeader, first_ordinal: int, survivors: bytearray
     ) -> None:
+        if header.is_control or self._transactions.is_aborted(header):
+            return
+        if self._transactions.is_undecided(header):
+            set_bits(survivors, first_ordinal, first_ordinal + header.records_count)
+            return
         payload = records_payload(row, position, header)
         before = len(self._entries)
         hash_keys(payload, header.records_count, self._hashing.hash_key, first_ordinal, self._entries)

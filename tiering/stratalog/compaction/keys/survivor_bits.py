@@ -19,6 +19,12 @@ def set_bit(bitmap: bytearray, ordinal: int) -> None:
     bitmap[ordinal >> 3] |= 1 << (ordinal & 7)
 
 
+def set_bits(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> None:
+    """Let the records of [first_ordinal, end_ordinal) survive."""
+    for ordinal in range(first_ordinal, end_ordinal):
+        set_bit(bitmap, ordinal)
+
+
 def clear_bits(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> None:
     """Let the records of [first_ordinal, end_ordinal) go."""
     for ordinal in range(first_ordinal, end_ordinal):

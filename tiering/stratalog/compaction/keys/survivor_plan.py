@@ -1,5 +1,5 @@
 """Phase 1: finds the records of a partition that are the newest of their keys, as one bit a record.
-docs/compaction.md explains how.
+docs/compaction.md explains how. Markers are no records here: phase 2 sets the bits of those that stay.
 
 A slice without a usable key stream (none, or made with another hash key) is hashed from its data, and its
 bytes are kept for phase 2 (`SurvivorPlan.copies`).
@@ -19,6 +19,7 @@ from stratalog.compaction.keys.merged_keys import KeySource
 from stratalog.compaction.keys.slice_hasher import SliceHasher
 from stratalog.compaction.keys.survivor_bits import new_bitmap
 from stratalog.compaction.plan.compaction_job import PartitionRun
+from stratalog.compaction.run_transactions import RunTransactions
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
@@ -32,7 +33,9 @@ class SurvivorPlan:
     back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transactions: RunTransactions | None = None) -> None:
+        self.transactions = transactions or RunTransactions()
+        """The transactions of the whole run."""
         self.survivors: list[bytearray] = []
         """A bitmap for each slice of the run."""
         self.copies: dict[int, Spool] = {}
@@ -57,7 +60,9 @@ class SurvivorPlan:
         """Read the keys of a run and decide. Raises StoreCorruptError, CorruptRecordError and what the store
         raises.
         """
-        plan = SurvivorPlan()
+        plan = SurvivorPlan(
+            RunTransactions.of(run, lambda live: inputs[live.object_name].slice_index(live.entry))
+        )
         survivors = _survivors_at_once(run, inputs)
         if survivors is not None:
             plan.survivors = survivors
@@ -84,7 +89,8 @@ class SurvivorPlan:
     def drops_all(self, index: int, entry: SliceEntry) -> bool:
         """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
         read all the same."""
-        return entry.marker_count == 0 and not any(self.survivors[index])
+        has_markers = entry.marker_count > 0 or entry.has_aborted
+        return not has_markers and not any(self.survivors[index])
 
     def key_sources(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> list[KeySource]:
         """The keys of the slices of which records stay. Call it after phase 2, which clears the bits of
@@ -103,7 +109,7 @@ class SurvivorPlan:
 
     def part(self, first: int, end: int) -> SurvivorPlan:
         """The plan of the slices [first, end) alone. It lasts as long as the whole plan."""
-        part = SurvivorPlan()
+        part = SurvivorPlan(self.transactions)
         part.survivors = self.survivors[first:end]
         part._parts = self._parts[first:end]
         part.copies = {index - first: copy for index, copy in self.copies.items() if first <= index < end}
@@ -120,7 +126,9 @@ class SurvivorPlan:
         entry = run.slices[index].entry
         copy = self.copies[index] = make_scratch()
         self._closing.callback(copy.close)
-        hasher = SliceHasher(run.topic.hashing, entry.record_count, make_scratch, max_part_entries)
+        hasher = SliceHasher(
+            run.topic.hashing, self.transactions, entry.record_count, make_scratch, max_part_entries
+        )
         self._closing.callback(hasher.close)
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
 

@@ -183,6 +183,7 @@ class _SliceProof:
             scanned = scan_batches(row, position, len(row), tally.fingerprint)
             if scanned.end_position > position:
                 self._tombstone_count += scanned.tombstone_count
+                self._marker_count += scanned.marker_count
                 self._keyless_count += scanned.null_key_count
                 tally.add_proved(scanned)
                 position = scanned.end_position

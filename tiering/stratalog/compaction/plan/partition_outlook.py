@@ -17,9 +17,14 @@ slices before it have become fewer. Where the bound for slices keeps them apart,
 compacted like a section behind a gap then, and a key may have a record in each part: no slice exceeds its
 bound.
 
-A slice with transactions is only carried: this version does not decide which data was aborted. One that ages
-by its upload stays in its object, because retention would wait for the newest slice of its job. Any other
-slice may be carried.
+A job that ends in the middle of a transaction leaves its records undecided, and `compacted_upto` ends with
+the first of them. So a slice counts as compacted if `compacted_upto` has reached its stable end: a job that
+takes it again would decide no more. Only a slice behind it, with a higher stable end, makes the next job pay.
+No job goes beyond the stable end of the partition, because a reader of committed records does not see a newer
+record there yet.
+
+A slice that ages by its upload stays in its object, because retention would wait for the newest slice of its
+job. Any other slice may be carried.
 """
 
 from __future__ import annotations
@@ -37,11 +42,6 @@ from stratalog.record.keep_rules import is_due
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from stratalog.remote.objects.slice_span import Extent, SliceSpan, effective_extents, slice_extent
-
-TRANSACTIONS_REFUSED = (
-    "the slices hold transactions, which this version does not compact; all their records stay, and nothing"
-    " behind them is compacted until a version does"
-)
 
 UNDATED_REFUSED = (
     "the records of some slices have no timestamp, so retention goes by the time of their upload; they stay"
@@ -67,12 +67,12 @@ class Section(NamedTuple):
     """Bytes of the section that are not compacted yet."""
     size_bytes: int
     is_due: bool = False
-    """Whether the horizon of tombstones in eligible slices has passed."""
+    """Whether the horizon of tombstones or markers in eligible slices has passed."""
     is_overdue: bool = False
     """Whether some of the dirty bytes have waited for `max.compaction.lag.ms`."""
 
     def pays(self, min_dirty_ratio: float) -> bool:
-        """Whether tombstones are due, or enough is dirty."""
+        """Whether horizons have passed, or enough is dirty."""
         if not self.least_run:
             return False
         return self.is_due or self.is_overdue or self.dirty_bytes >= min_dirty_ratio * self.size_bytes
@@ -227,8 +227,6 @@ class _Judgement:
     def refusal(self) -> str | None:
         if not self._topic.is_compacted:
             return None
-        if any(one.has_transactions for one in self._slices):
-            return TRANSACTIONS_REFUSED
         is_undated = any(_ages_by_upload(self._topic, one) for one in self._slices)
         return UNDATED_REFUSED if is_undated else None
 
@@ -241,8 +239,7 @@ class _Judgement:
             if one.gap is not None:
                 continue
             is_too_young = latest_ms is not None and one.max_timestamp > latest_ms
-            may_be = self.movable[index] and not one.has_transactions
-            if not may_be or is_too_young or one.end_offset > stable_end_offset:
+            if not self.movable[index] or is_too_young or one.end_offset > stable_end_offset:
                 return index
         return len(self._slices)
 
@@ -268,14 +265,15 @@ class _Judgement:
         """The first section, as far as a job may read it."""
         slices, upto = self._slices, self._row.compacted_upto
         head = section[: self._terms.max_inputs]
-        is_clean = [slices[index].end_offset <= upto for index in section]
+        is_clean = [slices[index].stable_end_offset <= upto for index in section]
         clean_count = sum(is_clean)
         due_index = next((index for index in section if self._is_due(slices[index])), None)
+        settling_index = None if due_index is None else self._settling_index(section, due_index)
         least_run = 0
         if clean_count < len(head):
             least_run = clean_count + 1
-        elif due_index is not None and due_index in head:
-            least_run = due_index - head.start + 1
+        elif settling_index is not None and settling_index in head:
+            least_run = settling_index - head.start + 1
         elif clean_count < len(section) or due_index is not None:
             # There is more to do, and it waits until these slices have become fewer.
             least_run = self._least_merge(head)
@@ -288,6 +286,19 @@ class _Judgement:
             size_bytes=sum(slices[index].data_bytes for index in section),
             is_due=due_index is not None,
             is_overdue=oldest is not None and self._is_overdue(oldest),
+        )
+
+    def _settling_index(self, section: range, due_index: int) -> int | None:
+        """The last slice of the shortest job in which each record of the slice `due_index` is decided: only
+        there its tombstones go."""
+        end_offset = self._slices[due_index].end_offset
+        return next(
+            (
+                index
+                for index in section[due_index - section.start :]
+                if self._slices[index].stable_end_offset >= end_offset
+            ),
+            None,
         )
 
     def _least_merge(self, section: range) -> int:
@@ -310,7 +321,8 @@ class _Judgement:
             first = part.stop
 
     def _is_due(self, one: SliceBrief) -> bool:
-        has_due = one.tombstone_count > 0 and is_due(one.earliest_delete_horizon_ms, self._terms.now_ms)
+        may_have_due = one.tombstone_count > 0 or one.marker_count > 0
+        has_due = may_have_due and is_due(one.earliest_delete_horizon_ms, self._terms.now_ms)
         return has_due and self._terms.may_drop_tombstones
 
     def _is_overdue(self, one: SliceBrief) -> bool:

@@ -213,8 +213,8 @@ class ObjectWriter:
 
     @property
     def may_have_keys(self) -> bool:
-        """Whether a key stream could cover every record of the current slice so far: all have keys, and none
-        is part of a transaction."""
+        """Whether a key stream could cover every record of the current slice so far: all but markers have
+        keys."""
         assert self._builder is not None
         return self._builder.may_have_keys
 

@@ -7,7 +7,8 @@ interval of the index. Other batches, and batches out of order, are taken one by
 Control batches count as ordinals, records, times and markers, but have no key entries. A key stream covers
 every record of its slice. Two kinds of slices get none and are hashed from their data when that is needed:
 
-- Slices with transactional batches: only a merge that knows the aborted transactions may write a key stream.
+- Slices with transactional batches, unless their key stream is merged: only a compaction has left no aborted
+  records in them. A slice with undecided records has none in any case.
 - Slices with a record that has no key (from a time when the topic was plain): the record would be taken for
   an older one.
 """
@@ -153,12 +154,14 @@ class SliceBuilder:
         )
 
     def _add_scanned(self, data: Buffer, position: int, scanned: ScannedBatches) -> None:
+        self._is_transactional |= scanned.is_transactional
         if scanned.null_key_count > 0:
             self._forget_keys()
-        if self._key_hashing is not None and not self._has_keyless:
+        if self._key_hashing is not None and not (self._has_keyless or self._is_transactional):
             batches = memoryview(data)[position : scanned.end_position]
             hash_batches(batches, self._key_hashing.hash_key, self.record_count, self._entries)
         self._tombstone_count += scanned.tombstone_count
+        self._marker_count += scanned.marker_count
         self._begin_interval(scanned.first_base_offset)
         self._add_timestamps(scanned.min_timestamp, scanned.max_timestamp, scanned.max_timestamp_offset)
         self._codec_mask |= 1 << Codec.NONE
@@ -229,8 +232,8 @@ class SliceBuilder:
 
     @property
     def may_have_keys(self) -> bool:
-        """Whether a key stream could cover every record so far."""
-        return not (self._is_transactional or self._has_keyless)
+        """Whether a key stream could cover every record so far: each has a key, but for markers."""
+        return not self._has_keyless
 
     def build(self, end: SliceEnd, merged: MergedKeyStream | None = None) -> BuiltSlice:
         """The slice up to `end`. Call it once, last: it sorts the key entries. `merged`: the key stream
@@ -325,7 +328,7 @@ class SliceBuilder:
     def _add_keys(self, payload: Buffer, header: BatchHeader, *, has_keyless: bool) -> None:
         if has_keyless:
             self._forget_keys()
-        if self._key_hashing is not None and not self._has_keyless:
+        if self._key_hashing is not None and not (self._has_keyless or header.is_transactional):
             hash_keys(
                 payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
             )
@@ -366,7 +369,7 @@ class SliceBuilder:
         self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
 
     def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
-        if self._key_hashing is None or not self.may_have_keys or end.open_transactions:
+        if self._key_hashing is None or self._has_keyless or self._is_transactional or end.open_transactions:
             return None
         return encode_key_stream(sort_key_entries(self._entries))
 

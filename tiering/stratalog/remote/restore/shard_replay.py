@@ -152,9 +152,10 @@ class ShardReplay:
         for tip, slices in made.items():
             for run in _runs(slices):
                 self._put_in_place(tip, run)
-            end_offset = max(live.end_offset for live in slices)
+            last = max(slices, key=lambda live: live.end_offset)
+            end_offset = last.end_offset
             before = self._rows.get(tip, EMPTY_ROW)
-            upto = end_offset if tip in compacted else 0
+            upto = last.entry.stable_end_offset if tip in compacted else 0
             self._rows[tip] = before._replace(
                 tiered_end_offset=max(before.tiered_end_offset, end_offset),
                 # The upload that ended there is gone, and with it its last batch.

@@ -127,6 +127,13 @@ static inline bool is_plain(const batch_frame *batch)
     return (batch->attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT)) == 0 && batch->records_count > 0;
 }
 
+/* Some row kernels take parts of transactions, too: data, and control batches of producers with transactions. */
+static inline bool is_bare(const batch_frame *batch)
+{
+    return (batch->attributes & CODEC_MASK) == 0 && batch->records_count > 0 &&
+           (!(batch->attributes & CONTROL_BIT) || (batch->attributes & TRANSACTIONAL_BIT));
+}
+
 static inline bool has_true_crc(const batch_frame *batch)
 {
     return kernel_crc32c(0, batch->start + ATTRIBUTES_POSITION, batch->size - ATTRIBUTES_POSITION) == batch->crc;

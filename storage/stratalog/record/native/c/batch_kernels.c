@@ -1,6 +1,7 @@
 /* Measure, prove, filter and hash: kernels that walk a row of batches. */
 #include "batch_kernels.h"
 #include "bit_counts.h"
+#include "end_marker.h"
 #include "keep_rules.h"
 
 #include "batch_frame.h"
@@ -23,6 +24,18 @@ size_t kernel_plain_batches(const uint8_t *data, size_t size)
     size_t position = 0;
     while (batch_at(data + position, size - position, &batch) && is_plain(&batch))
         position += batch.size;
+    return position;
+}
+
+size_t kernel_bare_batches(const uint8_t *data, size_t size, size_t *data_count)
+{
+    batch_frame batch;
+    size_t position = 0;
+    *data_count = 0;
+    while (batch_at(data + position, size - position, &batch) && is_bare(&batch)) {
+        *data_count += (batch.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT;
+        position += batch.size;
+    }
     return position;
 }
 
@@ -71,8 +84,13 @@ static bool timestamps_of(const batch_frame *batch, const records_summary *summa
 static void add_scanned(scan_result *result, const batch_frame *batch, const records_summary *summary)
 {
     result->records_count += batch->records_count;
-    result->tombstone_count += summary->tombstone_count;
-    result->null_key_count += summary->null_key_count;
+    if (batch->attributes & CONTROL_BIT) {
+        result->marker_count += batch->records_count;
+    } else {
+        result->tombstone_count += summary->tombstone_count;
+        result->null_key_count += summary->null_key_count;
+    }
+    result->is_transactional |= (batch->attributes & TRANSACTIONAL_BIT) != 0;
     result->last_base_offset = batch->base_offset;
     result->next_offset = batch->next_offset;
     result->last_offset = batch->base_offset + summary->last_offset_delta;
@@ -90,7 +108,7 @@ void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, s
     batch_frame batch;
     size_t position = 0;
     *result = (scan_result){.fingerprint = result->fingerprint};
-    while (position < begin_limit && batch_at(data + position, size - position, &batch) && is_plain(&batch)) {
+    while (position < begin_limit && batch_at(data + position, size - position, &batch) && is_bare(&batch)) {
         records_summary summary;
         int64_t earliest, latest, latest_offset;
         bool is_first = position == 0;
@@ -138,6 +156,7 @@ static bool offset_deltas(const batch_frame *batch, int64_t *first_delta, int64_
 typedef struct {
     uint8_t *survivors;
     const filter_rule *rule;
+    open_transactions *open; /* NULL if only plain batches are taken */
     filter_result *result;
 } filtering;
 
@@ -178,8 +197,9 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
 {
     const filter_rule *rule = filter->rule;
     batch_output *output = &filter->result->output;
-    const bool drops = rule->may_drop && is_due(batch, rule->drop_until_ms);
-    const bool may_stamp = gets_horizon(batch, rule->has_tombstones, rule->may_stamp);
+    const bool settles = batch->next_offset <= rule->settled_end_offset;
+    const bool drops = settles && rule->may_drop && is_due(batch, rule->drop_until_ms);
+    const bool may_stamp = gets_horizon(batch, rule->has_tombstones, settles && rule->may_stamp);
     const bool is_clipped = rule->first_offset > batch->base_offset;
     const uint64_t records_count = (uint64_t)batch->records_count;
     const uint64_t planned_count = count_bits(filter->survivors, first_ordinal, first_ordinal + records_count);
@@ -192,7 +212,9 @@ static bool filter_batch(filtering *filter, const batch_frame *batch, uint64_t f
     uint64_t seen_count;
     if (planned_count == 0)
         return true;
-    if (planned_count == records_count && !is_clipped && !(rule->has_tombstones && drops) && !may_stamp)
+    if (is_aborted(&rule->aborted, batch))
+        return false;
+    if (planned_count == records_count && !is_clipped && !drops && !may_stamp)
         return keep_batch(filter, batch);
     copy_unchanged(output);
     if (kernel_copy(records_of(batch), records_bytes(batch), batch->records_count, filter->survivors, first_ordinal,
@@ -228,10 +250,42 @@ static void clear_bits(uint8_t *bits, uint64_t first, uint64_t end)
         bits[first >> 3] &= (uint8_t)~(1u << (first & 7));
 }
 
-void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
-                           uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result)
+/* Filters a batch of records; false if it is left to Python. */
+static bool filter_data(filtering *filter, const batch_frame *batch, uint64_t ordinal)
 {
-    filtering filter = {survivors, rule, result};
+    const bool is_part = batch->attributes & TRANSACTIONAL_BIT;
+    const int64_t kept_before = filter->result->records_count;
+    if (is_part && filter->open->count == filter->open->room)
+        return false;
+    if (batch->next_offset <= filter->rule->first_offset) {
+        if (filter->survivors != NULL)
+            clear_bits(filter->survivors, ordinal, ordinal + (uint64_t)batch->records_count);
+    } else if (!(filter->survivors == NULL ? keep_batch(filter, batch) : filter_batch(filter, batch, ordinal)))
+        return false;
+    if (is_part)
+        note_data(filter->open, batch->producer_id, filter->result->records_count > kept_before);
+    return true;
+}
+
+/* Keeps the marker of a commit that stays; false if the batch is left to Python. */
+static bool filter_marker(filtering *filter, const batch_frame *batch, uint64_t ordinal)
+{
+    const open_transaction *transaction = open_of(filter->open, batch->producer_id);
+    const bool stays = !filter->rule->may_stamp || (transaction != NULL && transaction->is_kept);
+    end_marker marker;
+    if (!stays || batch->next_offset <= filter->rule->first_offset || filter->survivors == NULL ||
+        !read_marker(batch, &marker) || marker.is_abort || !keep_batch(filter, batch))
+        return false;
+    filter->survivors[ordinal >> 3] |= (uint8_t)(1u << (ordinal & 7));
+    end_transaction(filter->open, batch->producer_id);
+    return true;
+}
+
+void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
+                           uint64_t first_ordinal, const filter_rule *rule, open_transactions *open, uint8_t *target,
+                           filter_result *result)
+{
+    filtering filter = {survivors, rule, open, result};
     batch_frame batch;
     size_t position = 0;
     uint64_t ordinal = first_ordinal;
@@ -241,14 +295,13 @@ void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors,
         .last_offset = -1,
         .fingerprint = result->fingerprint,
     };
-    while (batch_at(data + position, size - position, &batch) && is_plain(&batch)) {
+    while (batch_at(data + position, size - position, &batch) &&
+           (open == NULL ? is_plain(&batch) : is_bare(&batch))) {
         uint64_t records_count = (uint64_t)batch.records_count;
         if (batch.next_offset > rule->end_offset || (survivors != NULL && records_count > bits_count - ordinal))
             break;
-        if (batch.next_offset <= rule->first_offset) {
-            if (survivors != NULL)
-                clear_bits(survivors, ordinal, ordinal + records_count);
-        } else if (!(survivors == NULL ? keep_batch(&filter, &batch) : filter_batch(&filter, &batch, ordinal)))
+        if (batch.attributes & CONTROL_BIT ? !filter_marker(&filter, &batch, ordinal)
+                                           : !filter_data(&filter, &batch, ordinal))
             break;
         position += batch.size;
         ordinal += records_count;

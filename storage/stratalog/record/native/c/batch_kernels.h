@@ -7,12 +7,16 @@
 
 #include "batch_output.h"
 #include "kernels.h"
+#include "transactions.h"
 
 /* The size of the whole batches at the beginning of `data`, and their number of records. */
 size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count);
 
 /* The size of the plain batches at the beginning of `data`. */
 size_t kernel_plain_batches(const uint8_t *data, size_t size);
+
+/* The size of the bare batches at the beginning of `data`, and how many of them are data of transactions. */
+size_t kernel_bare_batches(const uint8_t *data, size_t size, size_t *data_count);
 
 /* The size of the batches at the beginning of `data` with true checksums that end at or below `end_offset`; the offset
  * after them, -1 without batches. */
@@ -55,6 +59,7 @@ typedef struct {
     int64_t records_count;
     int64_t tombstone_count;
     int64_t null_key_count;
+    int64_t marker_count;
     int64_t first_base_offset;
     int64_t last_base_offset;
     int64_t next_offset;
@@ -68,9 +73,10 @@ typedef struct {
     uint32_t last_crc;
     uint32_t fingerprint; /* continued from what it was before */
     bool has_delete_horizon;
+    bool is_transactional; /* some are part of a transaction */
 } scan_result;
 
-/* Proves the batches that begin in the first `begin_limit` bytes. */
+/* Proves the bare batches that begin in the first `begin_limit` bytes. */
 void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result);
 
 typedef struct {
@@ -78,6 +84,8 @@ typedef struct {
     int64_t end_offset;
     int64_t drop_until_ms;
     int64_t stamp_ms;
+    int64_t settled_end_offset;
+    aborted_spans aborted;
     bool has_tombstones;
     bool may_drop;
     bool may_stamp;
@@ -94,10 +102,13 @@ typedef struct {
     uint32_t fingerprint; /* continued from what it was before */
 } filter_result;
 
-/* `survivors` has `bits_count` bits, or is NULL if all records are kept; the first record's is `first_ordinal`.
+/* Takes plain batches, and with `open` also data of transactions, and markers of commits that stay; notes the data in
+ * `open`, up to its room.
+ * `survivors` has `bits_count` bits, or is NULL if all records are kept; the first record's is `first_ordinal`.
  * `target` has room for `size` bytes, and if the rule may set a horizon, for COPY_GROWTH_BYTES more a record. */
 void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
-                           uint64_t first_ordinal, const filter_rule *rule, uint8_t *target, filter_result *result);
+                           uint64_t first_ordinal, const filter_rule *rule, open_transactions *open, uint8_t *target,
+                           filter_result *result);
 
 /* Appends the key entries of plain batches. Fails if they have more records than the `room` of the columns. */
 kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16, uint32_t first_ordinal,

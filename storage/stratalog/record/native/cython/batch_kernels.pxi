@@ -42,6 +42,7 @@ cdef extern from "batch_kernels.h" nogil:
         int64_t records_count
         int64_t tombstone_count
         int64_t null_key_count
+        int64_t marker_count
         int64_t first_base_offset
         int64_t last_base_offset
         int64_t next_offset
@@ -55,6 +56,7 @@ cdef extern from "batch_kernels.h" nogil:
         uint32_t last_crc
         uint32_t fingerprint
         bint has_delete_horizon
+        bint is_transactional
 
     ctypedef struct batch_row:
         size_t position
@@ -65,29 +67,10 @@ cdef extern from "batch_kernels.h" nogil:
         int32_t leader_epoch
         bint is_noted
 
-    ctypedef struct filter_rule:
-        int64_t first_offset
-        int64_t end_offset
-        int64_t drop_until_ms
-        int64_t stamp_ms
-        bint has_tombstones
-        bint may_drop
-        bint may_stamp
-
     ctypedef struct batch_output:
         size_t size
         size_t unchanged_begin
         size_t unchanged_end
-
-    ctypedef struct filter_result:
-        batch_output output
-        size_t end_position
-        uint64_t next_ordinal
-        int64_t records_count
-        int64_t first_offset
-        int64_t last_offset
-        int64_t dropped_tombstone_count
-        uint32_t fingerprint
 
     size_t kernel_whole_batches(const uint8_t *data, size_t size, int64_t *records_count)
     size_t kernel_plain_batches(const uint8_t *data, size_t size)
@@ -102,9 +85,6 @@ cdef extern from "batch_kernels.h" nogil:
     size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
                                size_t key_size, uint64_t limit)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
-    void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
-                               uint64_t first_ordinal, const filter_rule *rule, uint8_t *target,
-                               filter_result *result)
     kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16,
                                       uint32_t first_ordinal, size_t room, key_columns *columns)
 
@@ -263,53 +243,8 @@ def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint
         result.max_timestamp,
         result.max_timestamp_offset,
         result.delete_horizon_ms if result.has_delete_horizon else None,
-    )
-
-
-def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rule, uint32_t fingerprint):
-    """See ``batch_kernels.filter_batches``."""
-    cdef Export source = export(data)
-    cdef Export bits = None
-    cdef filter_rule filtering
-    cdef filter_result result
-    cdef uint8_t *bitmap = NULL
-    cdef uint64_t bits_count = 0
-    cdef size_t size, room
-    cdef Scratch memory
-    filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms = <tuple> rule
-    filtering.may_drop = drop_until_ms is not None
-    filtering.drop_until_ms = 0 if drop_until_ms is None else drop_until_ms
-    filtering.may_stamp = stamp_ms is not None
-    filtering.stamp_ms = 0 if stamp_ms is None else stamp_ms
-    assert position <= source.size, "positions lie in the data"
-    size = kernel_plain_batches(source.data + position, source.size - position)
-    room = size
-    if survivors is not None:
-        bits = export(survivors, PyBUF_WRITABLE)
-        bitmap = bits.data
-        bits_count = <uint64_t> bits.size * 8
-        assert first_ordinal <= bits_count, "the first record has a bit"
-        if filtering.may_stamp and filtering.has_tombstones:
-            room += COPY_GROWTH_BYTES * min(size // MIN_RECORD_BYTES, <size_t> (bits_count - first_ordinal))
-    result.fingerprint = fingerprint
-    memory = scratch(room + 1)
-    with nogil:
-        kernel_filter_batches(source.data + position, size, bitmap, bits_count, first_ordinal,
-                              &filtering, memory.data, &result)
-    if result.output.size == 0:
-        kept = memoryview(data)[position + result.output.unchanged_begin:position + result.output.unchanged_end]
-    else:
-        kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.output.size)
-    # By position: names would take as long as the whole look at a small batch.
-    return FilteredBatches(
-        kept,
-        position + result.end_position,
-        result.next_ordinal,
-        result.fingerprint,
-        result.records_count,
-        result.first_offset,
-        result.last_offset,
-        result.dropped_tombstone_count,
+        result.marker_count,
+        bool(result.is_transactional),
     )
 
 

@@ -1,4 +1,4 @@
-# The offset map and the filter of the log cleaner. A part of _kernels.pyx.
+# The offset map and the filter of the log cleaner, and the filter of object compaction. A part of _kernels.pyx.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 
@@ -109,6 +109,34 @@ cdef extern from "offset_map.h" nogil:
     kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
                                        int64_t last_offset_delta, const map_state *map, bint drop_tombstones,
                                        int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept)
+
+
+cdef extern from "batch_kernels.h" nogil:
+    ctypedef struct filter_rule:
+        int64_t first_offset
+        int64_t end_offset
+        int64_t drop_until_ms
+        int64_t stamp_ms
+        int64_t settled_end_offset
+        aborted_spans aborted
+        bint has_tombstones
+        bint may_drop
+        bint may_stamp
+
+    ctypedef struct filter_result:
+        batch_output output
+        size_t end_position
+        uint64_t next_ordinal
+        int64_t records_count
+        int64_t first_offset
+        int64_t last_offset
+        int64_t dropped_tombstone_count
+        uint32_t fingerprint
+
+    size_t kernel_bare_batches(const uint8_t *data, size_t size, size_t *data_count)
+    void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors, uint64_t bits_count,
+                               uint64_t first_ordinal, const filter_rule *rule, open_transactions *open,
+                               uint8_t *target, filter_result *result)
 
 
 cdef enum:
@@ -369,4 +397,62 @@ def clean_records(
         kept.tombstone_count,
         kept.dropped_tombstone_count,
         kept.null_key_count,
+    )
+
+
+def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rule, uint32_t fingerprint,
+                   OpenTransactions transactions=None):
+    """See ``batch_kernels.filter_batches``."""
+    cdef Export source = export(data)
+    cdef Export bits = None
+    cdef Export spans
+    cdef open_transactions *open = NULL
+    cdef filter_rule filtering
+    cdef filter_result result
+    cdef uint8_t *bitmap = NULL
+    cdef uint64_t bits_count = 0
+    cdef size_t size, room, data_count
+    cdef Scratch memory
+    (filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms,
+     filtering.settled_end_offset, aborted) = <tuple> rule
+    spans = int64_values(aborted)
+    filtering.aborted = spans_of(spans)
+    filtering.may_drop = drop_until_ms is not None
+    filtering.drop_until_ms = 0 if drop_until_ms is None else drop_until_ms
+    filtering.may_stamp = stamp_ms is not None
+    filtering.stamp_ms = 0 if stamp_ms is None else stamp_ms
+    assert position <= source.size, "positions lie in the data"
+    if transactions is None:
+        size = kernel_plain_batches(source.data + position, source.size - position)
+    else:
+        size = kernel_bare_batches(source.data + position, source.size - position, &data_count)
+        transactions.make_room(data_count)
+        open = &transactions.open
+    room = size
+    if survivors is not None:
+        bits = export(survivors, PyBUF_WRITABLE)
+        bitmap = bits.data
+        bits_count = <uint64_t> bits.size * 8
+        assert first_ordinal <= bits_count, "the first record has a bit"
+        if filtering.may_stamp and filtering.has_tombstones:
+            room += COPY_GROWTH_BYTES * min(size // MIN_RECORD_BYTES, <size_t> (bits_count - first_ordinal))
+    result.fingerprint = fingerprint
+    memory = scratch(room + 1)
+    with nogil:
+        kernel_filter_batches(source.data + position, size, bitmap, bits_count, first_ordinal,
+                              &filtering, open, memory.data, &result)
+    if result.output.size == 0:
+        kept = memoryview(data)[position + result.output.unchanged_begin:position + result.output.unchanged_end]
+    else:
+        kept = PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> result.output.size)
+    # By position: names would take as long as the whole look at a small batch.
+    return FilteredBatches(
+        kept,
+        position + result.end_position,
+        result.next_ordinal,
+        result.fingerprint,
+        result.records_count,
+        result.first_offset,
+        result.last_offset,
+        result.dropped_tombstone_count,
     )

@@ -184,12 +184,8 @@ class _Builder:
             lost.extend(after.lost)
             row = after.row
             if tip in compacted:
-                end_offset = slices[-1].end_offset
-                # A gap has no records.
-                behind = before.slices_from(end_offset) if end_offset < row.tiered_end_offset else ()
-                gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
-                compacted_upto = max(row.compacted_upto, end_offset, *(live.end_offset for live in gaps))
-                row = row._replace(compacted_upto=compacted_upto)
+                upto = _compacted_upto(before, slices[-1])
+                row = row._replace(compacted_upto=max(row.compacted_upto, upto))
             self._change(tip, before.row, row)
         still_live = set(replace.still_live)
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
@@ -329,3 +325,14 @@ class _Builder:
 def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]:
     """The known partitions of a topic, in order."""
     return sorted(tip for tip in state.partitions if tip.topic_id == topic_id)
+
+
+def _compacted_upto(before: TieredPartition, last: LiveSlice) -> int:
+    """The end of what a job has compacted whose last output is that slice: undecided records count for
+    none of their keys yet, and a gap behind it has no records."""
+    end_offset = last.end_offset
+    if last.entry.open_transactions:
+        return last.entry.stable_end_offset
+    behind = before.slices_from(end_offset) if end_offset < before.tiered_end_offset else ()
+    gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
+    return max([end_offset, *(live.end_offset for live in gaps)])

@@ -109,8 +109,7 @@ class SliceBrief(NamedTuple):
     max_timestamp: int
     tombstone_count: int
     marker_count: int
-    has_aborted: bool
-    open_transactions: tuple[object, ...]
+    stable_end_offset: int
     earliest_delete_horizon_ms: int | None
     gap: object
 
@@ -126,15 +125,10 @@ class SliceBrief(NamedTuple):
             max_timestamp=entry.max_timestamp,
             tombstone_count=entry.tombstone_count,
             marker_count=entry.marker_count,
-            has_aborted=entry.has_aborted,
-            open_transactions=entry.open_transactions,
+            stable_end_offset=entry.stable_end_offset,
             earliest_delete_horizon_ms=entry.earliest_delete_horizon_ms,
             gap=live.gap,
         )
-
-    @property
-    def has_transactions(self) -> bool:
-        return self.has_aborted or self.marker_count > 0 or bool(self.open_transactions)
 
 
 _BRIEF_COLUMNS = (
@@ -146,15 +140,12 @@ _BRIEF_COLUMNS = (
     "max_timestamp",
     "tombstone_count",
     "marker_count",
-    "has_aborted",
-    "open_transactions",
+    "stable_end_offset",
     "earliest_delete_horizon_ms",
     "gap",
 )
 _BRIEF_TYPES: dict[str, set[type]] = {
     "object": {str},
-    "has_aborted": {bool},
-    "open_transactions": {list, tuple},
     "earliest_delete_horizon_ms": {int, type(None)},
 }
 """The types of the values of a column; `int` where it is not here."""
