@@ -1,0 +1,73 @@
+"""Plans of partitions with transactions that are longer than a job."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.partition_row import PartitionRow
+from stratalog.remote.objects.slice_entry import OpenTransaction
+from tests.support.simulation.planned_shard import NOW_MS, Shard, entry_of, topic
+
+SLICES = 12
+SLICE_BYTES = 10_000
+SETTINGS = CompactionSettings(spool_directory="/spool", max_inputs_per_job=4)
+
+
+def shard_of_one_transaction(policy: TopicPolicy, last_ms: int = NOW_MS) -> tuple[Shard, TopicIdPartition]:
+    """Twelve objects, and a small one with the marker, at `last_ms`, of a transaction that the first one
+    begins."""
+    shard, tip = Shard(), TopicIdPartition(policy.topic_id, 0)
+    row = PartitionRow()
+    for number in range(SLICES + 1):
+        is_last = number == SLICES
+        size_bytes = 10 if is_last else SLICE_BYTES
+        entry = entry_of(
+            policy,
+            0,
+            10 * number,
+            10 * number + 10,
+            size_bytes,
+            min_timestamp=last_ms if is_last else 0,
+            max_timestamp=last_ms if is_last else 0,
+            has_markers=is_last,
+            open_transactions=() if is_last else (OpenTransaction(1, 5),),
+        )
+        name = shard.new_object(size_bytes)
+        row = row.with_slice(LiveSlice(name, 10 * number, 10 * number + 10, entry))
+    shard.partitions[tip] = row
+    return shard, tip
+
+
+def carry_out(shard: Shard, policy: TopicPolicy, settings: CompactionSettings) -> int:
+    """Carry out plans until nothing is planned; returns the number of jobs."""
+    for count in range(50):
+        planned = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings)
+        if not planned.jobs:
+            return count
+        for job in planned.jobs:
+            shard.commit(job)
+    raise AssertionError("the planner never stops planning")
+
+
+def test_slices_within_a_long_transaction_count_as_dirty_until_a_job_has_decided_them() -> None:
+    """The first job of such a partition ends inside of the transaction. The slices behind it are not
+    compacted, although no job would decide more of them without the last slice."""
+    policy = topic(1, is_compacted=True)
+    shard, tip = shard_of_one_transaction(policy)
+    settings = dataclasses.replace(SETTINGS, merge_fanout=50)
+    carry_out(shard, policy, settings)
+    assert shard.partitions[tip].compacted_upto == 10 * (SLICES + 1)
+
+
+def test_slices_within_a_long_transaction_wait_no_longer_than_the_topic_allows() -> None:
+    policy = topic(1, is_compacted=True, min_dirty_ratio=1.0)
+    policy = dataclasses.replace(policy, max_compaction_lag_ms=NOW_MS // 2)
+    shard, tip = shard_of_one_transaction(policy)
+    settings = dataclasses.replace(SETTINGS, merge_fanout=50)
+    carry_out(shard, policy, settings)
+    assert shard.partitions[tip].compacted_upto == 10 * (SLICES + 1)
