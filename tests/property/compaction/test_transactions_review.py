@@ -71,3 +71,31 @@ def test_slices_within_a_long_transaction_wait_no_longer_than_the_topic_allows()
     settings = dataclasses.replace(SETTINGS, merge_fanout=50)
     carry_out(shard, policy, settings)
     assert shard.partitions[tip].compacted_upto == 10 * (SLICES + 1)
+
+
+def test_a_horizon_has_no_effect_before_the_slice_that_decides_its_records_may_be_compacted() -> None:
+    """A tombstone may have an older value in the open transaction. Until its marker has aged enough, each
+    slice that has would be a reason to write all those before it again."""
+    policy = topic(1, is_compacted=True, min_dirty_ratio=1.0, lag_ms=1_000)
+    shard, tip = Shard(), TopicIdPartition(policy.topic_id, 0)
+    row = PartitionRow()
+    for base_offset in (0, 10, 20):
+        is_last = base_offset == 20
+        entry = entry_of(
+            policy,
+            0,
+            base_offset,
+            base_offset + 10,
+            SLICE_BYTES,
+            tombstone_count=1,
+            horizon_ms=NOW_MS - 1 if base_offset == 0 else None,
+            max_timestamp=NOW_MS if is_last else 0,
+            open_transactions=() if is_last else (OpenTransaction(1, 5),),
+        )
+        name = shard.new_object(SLICE_BYTES)
+        row = row.with_slice(LiveSlice(name, base_offset, base_offset + 10, entry))
+    shard.partitions[tip] = row._replace(compacted_upto=5)
+    assert carry_out(shard, policy, SETTINGS) == 0
+    aged = dataclasses.replace(policy, min_compaction_lag_ms=0)
+    assert carry_out(shard, aged, SETTINGS) == 1
+    assert shard.partitions[tip].compacted_upto == 30

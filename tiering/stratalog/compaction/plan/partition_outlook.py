@@ -68,7 +68,7 @@ class Section(NamedTuple):
     """Bytes of the section that are not compacted yet."""
     size_bytes: int
     is_due: bool = False
-    """Whether the horizon of tombstones or markers in eligible slices has passed."""
+    """Whether the horizon of tombstones or markers has passed that a job over eligible slices may drop."""
     is_overdue: bool = False
     """Whether some of the dirty bytes have waited for `max.compaction.lag.ms`."""
 
@@ -275,7 +275,7 @@ class _Judgement:
             least_run = clean_count + 1
         elif settling_index is not None and settling_index in head:
             least_run = settling_index - head.start + 1
-        elif clean_count < len(section) or due_index is not None:
+        elif clean_count < len(section) or settling_index is not None:
             # There is more to do, and it waits until these slices have become fewer.
             least_run = self._least_merge(head)
         # Where nothing would be decided, nothing is dirty.
@@ -287,7 +287,7 @@ class _Judgement:
             least_run,
             dirty_bytes,
             size_bytes=sum(slices[index].data_bytes for index in section),
-            is_due=due_index is not None,
+            is_due=settling_index is not None,
             is_overdue=oldest is not None and self._is_overdue(oldest),
         )
 
