@@ -20,6 +20,7 @@ bound.
 A job that ends in the middle of a transaction leaves its records undecided, and `compacted_upto` ends with
 the first of them. So a slice counts as compacted if `compacted_upto` has reached its stable end: a job that
 takes it again would decide no more. Only a slice behind it, with a higher stable end, makes the next job pay.
+Then all that lies above `compacted_upto` is dirty, slices inside of a long transaction included.
 No job goes beyond the stable end of the partition, because a reader of committed records does not see a newer
 record there yet.
 
@@ -67,7 +68,7 @@ class Section(NamedTuple):
     """Bytes of the section that are not compacted yet."""
     size_bytes: int
     is_due: bool = False
-    """Whether the horizon of tombstones or markers in eligible slices has passed."""
+    """Whether the horizon of tombstones or markers has passed that a job over eligible slices may drop."""
     is_overdue: bool = False
     """Whether some of the dirty bytes have waited for `max.compaction.lag.ms`."""
 
@@ -274,19 +275,37 @@ class _Judgement:
             least_run = clean_count + 1
         elif settling_index is not None and settling_index in head:
             least_run = settling_index - head.start + 1
-        elif clean_count < len(section) or due_index is not None:
+        elif clean_count < len(section) or settling_index is not None:
             # There is more to do, and it waits until these slices have become fewer.
             least_run = self._least_merge(head)
-        dirty_bytes = sum(slices[index].data_bytes for index in section[clean_count:])
-        oldest = slices[section[clean_count]] if clean_count < len(section) else None
+        # Where nothing would be decided, nothing is dirty.
+        dirty = section if clean_count < len(section) else section[:0]
+        dirty_bytes = sum(map(self._dirty_bytes, dirty))
+        oldest = next((slices[index] for index in dirty if not self._is_compacted(index)), None)
         return Section(
             head,
             least_run,
             dirty_bytes,
             size_bytes=sum(slices[index].data_bytes for index in section),
-            is_due=due_index is not None,
+            is_due=settling_index is not None,
             is_overdue=oldest is not None and self._is_overdue(oldest),
         )
+
+    def _is_compacted(self, index: int) -> bool:
+        """Whether a job has compacted that slice of the head, maybe without deciding all of its records."""
+        is_decided = self._slices[index].stable_end_offset <= self._row.compacted_upto
+        return is_decided and self._base_offset(index) < self._row.compacted_upto
+
+    def _dirty_bytes(self, index: int) -> int:
+        """The bytes of that slice of the head that are not compacted yet, as far as offsets tell."""
+        one, base_offset = self._slices[index], self._base_offset(index)
+        if not self._is_compacted(index):
+            return one.data_bytes
+        undecided = max(0, one.end_offset - self._row.compacted_upto)
+        return one.data_bytes * undecided // (one.end_offset - base_offset)
+
+    def _base_offset(self, index: int) -> int:
+        return self._slices[index - 1].end_offset if index else self._row.log_start_offset
 
     def _settling_index(self, section: range, due_index: int) -> int | None:
         """The last slice of the shortest job in which each record of the slice `due_index` is decided: only
