@@ -25,6 +25,7 @@ from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
+from stratalog.compaction.small_run import compact_small_run
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
@@ -139,6 +140,13 @@ class JobExecution:
             plan = self._plans.pop(run.topic_id_partition, None)
             if plan is None and run.mode is RunMode.COMPACT:
                 plan = closing.enter_context(self._plan(run))
+            if plan is not None and not run.part_counts:
+                writer = output.writer(is_compacted=is_compacted)
+                small = compact_small_run(run, plan, rule, writer, self.inputs)
+                if small is not None:
+                    planned = PlannedSlice(small.kept, run.base_offset, run.end_offset, True)
+                    output.expect(run.topic_id_partition, planned, is_compacted=is_compacted)
+                    return [small]
             first = 0
             for place, slices in enumerate(run.parts):
                 part = dataclasses.replace(run, slices=slices, part_counts=())

@@ -81,6 +81,11 @@ class SurvivorPlan:
             on_error.pop_all()
         return plan
 
+    @property
+    def has_whole_streams(self) -> bool:
+        """Whether the key streams of all slices are small, and were proved and merged with one call."""
+        return not self._parts and not self.copies
+
     def drops_all(self, index: int, entry: SliceEntry) -> bool:
         """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
         read all the same."""
