@@ -52,6 +52,8 @@ class InputStreams:
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
         self._key_part: Spool | None = None
+        self._key_bytes: memoryview | None = None
+        """The same, if it is one piece of memory."""
         self._entries = tuple(entries)
         self._with_data = {entry.data_position: entry for entry in self._entries if entry.data_bytes > 0}
         """The slices with data that the job reads, by position."""
@@ -68,7 +70,10 @@ class InputStreams:
         if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
         keys = self._key_part or self._open_keys()
-        return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
+        position = self._place_among_keys(stream, keys)
+        if self._key_bytes is not None:
+            return self._key_bytes[position : position + stream.size_bytes]
+        return keys.read_at(position, stream.size_bytes)
 
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; proved only when the iteration has ended.
@@ -157,7 +162,7 @@ class InputStreams:
         for scratch in (self._key_part, self._data_part):
             if scratch is not None:
                 scratch.close()
-        self._key_part = self._data_part = None
+        self._key_part = self._data_part = self._key_bytes = None
 
     def _open_keys(self) -> Spool:
         if self._key_part is not None:
@@ -168,6 +173,7 @@ class InputStreams:
         end_position = max(part.position + part.size_bytes for part in indexes)
         end_position = max(ref.key_streams_end, end_position)
         self._drain(ref.directory_position, end_position - ref.directory_position, keys)
+        self._key_bytes = keys.in_one_piece()
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")

@@ -164,10 +164,15 @@ class JobExecution:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
         must read. Bits are held until phase 2 of their run."""
         for run in self.job.runs:
-            if run.mode is not RunMode.COMPACT or not all(map(run.has_keys, run.slices)):
+            if run.mode is not RunMode.COMPACT:
                 continue
             self.current = run.topic_id_partition
-            plan = self._plans[run.topic_id_partition] = self._plan(run)
+            plan = SurvivorPlan.at_once(run, self.inputs)
+            if plan is None and all(map(run.has_keys, run.slices)):
+                plan = self._plan(run)
+            if plan is None:
+                continue
+            self._plans[run.topic_id_partition] = plan
             for index, live in enumerate(run.slices):
                 if plan.drops_all(index, live.entry):
                     self.inputs[live.object_name].pass_by(live.entry)

@@ -48,6 +48,27 @@ class SurvivorPlan:
         self._closing.close()
 
     @staticmethod
+    def at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> SurvivorPlan | None:
+        """The survivors of a run with usable, small key streams, with one call. None for another run, and for
+        a damaged one: the long way finds the damage again and names it. Raises as `small_key_stream`."""
+        hash_key_id = run.topic.hashing.hash_key_id
+        key_streams: list[tuple[Buffer, int, int, int]] = []
+        for live in run.slices:
+            entry, stream = live.entry, live.entry.key_stream
+            if stream is None or stream.hash_key_id != hash_key_id:
+                return None
+            data = inputs[live.object_name].small_key_stream(stream)
+            if data is None:
+                return None
+            key_streams.append((data, stream.entry_count, stream.crc, entry.record_count))
+        survivors = merge_key_streams(key_streams)
+        if survivors is None:
+            return None
+        plan = SurvivorPlan()
+        plan.survivors = survivors
+        return plan
+
+    @staticmethod
     def of(
         run: PartitionRun,
         inputs: Mapping[str, InputStreams],
@@ -57,11 +78,10 @@ class SurvivorPlan:
         """Read the keys of a run and decide. Raises StoreCorruptError, CorruptRecordError and what the store
         raises.
         """
+        at_once = SurvivorPlan.at_once(run, inputs)
+        if at_once is not None:
+            return at_once
         plan = SurvivorPlan()
-        survivors = _survivors_at_once(run, inputs)
-        if survivors is not None:
-            plan.survivors = survivors
-            return plan
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
             cursors: list[KeyCursor] = []
@@ -128,21 +148,6 @@ class SurvivorPlan:
         hasher = SliceHasher(run.topic.hashing, entry.record_count, make_scratch, max_part_entries)
         self._closing.callback(hasher.close)
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
-
-
-def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> list[bytearray] | None:
-    """The survivors of a run with usable, small key streams, with one call. None for another run, and for a
-    damaged one: the long way finds the damage again and names it."""
-    key_streams: list[tuple[Buffer, int, int, int]] = []
-    for live in run.slices:
-        stream = live.entry.key_stream
-        if stream is None or not run.has_keys(live):
-            return None
-        data = inputs[live.object_name].small_key_stream(stream)
-        if data is None:
-            return None
-        key_streams.append((data, stream.entry_count, stream.crc, live.entry.record_count))
-    return merge_key_streams(key_streams)
 
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:
