@@ -69,11 +69,12 @@ class InputStreams:
         """
         if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
+        position = stream.position - self._ref.directory_position
+        end = position + stream.size_bytes
+        if self._key_bytes is not None and self._ref.directory_bytes <= position <= end <= len(self._key_bytes):
+            return self._key_bytes[position:end]
         keys = self._key_part or self._open_keys()
-        position = self._place_among_keys(stream, keys)
-        if self._key_bytes is not None:
-            return self._key_bytes[position : position + stream.size_bytes]
-        return keys.read_at(position, stream.size_bytes)
+        return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; proved only when the iteration has ended.
@@ -178,8 +179,8 @@ class InputStreams:
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
         for entry in self._entries:
-            places = (ref.data_position, entry.data_position, entry.data_end_position, ref.directory_position)
-            if sorted(places) != list(places):
+            begin, end = entry.data_position, entry.data_end_position
+            if not ref.data_position <= begin <= end <= ref.directory_position:
                 raise self._corrupt("is said to have data outside its own part")
         return keys
 

@@ -116,8 +116,7 @@ def judge_replace(
 
 def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
-    found = partition.slices_from(planned[0].base_offset)
-    if list(itertools.islice(found, len(planned))) == list(planned):
+    if partition.slices.between(planned[0].base_offset, planned[-1].end_offset) == list(planned):
         return planned
     passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
     rest = planned[passed:]
