@@ -325,9 +325,7 @@ class Compactor:
             if topic_id in changed or policy != TopicPolicy.of(topics[topic_id], defaults)
         }
         withdrawn = {
-            run.topic_id_partition: CONFIGURATION_CHANGED
-            for run in job.runs
-            if run.topic.topic_id in moved
+            run.topic_id_partition: CONFIGURATION_CHANGED for run in job.runs if run.topic.topic_id in moved
         }
         return catalog_seq, withdrawn
 

@@ -71,7 +71,9 @@ class InputStreams:
             return None
         position = stream.position - self._ref.directory_position
         end = position + stream.size_bytes
-        if self._key_bytes is not None and self._ref.directory_bytes <= position <= end <= len(self._key_bytes):
+        if self._key_bytes is not None and self._ref.directory_bytes <= position <= end <= len(
+            self._key_bytes
+        ):
             return self._key_bytes[position:end]
         keys = self._key_part or self._open_keys()
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)

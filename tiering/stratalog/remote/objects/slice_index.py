@@ -149,15 +149,19 @@ def encode_slice_index(index: SliceIndex) -> bytes:
         since, flags = SINCE.pack(index.producers_since), HAS_CHANGED_PRODUCERS
     parts = [
         INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), flags),
-        array("q", index.positions).tobytes(),
-        array("q", index.base_offsets).tobytes(),
-        array("q", index.max_timestamps).tobytes(),
+        _column_bytes(index.positions),
+        _column_bytes(index.base_offsets),
+        _column_bytes(index.max_timestamps),
         *(ABORTED.pack(*aborted) for aborted in index.aborted),
         since,
         index.producer_snapshot,
         bytes(padding_bytes(len(index.producer_snapshot))),
     ]
     return b"".join(parts)
+
+
+def _column_bytes(column: Sequence[int]) -> bytes:
+    return (column if isinstance(column, array) else array("q", column)).tobytes()
 
 
 def is_plain_index(data: Buffer) -> bool:
