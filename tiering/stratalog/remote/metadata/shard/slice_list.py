@@ -69,6 +69,10 @@ class SliceList(Sequence[LiveSlice]):
 
     def in_brief(self) -> Iterator[SliceBrief]:
         """All slices in brief: an iteration over a whole shard costs little for each."""
+        held = self._held
+        if held is not None:
+            yield from map(SliceBrief.of, held)
+            return
         for piece in self._row.pieces:
             if isinstance(piece, StoredSlices):
                 yield from self._stored.briefs_between(self._tip, piece.base_offset, piece.end_offset)
