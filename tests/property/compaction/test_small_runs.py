@@ -5,6 +5,7 @@ The same random life is led twice, once with `compact_small_run` and once withou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 from unittest import mock
@@ -14,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction import job_execution
+from stratalog.compaction import job_execution, small_run
 from stratalog.compaction.small_run import compact_small_run
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.compacted_slices import SliceInput
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -75,6 +77,17 @@ def test_both_ways_are_taken() -> None:
         life(seed, ways)
     assert ways.taken_count > 5, ways.refused_count
     assert ways.refused_count > 5, ways.taken_count
+
+
+@needs_native
+def test_a_refused_run_goes_the_long_way_with_its_bits_as_they_were() -> None:
+    def refuse(slices: Sequence[SliceInput], *_: object) -> None:
+        for *_, bits, _rule in slices:
+            bits[:] = bytes(len(bits))
+
+    with mock.patch.object(small_run, "compact_slices", refuse):
+        refused = life(1, Ways(is_long=False))
+    assert refused == life(1, Ways(is_long=True))
 
 
 class World:
