@@ -7,6 +7,7 @@ The same seed gives the same life, byte for byte, whichever kernels are in use.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -33,12 +34,13 @@ _CODECS = (Codec.NONE, *Codec)
 class CompactionHistory:
     """Random histories of a tiered log and its compactions. Not thread-safe: one test uses it."""
 
-    def __init__(self, seed: int, *, max_keys: int = 12) -> None:
+    def __init__(self, seed: int, *, max_keys: int = 12, codecs: Sequence[Codec] = _CODECS) -> None:
         self.random = Random(seed)
         self.clock = ManualClock()
         self.filesystem = MemoryFileSystem()
         self.store = MemoryObjectStore(self.clock)
         self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(seed))
+        self._codecs = codecs
         self.oracles: dict[TopicIdPartition, PartitionOracle] = {}
         self.bounds: dict[str, Any] = {}
         """Settings of all compactors, in place of those by chance."""
@@ -173,7 +175,7 @@ class CompactionHistory:
         append_time_ms = random.choice((None, latest_ms))
         batch = encode_batch(
             records,
-            codec=random.choice(_CODECS),
+            codec=random.choice(self._codecs),
             base_offset=base_offset,
             leader_epoch=1,
             append_time_ms=append_time_ms,

@@ -130,6 +130,7 @@ class TieredStore:
             store_id=self.store_id, shard=0, epoch=self._epoch, kind=ObjectKind.UPLOAD, name=name
         )
         settings = ObjectWriterSettings(spool_directory=f"{self._directory}/uploads")
+        state = self.metadata.refresh()
         with ObjectWriter(self._filesystem, header, settings) as writer:
             for tip in sorted(slices):
                 topic = self.topic(tip)
@@ -138,7 +139,7 @@ class TieredStore:
                     tip.topic_id,
                     topic.name,
                     tip.partition,
-                    base_offset=self.partition(tip).tiered_end_offset,
+                    base_offset=state.partition(tip).tiered_end_offset,
                     key_hashing=KeyHashing(topic.hash_key) if is_hashed else None,
                 )
                 writer.append(b"".join(slices[tip]))

@@ -17,6 +17,9 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, REST_OF_PLAN, Compactor, CompactorConfig
+from stratalog.compaction.kept_records import CarriedBytes
+from stratalog.compaction.output.job_output import JobOutput
+from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.partition_outlook import UNDATED_REFUSED
 from stratalog.log.log_config import LogConfig
@@ -381,15 +384,16 @@ def test_a_defect_is_laid_to_one_partition(
     world.tiered.upload(
         {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
     )
-    rewrite = PartitionRewriter.rewrite
+    expect = JobOutput.expect
 
-    def defective(rewriter: PartitionRewriter, *arguments: Any, **named: Any) -> Any:
-        result: Any = rewrite(rewriter, *arguments, **named)
-        assert result.kept.first_offset < 0 or not broken.pop(0), "a defect"
-        return result
+    def defective(
+        output: JobOutput, tip: TopicIdPartition, planned: PlannedSlice, *arguments: Any, **named: Any
+    ) -> None:
+        assert isinstance(planned.kept, CarriedBytes) or not broken.pop(0), "a defect"
+        expect(output, tip, planned, *arguments, **named)
 
     broken = [True, False]
-    monkeypatch.setattr(PartitionRewriter, "rewrite", defective)
+    monkeypatch.setattr(JobOutput, "expect", defective)
     compactor = world.tiered.compactor()
     failed, done, _ = compactor.run_once(["state"])
     assert "a defect" in (failed.refused or "")

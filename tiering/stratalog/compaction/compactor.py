@@ -321,11 +321,15 @@ class Compactor:
         with the reason."""
         catalog_seq, changed = self._catalog.confirm(topics[topic_id] for topic_id in job.topic_ids)
         defaults = self._config.topic_defaults(self._catalog.state().server_config)
+        # The runs of a topic share its policy.
+        planned = {run.topic.topic_id: run.topic for run in job.runs}
+        moved = {
+            topic_id
+            for topic_id, policy in planned.items()
+            if topic_id in changed or policy != TopicPolicy.of(topics[topic_id], defaults)
+        }
         withdrawn = {
-            run.topic_id_partition: CONFIGURATION_CHANGED
-            for run in job.runs
-            if run.topic.topic_id in changed
-            or run.topic != TopicPolicy.of(topics[run.topic.topic_id], defaults)
+            run.topic_id_partition: CONFIGURATION_CHANGED for run in job.runs if run.topic.topic_id in moved
         }
         return catalog_seq, withdrawn
 

@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.slice_reader import SliceReader
+from stratalog.compaction.slice_reader import PieceReader, SliceReader
 from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
-from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index
+from stratalog.remote.objects.slice_entry import KeyStreamRef, PartRef, SliceEntry
+from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, is_plain_index
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
 
@@ -52,12 +52,16 @@ class InputStreams:
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
         self._key_part: Spool | None = None
+        self._key_bytes: memoryview | None = None
+        """The same, if it is one piece of memory."""
         self._entries = tuple(entries)
         self._with_data = {entry.data_position: entry for entry in self._entries if entry.data_bytes > 0}
         """The slices with data that the job reads, by position."""
         self._data_part: Spool | None = None
         self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
+        self._held: tuple[int, Buffer] | None = None
+        """The position and the data of the last slice that was read as a whole."""
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
         """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
@@ -65,6 +69,12 @@ class InputStreams:
         """
         if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
+        position = stream.position - self._ref.directory_position
+        end = position + stream.size_bytes
+        if self._key_bytes is not None and self._ref.directory_bytes <= position <= end <= len(
+            self._key_bytes
+        ):
+            return self._key_bytes[position:end]
         keys = self._key_part or self._open_keys()
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
@@ -88,15 +98,23 @@ class InputStreams:
         """The index of the slice, which has its producers. Raises StoreCorruptError, StoreNotUsableError for
         a newer format, and what the store raises.
         """
-        part = entry.index
-        keys = self._open_keys()
+        return decode_slice_index(self._index_bytes(entry.index), entry.data_bytes)
+
+    def has_plain_index(self, entry: SliceEntry) -> bool:
+        """Whether the index of the slice is proved to have neither producers nor transactions, by its bytes
+        alone. Raises StoreCorruptError, and what the store raises.
+        """
+        return is_plain_index(self._index_bytes(entry.index))
+
+    def _index_bytes(self, part: PartRef) -> Buffer:
+        keys = self._key_part or self._open_keys()
         position = part.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + part.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to an index outside its own part")
         data = keys.read_at(position, part.size_bytes)
         if crc_of(data) != part.crc:
             raise self._corrupt("has an index that fails its checksum")
-        return decode_slice_index(data, entry.data_bytes)
+        return data
 
     def pass_by(self, entry: SliceEntry) -> None:
         """No data of this slice will be read. Call it before any slice is read: GET 2 asks for no more than
@@ -110,21 +128,44 @@ class InputStreams:
         """A reader of the data of a slice that was not passed by. Call it once for each slice, in order, and
         read to the end. Raises StoreCorruptError, and what the store raises.
         """
-        self._open_keys()
+        held, self._held = self._held, None
+        if held is not None and held[0] == entry.data_position:
+            return SliceReader(entry, PieceReader(held[1]).read_some, self._chunk_bytes)
+        self._move_to(entry)
+        return SliceReader(entry, self._read_data, self._chunk_bytes)
+
+    def whole_slice(self, entry: SliceEntry) -> Buffer:
+        """The data of a slice that was not passed by, in one piece and not proved; cut off if the object is.
+        Call it instead of `slice_reader`, or right before: then that reads the same bytes. Raises
+        StoreCorruptError, and what the store raises.
+        """
+        self._move_to(entry)
+        pieces: list[Buffer] = []
+        left_bytes = entry.data_bytes
+        while left_bytes > 0 and len(piece := self._read_data(left_bytes)):
+            pieces.append(piece)
+            left_bytes -= len(piece)
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._held = entry.data_position, data
+        return data
+
+    def _move_to(self, entry: SliceEntry) -> None:
+        if self._key_part is None:
+            self._open_keys()
         if entry.data_bytes > 0:
             self._open_data()
             self._skip_to(entry.data_position)
-        return SliceReader(entry, self._read_data, self._chunk_bytes)
 
     def close(self) -> None:
         """May be called again."""
+        self._held = None
         data, self._data = self._data, None
         if data is not None and not isinstance(data, SpoolReader):
             data.close()
         for scratch in (self._key_part, self._data_part):
             if scratch is not None:
                 scratch.close()
-        self._key_part = self._data_part = None
+        self._key_part = self._data_part = self._key_bytes = None
 
     def _open_keys(self) -> Spool:
         if self._key_part is not None:
@@ -135,12 +176,13 @@ class InputStreams:
         end_position = max(part.position + part.size_bytes for part in indexes)
         end_position = max(ref.key_streams_end, end_position)
         self._drain(ref.directory_position, end_position - ref.directory_position, keys)
+        self._key_bytes = keys.in_one_piece()
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
         for entry in self._entries:
-            places = (ref.data_position, entry.data_position, entry.data_end_position, ref.directory_position)
-            if sorted(places) != list(places):
+            begin, end = entry.data_position, entry.data_end_position
+            if not ref.data_position <= begin <= end <= ref.directory_position:
                 raise self._corrupt("is said to have data outside its own part")
         return keys
 

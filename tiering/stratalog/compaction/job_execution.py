@@ -36,6 +36,7 @@ from stratalog.compaction.scratch_budget import (
     part_bytes,
     require_scratch,
 )
+from stratalog.compaction.small_run import compact_small_run
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
@@ -180,10 +181,15 @@ class JobExecution:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
         must read. Bits are held until phase 2 of their run."""
         for run in self.job.runs:
-            if run.mode is not RunMode.COMPACT or not all(map(run.has_keys, run.slices)):
+            if run.mode is not RunMode.COMPACT:
                 continue
             self.current = run.topic_id_partition
-            plan = self._plans[run.topic_id_partition] = self._plan(run)
+            plan = SurvivorPlan.at_once(run, self.inputs)
+            if plan is None and all(map(run.has_keys, run.slices)):
+                plan = self._plan(run)
+            if plan is None:
+                continue
+            self._plans[run.topic_id_partition] = plan
             for index, live in enumerate(run.slices):
                 if plan.drops_all(index, live.entry):
                     self.inputs[live.object_name].pass_by(live.entry)
@@ -196,9 +202,9 @@ class JobExecution:
     ) -> RewrittenPartition:
         if plan is None:
             return RunCarrier(part, writer, self.inputs).carry()
-        return PartitionRewriter(part, plan, rule, writer).rewrite(
-            self.inputs, self._settings.read_chunk_bytes
-        )
+        return compact_small_run(part, plan, rule, writer, self.inputs) or PartitionRewriter(
+            part, plan, rule, writer
+        ).rewrite(self.inputs, self._settings.read_chunk_bytes)
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> None:
         needed: dict[str, list[SliceEntry]] = {name: [] for name in self.job.input_names}

@@ -16,6 +16,18 @@ from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 
+class PieceReader:
+    """Moves forward over bytes in one piece. Not thread-safe: guarded by its user."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._left = memoryview(data)
+
+    def read_some(self, size: int) -> Buffer:
+        """At least one byte and at most `size`, not copied; none only at the end."""
+        piece, self._left = self._left[:size], self._left[size:]
+        return piece
+
+
 class SliceReader:
     """Reads a slice once, forward. Not thread-safe: guarded by the job.
 

@@ -1,6 +1,7 @@
 """Types of the compiled kernels: those of their twins."""
 
 from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
+from stratalog.record.native.pure_batch_kernels import compact_slices as compact_slices
 from stratalog.record.native.pure_batch_kernels import decode_column_batches as decode_column_batches
 from stratalog.record.native.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.native.pure_batch_kernels import hash_batches as hash_batches

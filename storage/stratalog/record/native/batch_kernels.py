@@ -59,6 +59,12 @@ merge_key_streams(streams) -> list[bytearray] | None
     Whole key streams, oldest slice first, each as (data, entry_count, crc, record_count). Proves them
     (``key_block`` has their format) and returns a bitmap of survivors for each, as `kernels.merge_windows`
     sets it. None if one is not sound, or has versions.
+compact_slices(slices, base_offset, interval_bytes) -> CompactedSlices | None
+    Compacts slices of plain batches, oldest first, each a `SliceInput`, into one slice that begins at
+    `base_offset`, as `filter_batches` does with each; makes its index, with intervals of so many bytes, and
+    merges its key stream. Proves the checksum of each slice, and the batches of the output. None if a slice
+    is not sound or has another batch, if a record that stays has no key, or if the bits, the records and the
+    key streams contradict each other. The bits of dropped records become 0; after None they are undefined.
 """
 
 from __future__ import annotations
@@ -68,6 +74,7 @@ from typing import TYPE_CHECKING
 from stratalog.record.native.kernels import NATIVE
 
 __all__ = (
+    "compact_slices",
     "decode_column_batches",
     "filter_batches",
     "hash_batches",
@@ -84,6 +91,7 @@ __all__ = (
 
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_batch_kernels import (
+        compact_slices,
         decode_column_batches,
         filter_batches,
         hash_batches,
@@ -99,6 +107,7 @@ if TYPE_CHECKING or not NATIVE:
     )
 else:
     from stratalog.record.native._kernels import (
+        compact_slices,
         decode_column_batches,
         filter_batches,
         hash_batches,

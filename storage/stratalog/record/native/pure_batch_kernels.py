@@ -15,6 +15,7 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches
 from stratalog.record.columns import ColumnBuffers
+from stratalog.record.compacted_slices import CompactedSlices, SliceInput
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
@@ -184,6 +185,13 @@ def hash_batches(data: Buffer, _hash_key16: Buffer, _first_ordinal: int, _entrie
 
 def merge_key_streams(_streams: Sequence[tuple[Buffer, int, int, int]]) -> list[bytearray] | None:
     """Merge nothing: the caller merges window by window."""
+    return None
+
+
+def compact_slices(
+    _slices: Sequence[SliceInput], _base_offset: int, _interval_bytes: int
+) -> CompactedSlices | None:
+    """Take no run: the caller compacts it batch by batch."""
     return None
 
 

@@ -51,6 +51,27 @@ class SurvivorPlan:
         self._closing.close()
 
     @staticmethod
+    def at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> SurvivorPlan | None:
+        """The survivors of a run with usable, small key streams, with one call. None for another run, and for
+        a damaged one: the long way finds the damage again and names it. Raises as `small_key_stream`."""
+        hash_key_id = run.topic.hashing.hash_key_id
+        key_streams: list[tuple[Buffer, int, int, int]] = []
+        for live in run.slices:
+            entry, stream = live.entry, live.entry.key_stream
+            if stream is None or stream.hash_key_id != hash_key_id:
+                return None
+            data = inputs[live.object_name].small_key_stream(stream)
+            if data is None:
+                return None
+            key_streams.append((data, stream.entry_count, stream.crc, entry.record_count))
+        survivors = merge_key_streams(key_streams)
+        if survivors is None:
+            return None
+        plan = SurvivorPlan(_transactions(run, inputs))
+        plan.survivors = survivors
+        return plan
+
+    @staticmethod
     def of(
         run: PartitionRun,
         inputs: Mapping[str, InputStreams],
@@ -60,13 +81,10 @@ class SurvivorPlan:
         """Read the keys of a run and decide. Raises StoreCorruptError, CorruptRecordError and what the store
         raises.
         """
-        plan = SurvivorPlan(
-            RunTransactions.of(run, lambda live: inputs[live.object_name].slice_index(live.entry))
-        )
-        survivors = _survivors_at_once(run, inputs)
-        if survivors is not None:
-            plan.survivors = survivors
-            return plan
+        at_once = SurvivorPlan.at_once(run, inputs)
+        if at_once is not None:
+            return at_once
+        plan = SurvivorPlan(_transactions(run, inputs))
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
             cursors: list[KeyCursor] = []
@@ -85,6 +103,11 @@ class SurvivorPlan:
             merge_keys(cursors)
             on_error.pop_all()
         return plan
+
+    @property
+    def has_whole_streams(self) -> bool:
+        """Whether the key streams of all slices are small, and were proved and merged with one call."""
+        return not self._parts and not self.copies
 
     def drops_all(self, index: int, entry: SliceEntry) -> bool:
         """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
@@ -133,19 +156,8 @@ class SurvivorPlan:
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
 
 
-def _survivors_at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> list[bytearray] | None:
-    """The survivors of a run with usable, small key streams, with one call. None for another run, and for a
-    damaged one: the long way finds the damage again and names it."""
-    key_streams: list[tuple[Buffer, int, int, int]] = []
-    for live in run.slices:
-        stream = live.entry.key_stream
-        if stream is None or not run.has_keys(live):
-            return None
-        data = inputs[live.object_name].small_key_stream(stream)
-        if data is None:
-            return None
-        key_streams.append((data, stream.entry_count, stream.crc, live.entry.record_count))
-    return merge_key_streams(key_streams)
+def _transactions(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> RunTransactions:
+    return RunTransactions.of(run, lambda live: inputs[live.object_name].slice_index(live.entry))
 
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:

@@ -219,17 +219,27 @@ class _Judgement:
         self.first_stored_index = next(
             (index for index, one in enumerate(slices) if one.gap is None), len(slices)
         )
-        self.movable = bytearray(
-            upload is not None and not _ages_by_upload(topic, one)
-            for one, upload in zip(slices, uploads, strict=True)
-        )
+        self.movable = bytearray(upload is not None for upload in uploads)
+        for index in self._undated():
+            self.movable[index] = 0
         self.reaches = reaches_of(topic.span, map(_extent, slices, uploads), len(slices))
 
     def refusal(self) -> str | None:
         if not self._topic.is_compacted:
             return None
-        is_undated = any(_ages_by_upload(self._topic, one) for one in self._slices)
-        return UNDATED_REFUSED if is_undated else None
+        return UNDATED_REFUSED if self._undated() else None
+
+    def _undated(self) -> Sequence[int]:
+        """The slices that age by their upload, because no record has a time. Such a slice stays in the object
+        of its upload where retention goes by time: in another one, it would be as young as the youngest slice
+        there, and each further job would make it younger."""
+        if not self._topic.span.has_time:
+            return ()
+        return [
+            index
+            for index, one in enumerate(self._slices)
+            if one.record_count > 0 and one.max_timestamp <= NO_TIMESTAMP
+        ]
 
     def compactable_end(self) -> int:
         """The index of the first slice that may not be compacted, because a run has no holes."""
@@ -376,14 +386,6 @@ def reaches_of(span: SliceSpan, extents: Iterator[Extent], count: int) -> Reache
         reaches.append(min(end - first, MOST_SLICES))
         size_bytes -= effective[first].size_bytes
     return reaches
-
-
-def _ages_by_upload(topic: TopicPolicy, one: SliceBrief) -> bool:
-    """Whether retention goes by the time of the object, because no record has a time. The slice stays in the
-    object of its upload then: in another one, it would be as young as the youngest slice there, and each
-    further job would make it younger."""
-    is_undated = one.record_count > 0 and one.max_timestamp <= NO_TIMESTAMP
-    return is_undated and topic.span.has_time
 
 
 def _extent(one: SliceBrief, uploaded_ms: int | None) -> Extent:

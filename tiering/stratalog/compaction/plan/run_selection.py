@@ -81,12 +81,14 @@ class RunSelection:
             for part in survey.slices_in(objects)
             if only is None or part.partition in only
         ]
-        taken = Counter(number for run in runs for number in self.objects_of(run))
+        taken = Counter[int]()
+        for run in runs:
+            taken.update(self.objects_of(run))
         emptied = frozenset(
             number for number, count in taken.items() if count == survey.objects[number].live_slices
         )
         useful = [run for run in runs if run.gains or not emptied.isdisjoint(self.objects_of(run))]
-        needed = frozenset(number for run in useful for number in self.objects_of(run))
+        needed = frozenset[int]().union(*map(self.objects_of, useful))
         return Selection(useful, needed, emptied)
 
     def emptying(self, objects: Iterable[int]) -> Selection:
@@ -99,19 +101,22 @@ class RunSelection:
                 return selection
             group = selection.emptied
 
-    def objects_of(self, run: RunChoice) -> Iterator[int]:
+    def objects_of(self, run: RunChoice) -> Sequence[int]:
         """The objects of a run, one for each slice."""
-        return (self._survey.object_of(run.partition, index) for index in range(run.first, run.end))
+        return self._survey.objects_of(run.partition, run.first, run.end)
 
 
 def _best_run(survey: ShardSurvey, part: PartitionSlices) -> RunChoice:
     """The best possible run: one that gains, from the first live slice, that compacts, the longest."""
     outlook = survey.outlook(part.partition)
+    runs = [
+        _choice(survey, outlook, part.partition, first, end)
+        for first, end in _consecutive(part.indexes, outlook.compactable_end)
+    ]
+    if len(runs) == 1:
+        return runs[0]
     return max(
-        (
-            _choice(survey, outlook, part.partition, first, end)
-            for first, end in _consecutive(part.indexes, outlook.compactable_end)
-        ),
+        runs,
         key=lambda run: (
             run.gains,
             run.covers and run.mode is RunMode.COMPACT,
@@ -145,6 +150,9 @@ def _choice(
 def _consecutive(indexes: Sequence[int], compactable_end: int) -> Iterator[tuple[int, int]]:
     """Half-open ranges of ascending numbers without a gap, on one side of `compactable_end` each."""
     first = indexes[0]
+    if indexes[-1] - first + 1 == len(indexes) and not first < compactable_end <= indexes[-1]:
+        yield first, indexes[-1] + 1
+        return
     previous = first - 1
     for index in indexes:
         if index != previous + 1 or (index == compactable_end and first < index):

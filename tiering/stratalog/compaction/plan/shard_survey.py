@@ -143,6 +143,11 @@ class ShardSurvey:
         """The object of a slice."""
         return self._object_of[self._starts[partition] + index]
 
+    def objects_of(self, partition: int, first: int, end: int) -> Sequence[int]:
+        """The objects of the slices [first, end), one for each."""
+        start = self._starts[partition]
+        return self._object_of[start + first : start + end]
+
     def slices_in(self, objects: Iterable[int]) -> Iterator[PartitionSlices]:
         """The movable slices that lie in these objects, partition by partition."""
         rows = sorted(row for number in objects for row in self._rows_of(number) if self._movable[row])

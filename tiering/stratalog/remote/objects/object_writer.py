@@ -24,12 +24,19 @@ from uuid import UUID
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.compacted_slices import CompactedSlices
 from stratalog.remote.objects.directory_codec import directory_size_bytes, encode_directory
 from stratalog.remote.objects.fixed_layout import padding_bytes
-from stratalog.remote.objects.key_stream import KeyColumns, KeyHashing, KeyStreamEncoder
+from stratalog.remote.objects.key_stream import (
+    EncodedKeyStream,
+    KeyColumns,
+    KeyHashing,
+    KeyStreamEncoder,
+)
 from stratalog.remote.objects.object_format import FOOTER, ObjectHeader, crc_of, encode_footer, encode_header
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_builder import (
+    BuiltSlice,
     MergedKeyStream,
     SliceBuilder,
     SliceEnd,
@@ -130,6 +137,11 @@ class ObjectWriter:
         return self._header.name
 
     @property
+    def index_interval_bytes(self) -> int:
+        """Data between two entries of a slice's index."""
+        return self._settings.index_interval_bytes
+
+    @property
     def slice_count(self) -> int:
         return len(self._slices)
 
@@ -223,7 +235,20 @@ class ObjectWriter:
         become its key stream, if it was begun without `key_hashing`; only where it `may_have_keys`."""
         builder = self._builder
         assert builder is not None
-        built = builder.build(end, None if keys is None else self._write_keys(keys))
+        self._end(builder.build(end, None if keys is None else self._write_keys(keys)))
+
+    def end_compacted(self, compacted: CompactedSlices, end: SliceEnd, hashing: KeyHashing) -> None:
+        """End the current slice, which has no data yet, with all that a kernel has made of it. `hashing`: how
+        its keys were hashed. Raises UnsupportedOperationError for more records than a slice can hold."""
+        builder = self._builder
+        assert builder is not None
+        builder.take(compacted)
+        self._data.append(compacted.data)
+        parts = (compacted.keys,) if compacted.keys else ()
+        keys = EncodedKeyStream(parts, len(compacted.keys), compacted.key_count, compacted.keys_crc)
+        self._end(builder.build(end, MergedKeyStream(keys, hashing)))
+
+    def _end(self, built: BuiltSlice) -> None:
         self._builder = None
         if built.key_stream is not None:
             for part in built.key_stream.parts:

@@ -23,6 +23,7 @@ from stratalog.base.errors import CorruptRecordError, UnsupportedOperationError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches, records_payload
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.compacted_slices import CompactedSlices
 from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.native.batch_kernels import hash_batches, scan_batches
 from stratalog.record.native.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
@@ -229,6 +230,30 @@ class SliceBuilder:
         self._last_batch = entry.last_batch or self._last_batch
         self.record_count += entry.record_count
         self.next_offset = entry.end_offset
+
+    def take(self, compacted: CompactedSlices) -> None:
+        """Take over all that a kernel has found out about the batches of the slice, the checksum included.
+        Call it once, for a slice without batches. Raises UnsupportedOperationError for more records than a
+        slice can hold.
+        """
+        assert self._last_batch is None, "they are all batches of the slice"
+        assert self._key_hashing is None, "its keys are merged, not collected"
+        self._require_room(compacted.records_count)
+        self._data_crc = compacted.crc
+        self.data_bytes = self._summed_bytes = len(compacted.data)
+        if not compacted.data:
+            return
+        self._positions.frombytes(compacted.positions)
+        self._base_offsets.frombytes(compacted.base_offsets)
+        self._max_timestamps.frombytes(compacted.max_timestamps)
+        self._timestamps = compacted.min_timestamp, compacted.max_timestamp
+        self._max_timestamp_offset = compacted.max_timestamp_offset
+        self._codec_mask = 1 << Codec.NONE
+        self._tombstone_count = compacted.tombstone_count
+        self._horizon_ms = compacted.delete_horizon_ms
+        self._last_batch = LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc)
+        self.record_count = compacted.records_count
+        self.next_offset = compacted.next_offset
 
     @property
     def may_have_keys(self) -> bool:

@@ -176,7 +176,9 @@ class SliceEntry:
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
     """The leader epochs of consecutive slices, each with its first start offset."""
     joined: list[LeaderEpoch] = []
-    for epoch in itertools.chain.from_iterable(entry.leader_epochs for entry in entries):
-        if not joined or (epoch.epoch > joined[-1].epoch and epoch.start_offset > joined[-1].start_offset):
-            joined.append(epoch)
+    for entry in entries:
+        for epoch in entry.leader_epochs:
+            last = joined[-1] if joined else None
+            if last is None or (epoch.epoch > last.epoch and epoch.start_offset > last.start_offset):
+                joined.append(epoch)
     return tuple(joined)

@@ -40,6 +40,7 @@ HAS_CHANGED_PRODUCERS = 1
 DEFAULT_INDEX_INTERVAL_BYTES = 64 << 10
 NO_PRODUCERS = ProducerSnapshot(0, ()).to_bytes()
 """A snapshot without producers; its bytes are the same at each offset."""
+_NO_PRODUCERS_PADDED = NO_PRODUCERS + bytes(padding_bytes(len(NO_PRODUCERS)))
 
 _NUMBER_BYTES = 8
 _COLUMN_COUNT = 3
@@ -148,15 +149,32 @@ def encode_slice_index(index: SliceIndex) -> bytes:
         since, flags = SINCE.pack(index.producers_since), HAS_CHANGED_PRODUCERS
     parts = [
         INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), flags),
-        array("q", index.positions).tobytes(),
-        array("q", index.base_offsets).tobytes(),
-        array("q", index.max_timestamps).tobytes(),
+        _column_bytes(index.positions),
+        _column_bytes(index.base_offsets),
+        _column_bytes(index.max_timestamps),
         *(ABORTED.pack(*aborted) for aborted in index.aborted),
         since,
         index.producer_snapshot,
         bytes(padding_bytes(len(index.producer_snapshot))),
     ]
     return b"".join(parts)
+
+
+def _column_bytes(column: Sequence[int]) -> bytes:
+    return (column if isinstance(column, array) else array("q", column)).tobytes()
+
+
+def is_plain_index(data: Buffer) -> bool:
+    """Whether these are the bytes of an index without producers and aborted transactions; False also for
+    bytes that contradict themselves. The caller has checked the CRC.
+    """
+    if len(data) < INDEX_HEADER.size_bytes:
+        return False
+    interval_count, aborted_count, snapshot_bytes, flags = INDEX_HEADER.unpack(data)
+    position = INDEX_HEADER.size_bytes + _COLUMN_COUNT * _NUMBER_BYTES * interval_count
+    if (aborted_count, snapshot_bytes, flags) != (0, len(NO_PRODUCERS), 0):
+        return False
+    return data[position:] == _NO_PRODUCERS_PADDED
 
 
 def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:

@@ -142,6 +142,10 @@ class Spool:
         begin = position - (self._ends[index - 1] if index else 0)
         return memoryview(self._waiting[index])[begin : begin + size]
 
+    def in_one_piece(self) -> memoryview | None:
+        """All bytes, if they lie in one piece in memory. They are gone after `close`."""
+        return memoryview(self._waiting[0]) if self._file is None and len(self._waiting) == 1 else None
+
     def parts(self) -> list[Buffer | FilePart]:
         """All bytes, in order. Call it last."""
         file_bytes = self.size_bytes - self._waiting_bytes

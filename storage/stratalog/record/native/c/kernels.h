@@ -94,6 +94,12 @@ size_t kernel_count_blocks(const uint8_t *data, size_t size);
  * KERNEL_OK means that a stream is not sound or has an unknown form; do not use the bits then. */
 kernel_status kernel_merge_streams(const key_stream *streams, size_t streams_count, merge_window *windows, size_t room);
 
+/* The bytes that an encoded key stream of so many entries takes at most. */
+size_t kernel_keys_room(size_t count);
+
+/* Encodes sorted entries as a key stream; returns its size. */
+size_t kernel_encode_stream(const key_columns *entries, uint8_t *target);
+
 /* Sorted entries of a key stream; those up to the limit are taken. */
 typedef struct {
     const uint8_t *hash_high;

@@ -1,4 +1,4 @@
-/* Proves whole key streams block by block, and merges them. key_block.py has the format of a block. */
+/* Proves whole key streams block by block, merges and encodes them. key_block.py has the format of a block. */
 #include "crc32c.h"
 #include "kernels.h"
 #include "record_frame.h"
@@ -10,6 +10,7 @@ enum {
     BLOCK_HEADER_BYTES = 16,
     MAX_BLOCK_ENTRIES = 4096,
     ALIGNMENT = 8,
+    ENTRY_BYTES = 8 + 8 + 4 + 1,
 };
 
 static uint32_t load32(const uint8_t *field)
@@ -41,6 +42,44 @@ static bool ascends(const merge_window *earlier, const merge_window *later)
     memcpy(&high[1], later->hash_high, 8);
     memcpy(&low[1], later->hash_low, 8);
     return high[1] > high[0] || (high[1] == high[0] && low[1] > low[0]);
+}
+
+size_t kernel_keys_room(size_t count)
+{
+    return count * ENTRY_BYTES + (count / MAX_BLOCK_ENTRIES + 1) * (BLOCK_HEADER_BYTES + 2 * ALIGNMENT);
+}
+
+static uint8_t *put_column(uint8_t *target, const void *column, size_t size)
+{
+    memcpy(target, column, size);
+    memset(target + size, 0, aligned(size) - size);
+    return target + aligned(size);
+}
+
+static void store32(uint8_t *field, size_t number)
+{
+    const uint32_t value = (uint32_t)number;
+    memcpy(field, &value, sizeof value);
+}
+
+size_t kernel_encode_stream(const key_columns *entries, uint8_t *target)
+{
+    uint8_t *block = target;
+    for (size_t start = 0; start < entries->count; start += MAX_BLOCK_ENTRIES) {
+        const size_t left = entries->count - start, count = left < MAX_BLOCK_ENTRIES ? left : MAX_BLOCK_ENTRIES;
+        uint8_t *end = put_column(block + BLOCK_HEADER_BYTES, entries->hash_high + start, 8 * count);
+        end = put_column(end, entries->hash_low + start, 8 * count);
+        end = put_column(end, entries->ordinal + start, 4 * count);
+        end = put_column(end, entries->tombstone + start, count);
+        store32(block, count);
+        store32(block + FLAGS_POSITION, 0);
+        store32(block + BLOCK_BYTES_POSITION, (size_t)(end - block));
+        store32(block + BLOCK_CRC_POSITION,
+                kernel_crc32c(kernel_crc32c(0, block, BLOCK_CRC_POSITION), block + BLOCK_HEADER_BYTES,
+                              (size_t)(end - block) - BLOCK_HEADER_BYTES));
+        block = end;
+    }
+    return (size_t)(block - target);
 }
 
 size_t kernel_count_blocks(const uint8_t *data, size_t size)

@@ -400,6 +400,20 @@ def clean_records(
     )
 
 
+cdef Export read_rule(filter_rule *filtering, rule):
+    """Fill `filtering`; returns the memory of its aborted spans."""
+    cdef Export spans
+    (filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms,
+     filtering.settled_end_offset, aborted) = <tuple> rule
+    spans = int64_values(aborted)
+    filtering.aborted = spans_of(spans)
+    filtering.may_drop = drop_until_ms is not None
+    filtering.drop_until_ms = 0 if drop_until_ms is None else drop_until_ms
+    filtering.may_stamp = stamp_ms is not None
+    filtering.stamp_ms = 0 if stamp_ms is None else stamp_ms
+    return spans
+
+
 def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rule, uint32_t fingerprint,
                    OpenTransactions transactions=None):
     """See ``batch_kernels.filter_batches``."""
@@ -413,14 +427,7 @@ def filter_batches(data, size_t position, survivors, uint64_t first_ordinal, rul
     cdef uint64_t bits_count = 0
     cdef size_t size, room, data_count
     cdef Scratch memory
-    (filtering.first_offset, filtering.end_offset, filtering.has_tombstones, drop_until_ms, stamp_ms,
-     filtering.settled_end_offset, aborted) = <tuple> rule
-    spans = int64_values(aborted)
-    filtering.aborted = spans_of(spans)
-    filtering.may_drop = drop_until_ms is not None
-    filtering.drop_until_ms = 0 if drop_until_ms is None else drop_until_ms
-    filtering.may_stamp = stamp_ms is not None
-    filtering.stamp_ms = 0 if stamp_ms is None else stamp_ms
+    spans = read_rule(&filtering, rule)
     assert position <= source.size, "positions lie in the data"
     if transactions is None:
         size = kernel_plain_batches(source.data + position, source.size - position)

@@ -69,9 +69,8 @@ class ReplacePlan:
                 made[entry.topic_id_partition].append(entry)
         require_request(made.keys() == self.inputs.keys(), "every partition that was read has an output")
         for tip, planned in self.inputs.items():
-            require_request(
-                all(live.gap is None for live in planned), "a gap is never replaced", **tip.error_fields
-            )
+            if any(live.gap is not None for live in planned):
+                raise InvalidRequestError("a gap is never replaced", **tip.error_fields)
             made[tip].sort(key=lambda entry: entry.base_offset)
             _require_tiling(tip, planned, made[tip])
 
@@ -117,8 +116,7 @@ def judge_replace(
 
 def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
-    found = partition.slices_from(planned[0].base_offset)
-    if list(itertools.islice(found, len(planned))) == list(planned):
+    if partition.slices.between(planned[0].base_offset, planned[-1].end_offset) == list(planned):
         return planned
     passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
     rest = planned[passed:]
@@ -184,22 +182,21 @@ def _live_entries(
 
 
 def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: Sequence[SliceEntry]) -> None:
-    require_request(bool(planned), "a partition that was read has inputs", **tip.error_fields)
-    for earlier, later in itertools.pairwise(planned):
-        require_request(
-            earlier.end_offset == later.base_offset,
-            "inputs of a partition follow one another",
-            **tip.error_fields,
-        )
-    for previous, following in itertools.pairwise(made):
-        require_request(
-            previous.end_offset == following.base_offset, "outputs of a partition tile", **tip.error_fields
-        )
-    require_request(
-        made[0].base_offset == planned[0].base_offset and made[-1].end_offset == planned[-1].end_offset,
-        "outputs have the range of their inputs",
-        **tip.error_fields,
-    )
+    fault: str | None = None
+    if not planned:
+        fault = "a partition that was read has inputs"
+    elif not _tile(planned):
+        fault = "inputs of a partition follow one another"
+    elif not _tile(made):
+        fault = "outputs of a partition tile"
+    elif (made[0].base_offset, made[-1].end_offset) != (planned[0].base_offset, planned[-1].end_offset):
+        fault = "outputs have the range of their inputs"
+    if fault is not None:
+        raise InvalidRequestError(fault, **tip.error_fields)
+
+
+def _tile(slices: Sequence[LiveSlice] | Sequence[SliceEntry]) -> bool:
+    return all(earlier.end_offset == later.base_offset for earlier, later in itertools.pairwise(slices))
 
 
 def require_request(is_valid: bool, message: str, **fields: object) -> None:

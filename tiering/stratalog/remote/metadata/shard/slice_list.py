@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import cast, overload
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
@@ -69,6 +69,10 @@ class SliceList(Sequence[LiveSlice]):
 
     def in_brief(self) -> Iterator[SliceBrief]:
         """All slices in brief: an iteration over a whole shard costs little for each."""
+        held = self._held
+        if held is not None:
+            yield from map(SliceBrief.of, held)
+            return
         for piece in self._row.pieces:
             if isinstance(piece, StoredSlices):
                 yield from self._stored.briefs_between(self._tip, piece.base_offset, piece.end_offset)
@@ -79,6 +83,10 @@ class SliceList(Sequence[LiveSlice]):
         """The slices from the one that holds `offset` on; from the first one if it lies below all."""
         pieces = self._row.pieces
         first = max(bisect_right(pieces, offset, key=lambda piece: piece.base_offset) - 1, 0)
+        held = self._held
+        if held is not None:
+            yield from (live for live in held[first:] if live.end_offset > offset)
+            return
         for piece in pieces[first:]:
             begin_offset = max(piece.base_offset, min(offset, piece.end_offset))
             for live in self._slices_of(piece, begin_offset, piece.end_offset):
@@ -94,6 +102,9 @@ class SliceList(Sequence[LiveSlice]):
 
     def between(self, base_offset: int, end_offset: int) -> list[LiveSlice]:
         """The slices that begin in [base_offset, end_offset)."""
+        held = self._held
+        if held is not None:
+            return [live for live in held if base_offset <= live.base_offset < end_offset]
         found: list[LiveSlice] = []
         for piece in self._row.pieces:
             if piece.base_offset < end_offset and base_offset < piece.end_offset:
@@ -120,6 +131,9 @@ class SliceList(Sequence[LiveSlice]):
         return StoredSlices(base_offset, end_offset, count)
 
     def _part(self, start: int, stop: int, step: int) -> tuple[LiveSlice, ...]:
+        held = self._held
+        if held is not None:
+            return held[start:stop:step]
         if step != 1 or stop - start < 2:
             return tuple(self[index] for index in range(start, stop, step))
         first, last = self[start], self[stop - 1]
@@ -150,6 +164,12 @@ class SliceList(Sequence[LiveSlice]):
         if base_offset > piece.base_offset and not is_exact:
             begin_offset = self._stored.base_of(self._tip, base_offset)
         yield from self._stored.between(self._tip, begin_offset, end_offset, newest_first=newest_first)
+
+    @property
+    def _held(self) -> tuple[LiveSlice, ...] | None:
+        """All slices, if none is in a page."""
+        pieces = self._row.pieces
+        return None if StoredSlices in map(type, pieces) else cast(tuple[LiveSlice, ...], pieces)
 
     @property
     def _stored(self) -> SlicePages:

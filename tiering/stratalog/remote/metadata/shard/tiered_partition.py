@@ -179,9 +179,8 @@ class TieredPartition:
             return None
         row = self.row
         before, behind = self.slices.without(base_offset, end_offset)
-        size_bytes = sum(live.entry.data_bytes for live in slices) - sum(
-            live.entry.data_bytes for live in lost
-        )
+        size_bytes = sum([live.entry.data_bytes for live in slices])
+        size_bytes -= sum([live.entry.data_bytes for live in lost])
         row = row._replace(
             slice_count=row.slice_count + len(slices) - len(lost),
             tiered_bytes=row.tiered_bytes + size_bytes,

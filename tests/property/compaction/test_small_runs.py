@@ -1,0 +1,156 @@
+"""Small runs that one kernel call compacts: the objects are those of the long way, byte for byte.
+
+The same random life is led twice, once with `compact_small_run` and once without. Both stores hold the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction import job_execution, small_run
+from stratalog.compaction.small_run import compact_small_run
+from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.compacted_slices import SliceInput
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.kernels import needs_native
+from tests.support.logs.sampling import examples_of
+from tests.support.tiered.compaction_history import CompactionHistory
+from tests.support.tiered.tiered_store import TieredStore
+
+MOSTLY_PLAIN = (Codec.NONE,) * 9 + (Codec.LZ4,)
+
+
+def contents(store: ObjectStore) -> dict[str, bytes]:
+    """All objects, by key."""
+    return {info.key: bytes(store.get(info.key).data) for info in store.list("")}
+
+
+class Ways:
+    """Counts the runs that were compacted at once, and those that were refused. Used by one thread."""
+
+    def __init__(self, *, is_long: bool) -> None:
+        self.taken_count = self.refused_count = 0
+        self._is_long = is_long
+
+    def compact(self, *arguments: Any) -> Any:
+        result = None if self._is_long else compact_small_run(*arguments)
+        self.taken_count += result is not None
+        self.refused_count += result is None
+        return result
+
+
+def life(seed: int, ways: Ways) -> dict[str, bytes]:
+    """A random life with several compactions of mostly plain batches."""
+    with mock.patch.object(job_execution, "compact_small_run", ways.compact):
+        history = CompactionHistory(seed, codecs=MOSTLY_PLAIN)
+        for _ in range(15):
+            history.step()
+        history.settle()
+        return contents(history.store)
+
+
+@needs_native
+@settings(max_examples=examples_of(20))
+@given(st.integers(0, 2**32))
+def test_objects_are_those_of_the_long_way(seed: int) -> None:
+    assert life(seed, Ways(is_long=False)) == life(seed, Ways(is_long=True))
+
+
+@needs_native
+def test_both_ways_are_taken() -> None:
+    ways = Ways(is_long=False)
+    for seed in range(3):
+        life(seed, ways)
+    assert ways.taken_count > 5, ways.refused_count
+    assert ways.refused_count > 5, ways.taken_count
+
+
+@needs_native
+def test_a_refused_run_goes_the_long_way_with_its_bits_as_they_were() -> None:
+    def refuse(slices: Sequence[SliceInput], *_: object) -> None:
+        for *_, bits, _rule in slices:
+            bits[:] = bytes(len(bits))
+
+    with mock.patch.object(small_run, "compact_slices", refuse):
+        refused = life(1, Ways(is_long=False))
+    assert refused == life(1, Ways(is_long=True))
+
+
+class World:
+    """A compacted topic of many small partitions in a few objects. Used by one thread."""
+
+    def __init__(self, partition_count: int = 20) -> None:
+        clock = ManualClock()
+        self.store = MemoryObjectStore(clock)
+        self.tiered = TieredStore(MemoryFileSystem(), self.store, clock, SequentialIds(1))
+        topic = self.tiered.catalog.create("t", partition_count, {"cleanup.policy": "compact"})
+        self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(partition_count)]
+        self._random = Random(1)
+
+    def upload(self) -> str:
+        """A batch of each partition, with the keys a to e; returns the name of the object."""
+        slices: dict[TopicIdPartition, list[bytes]] = {}
+        for tip in self.tips:
+            base_offset = self.tiered.partition(tip).tiered_end_offset
+            records = [Record(0, 1000, self._random.choice("abcde").encode(), b"v" * 100) for _ in range(4)]
+            slices[tip] = [encode_batch(records, base_offset=base_offset, leader_epoch=1)]
+        return self.tiered.upload(slices)
+
+    def flip(self, name: str, position: int) -> None:
+        """Change a byte of an object."""
+        key = self.tiered.layout.data_key(name)
+        data = bytearray(self.store.get(key).data)
+        data[position] ^= 1
+        self.store.put(key, bytes(data))
+
+
+@needs_native
+def test_all_of_a_small_shard_is_compacted_at_once() -> None:
+    world = World()
+    for _ in range(3):
+        world.upload()
+    ways = Ways(is_long=False)
+    with mock.patch.object(job_execution, "compact_small_run", ways.compact):
+        (report,) = world.tiered.compactor().run_once()
+    assert report.refused is None
+    assert (ways.taken_count, ways.refused_count) == (len(world.tips), 0)
+    for tip in world.tips:
+        keys = [record.key for record in world.tiered.records(tip)]
+        assert len(keys) == len(set(keys))
+
+
+@needs_native
+@pytest.mark.parametrize("part", ["data", "keys", "index"])
+def test_a_flipped_byte_is_named_and_the_others_go_on(part: str) -> None:
+    world = World()
+    names = [world.upload() for _ in range(3)]
+    live = world.tiered.partition(world.tips[7]).slices[-1]
+    assert live.object_name == names[-1]
+    assert live.entry.key_stream is not None
+    position = {
+        "data": live.entry.data_position + 80,
+        "keys": live.entry.key_stream.position + 20,
+        "index": live.entry.index.position + 20,
+    }[part]
+    world.flip(names[-1], position)
+    failed, done, *_ = world.tiered.compactor().run_once()
+    assert failed.refused is not None
+    assert {"data": "fails its checksum", "keys": "a block that fails", "index": "an index that fails"}[
+        part
+    ] in failed.refused
+    assert done.refused is None
+    assert done.partitions == len(world.tips) - 1
