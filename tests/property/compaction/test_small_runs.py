@@ -73,7 +73,7 @@ def test_objects_are_those_of_the_long_way(seed: int) -> None:
 @needs_native
 def test_both_ways_are_taken() -> None:
     ways = Ways(is_long=False)
-    for seed in range(3):
+    for seed in range(4):
         life(seed, ways)
     assert ways.taken_count > 5, ways.refused_count
     assert ways.refused_count > 5, ways.taken_count

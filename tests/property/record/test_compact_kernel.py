@@ -77,6 +77,7 @@ def some_run(random: Random) -> Run:
             has_tombstones=True,
             drop_until_ms=random.choice((None, 2000)),
             stamp_ms=random.choice((None, 0, 5000, 2**62)),
+            settled_end_offset=random.choice((offset, offset, offset - 3)),
         )
         bits = bytearray(random.randbytes((count + 7) // 8))
         if count % 8:
@@ -195,7 +196,8 @@ def test_many_keys_make_several_blocks() -> None:
     hash_keys(data[61:], len(records), HASHING.hash_key, 0, entries)
     keys = b"".join(encode_key_stream(sort_key_entries(entries)).parts)
     bits = bytearray(b"\xff" * 1250)
-    run = Run([(data, crc32c(data), 10_000, keys, bits, BatchFilter(0, 10_000, False, None, None))], 65536)
+    rule = BatchFilter(0, 10_000, False, None, None, settled_end_offset=10_000)
+    run = Run([(data, crc32c(data), 10_000, keys, bits, rule)], 65536)
     compacted = at_once(run)
     assert compacted is not None
     assert compacted.keys == keys

@@ -20,7 +20,6 @@ from stratalog.compaction.compactor import CONFIG_CHANGED, REST_OF_PLAN, Compact
 from stratalog.compaction.kept_records import CarriedBytes
 from stratalog.compaction.output.job_output import JobOutput
 from stratalog.compaction.output.verifier import PlannedSlice
-from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.partition_outlook import UNDATED_REFUSED
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -307,16 +306,16 @@ def test_a_partition_that_cannot_be_compacted_is_moved_and_reported(monkeypatch:
     world = World()
     pairs = [("a", "1"), ("a", "2")]
     world.tiered.upload({tip: [world.batch(tip, pairs)] for tip in (world.tip, world.other)})
-    rewrite = PartitionRewriter.rewrite
+    expect = JobOutput.expect
 
-    def refusing(rewriter: PartitionRewriter, *arguments: Any, **named: Any) -> Any:
+    def refusing(output: JobOutput, *arguments: Any, **named: Any) -> None:
         if not refusals:
             refusals.append(True)
             raise UnsupportedOperationError("too much for one slice")
-        return rewrite(rewriter, *arguments, **named)
+        expect(output, *arguments, **named)
 
     refusals: list[bool] = []
-    monkeypatch.setattr(PartitionRewriter, "rewrite", refusing)
+    monkeypatch.setattr(JobOutput, "expect", refusing)
     failed, *_, done, left = world.compact()
     assert failed.refused is not None
     assert done.refused is None
