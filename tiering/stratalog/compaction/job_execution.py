@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -98,9 +99,10 @@ class JobExecution:
         self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
         self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
 
-    def execute(self) -> JobResult:
-        """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
-        UnsupportedOperationError and OSError."""
+    def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
+        """Rewrite the inputs; commits nothing. Calls `on_run` behind each run, with the number of its records
+        and of those that stay. Raises StoreError, CorruptRecordError, UnsupportedOperationError and OSError.
+        """
         settings = self._settings
         writer_settings = ObjectWriterSettings(
             spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
@@ -118,7 +120,11 @@ class JobExecution:
                     chunk_bytes=settings.read_chunk_bytes,
                 )
             )
-            rewritten = [part for run in self.job.runs for part in self._rewrite(run, output)]
+            rewritten: list[RewrittenPartition] = []
+            for run in self.job.runs:
+                parts = self._rewrite(run, output)
+                on_run(sum(one.records_in for one in parts), sum(one.kept.record_count for one in parts))
+                rewritten += parts
             self.current = None
             output.finish()
             return JobResult(

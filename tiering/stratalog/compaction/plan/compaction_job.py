@@ -131,12 +131,9 @@ class CompactionJob:
             run.check()
 
 
-class CompactionPlan(NamedTuple):
-    """Jobs with disjoint inputs, most useful first, and the partitions that were left out."""
+class JobSize(NamedTuple):
+    """The size of a job, as far as it is known before the job is made. Immutable."""
 
-    jobs: Sequence[CompactionJob]
-    """Each is made when it is asked for, which may read pages."""
-    refusals: tuple[Refusal, ...]
-    idle: tuple[Refusal, ...] = ()
-    """Partitions that were asked for, have slices, and are neither in a job nor refused: why there is nothing
-    to do."""
+    partition_count: int
+    read_bytes: int
+    """Bytes that it reads; before the job is made the data in them, as an estimate."""

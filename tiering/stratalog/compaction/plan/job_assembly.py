@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import JobReason
+from stratalog.compaction.plan.compaction_job import JobReason, JobSize
 from stratalog.compaction.plan.run_selection import RunSelection, Selection
 from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 
@@ -38,6 +38,7 @@ class JobDraft(NamedTuple):
     objects: frozenset[int]
     partitions: frozenset[int] | None
     """No other partition is taken; None: all that can move."""
+    size: JobSize
 
 
 class CoveringJob(NamedTuple):
@@ -185,7 +186,14 @@ class JobAssembly:
         for number in selection.objects:
             assert self.is_free(number), "a plan uses an object once"
             self._used[number] = 1
-        return JobDraft(reason, selection.objects, partitions)
+        return JobDraft(reason, selection.objects, partitions, self._size(selection, partitions))
+
+    def _size(self, selection: Selection, partitions: frozenset[int] | None) -> JobSize:
+        if partitions is None:
+            read_bytes = sum(self._survey.movable_bytes[number] for number in selection.objects)
+        else:
+            read_bytes = sum(self._survey.outlook(number).section.size_bytes for number in partitions)
+        return JobSize(len(selection.runs), read_bytes)
 
     def _level(self, number: int) -> int:
         """How often a job with the object is halved."""

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import overload
+from typing import NamedTuple, overload
 
-from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobSize, PartitionRun, Refusal
 from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
 from stratalog.compaction.plan.shard_survey import ShardSurvey
 
 
 class PlannedJobs(Sequence[CompactionJob]):
-    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length is known; all else
-    reads the slices of jobs, and raises as `SlicePages` does."""
+    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length and the sizes are known;
+    all else reads the slices of jobs, and raises as `SlicePages` does."""
 
     def __init__(self, survey: ShardSurvey, drafts: Sequence[JobDraft]) -> None:
         self._survey = survey
         self._selection = RunSelection(survey)
         self._drafts = tuple(drafts)
+
+    @property
+    def sizes(self) -> Sequence[JobSize]:
+        """The sizes of the jobs, without a look at any slice."""
+        return [draft.size for draft in self._drafts]
 
     def __len__(self) -> int:
         return len(self._drafts)
@@ -26,8 +31,8 @@ class PlannedJobs(Sequence[CompactionJob]):
     @overload
     def __getitem__(self, index: int) -> CompactionJob: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[CompactionJob]: ...
-    def __getitem__(self, index: int | slice) -> CompactionJob | Sequence[CompactionJob]:
+    def __getitem__(self, index: slice) -> PlannedJobs: ...
+    def __getitem__(self, index: int | slice) -> CompactionJob | PlannedJobs:
         if isinstance(index, slice):
             return PlannedJobs(self._survey, self._drafts[index])
         return self._job(self._drafts[index])
@@ -63,3 +68,13 @@ class PlannedJobs(Sequence[CompactionJob]):
             slices=tuple(self._survey.state.partition(tip).slices[choice.first : choice.end]),
             part_counts=counts if len(counts) > 1 else (),
         )
+
+
+class CompactionPlan(NamedTuple):
+    """Jobs with disjoint inputs, most useful first, and the partitions that were left out."""
+
+    jobs: PlannedJobs
+    refusals: tuple[Refusal, ...]
+    idle: tuple[Refusal, ...] = ()
+    """Partitions that were asked for, have slices, and are neither in a job nor refused: why there is nothing
+    to do."""

@@ -21,10 +21,10 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionPlan, Refusal
+from stratalog.compaction.plan.compaction_job import Refusal
 from stratalog.compaction.plan.job_assembly import JobAssembly, JobDraft
 from stratalog.compaction.plan.partition_outlook import OutlookTerms, PartitionOutlook
-from stratalog.compaction.plan.planned_jobs import PlannedJobs
+from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
 from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.shard_state import ShardState
