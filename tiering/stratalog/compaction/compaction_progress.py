@@ -116,14 +116,14 @@ class ProgressMeter:
     def plan(self, sizes: Sequence[JobSize]) -> None:
         """These jobs come next, and no others."""
         self._known = list(sizes)
-        self._tell_now()
+        self.tell()
 
     def begin_job(self, partition_count: int, cost: JobCost) -> None:
         """The next of the planned jobs begins."""
         self._known[0] = JobSize(partition_count, cost.read_bytes)
         self._job_begin = self.transfer
         self._job_partition_count = 0
-        self._tell_now()
+        self.tell()
 
     @property
     def transfer_of_job(self) -> Transfer:
@@ -137,7 +137,7 @@ class ProgressMeter:
         self._done_partition_count += self._job_partition_count
         self._job_partition_count = 0
         self._job_begin = self.transfer
-        self._tell_now()
+        self.tell()
 
     def add_partition(self, record_count: int, kept_count: int) -> None:
         """The job at work has rewritten a partition of `record_count` records."""
@@ -153,9 +153,10 @@ class ProgressMeter:
 
     def _tell_at_times(self) -> None:
         if self._clock.monotonic_s() - self._told_s >= TELL_PERIOD_S:
-            self._tell_now()
+            self.tell()
 
-    def _tell_now(self) -> None:
+    def tell(self) -> None:
+        """Report the progress now."""
         self._told_s = self._clock.monotonic_s()
         self._tell(self.progress)
 

@@ -170,6 +170,7 @@ class Compactor:
                 is_done = self._run_round(run, topics, left_alone)
                 if is_done:
                     break
+            meter.tell()
             return tuple(reports)
 
     def plan(

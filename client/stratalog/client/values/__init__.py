@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.operation_values import CollectionResult as CollectionResult
     from stratalog.client.values.operation_values import CompactionJob as CompactionJob
     from stratalog.client.values.operation_values import CompactionOutcome as CompactionOutcome
+    from stratalog.client.values.operation_values import CompactionProgress as CompactionProgress
     from stratalog.client.values.operation_values import CompactionResult as CompactionResult
     from stratalog.client.values.operation_values import DroppedFile as DroppedFile
     from stratalog.client.values.operation_values import FailedPartition as FailedPartition
@@ -88,6 +89,7 @@ _MODULES = {
     "CompactionJob": "operation_values",
     "CompactionOutcome": "operation_values",
     "CompactionPlan": "tier_values",
+    "CompactionProgress": "operation_values",
     "CompactionReason": "tier_values",
     "CompactionResult": "operation_values",
     "ConfigEntry": "admin_values",

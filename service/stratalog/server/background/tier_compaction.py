@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
@@ -15,7 +16,8 @@ from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import compaction_outcome
-from stratalog.server.operations.operation import Operation, OperationProgress
+from stratalog.server.operations.operation import Operation, OperationKind, OperationProgress
+from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.scratch_space import scratch_error
@@ -40,11 +42,41 @@ class PlannedCompaction(NamedTuple):
     """Those that were asked for, by name."""
 
 
+class _ShownRuns:
+    """Runs over shards, one after the other, shown in an operation. Not thread-safe: one run uses it."""
+
+    def __init__(self, operation: Operation | None) -> None:
+        self.reports: list[CompactionReport] = []
+        """Those of the shards that have ended, and of the one at work."""
+        self._operation = operation
+        self._ended = self._latest = CompactionProgress()
+        self._ended_count = 0
+
+    def show(self, progress: CompactionProgress, reports: Sequence[CompactionReport]) -> None:
+        """Show the progress of the shard at work, with its reports so far."""
+        self._latest = progress.behind(self._ended)
+        self.reports[self._ended_count :] = reports
+        if self._operation is not None and self._latest.job_count:
+            _show(self._operation, self._latest, self.reports)
+
+    def end_shard(self) -> None:
+        """The next shard begins."""
+        self._ended, self._ended_count = self._latest, len(self.reports)
+
+
 class TierCompaction:
     """Compacts and plans. Thread-safe: the compactors are. Every method but `exclusions` and `reset` may take
     the network for long."""
 
-    def __init__(self, tiers: Iterable[ShardTier], registry: PartitionRegistry, rounds: ShardRounds) -> None:
+    def __init__(
+        self,
+        tiers: Iterable[ShardTier],
+        registry: PartitionRegistry,
+        rounds: ShardRounds,
+        operations: OperationRegistry,
+    ) -> None:
+        """Periodic compactions with jobs are among the `operations`."""
+        self._operations = operations
         self._tiers = tuple(tiers)
         self._rounds = rounds
         self._registry = registry
@@ -58,48 +90,37 @@ class TierCompaction:
         StoreError, DataDirectoryError after it has tried all shards.
         """
         left_alone = self._left_alone(topics)
-        done: list[CompactionReport] = []
-        of_shard: list[CompactionReport] = []
-
-        def report(reports: Sequence[CompactionReport], job_count: int) -> None:
-            of_shard[:] = reports
-            if operation is not None:
-                _report(operation, [*done, *reports], len(done) + job_count)
-
+        shown = _ShownRuns(operation)
         stop = None if operation is None else operation.stop
 
         def compact_in(tier: ShardTier) -> None:
-            of_shard.clear()
             try:
-                of_shard[:] = tier.compactor.run_once(
-                    topics or None, left_alone=left_alone, stop=stop, on_report=report
+                tier.compactor.run_once(
+                    topics or None, left_alone=left_alone, stop=stop, on_progress=shown.show
                 )
             except OSError as failure:
                 raise scratch_error(failure) from failure
             finally:
-                done.extend(of_shard)
+                shown.end_shard()
 
         each_shard(self._owned(), compact_in)
-        report([], 0)
-        return done
+        if operation is not None:
+            operation.set_result(CompactionResult(tuple(shown.reports)))
+        return shown.reports
 
     def compact(self, topics: Collection[str], operation: Operation) -> PassOutcome:
         """`run` as an operation; returns its outcome."""
         return compaction_outcome(self.run(topics, operation), [tier.shard for tier in self._tiers])
 
     def compact_pass(self) -> PassOutcome:
-        """Compact what is due, periodically, in shards whose compactor does not rest. Raises StoreError,
-        DataDirectoryError, StoppingError."""
+        """Compact what is due, periodically, in shards whose compactor does not rest. Where there are jobs, the
+        run of a shard is an operation, which people may cancel. Raises StoreError, DataDirectoryError,
+        StoppingError."""
         left_alone = self._left_alone(())
 
         def compact_in(tier: ShardTier) -> Sequence[CompactionReport]:
             tier.shard.leader_epoch()
-            if tier.compactor.is_resting:
-                return ()
-            try:
-                return tier.compactor.run_once(left_alone=left_alone)
-            except OSError as failure:
-                raise scratch_error(failure) from failure
+            return () if tier.compactor.is_resting else self._run_due(tier, left_alone)
 
         owned = [tier for tier in self._tiers if not tier.shard.is_fenced]
         works = {tier.shard.metadata.shard: unless_fenced(tier, compact_in) for tier in owned}
@@ -107,6 +128,18 @@ class TierCompaction:
         reports = [report for found in done.results.values() for report in found or ()]
         outcome = compaction_outcome(reports, [tier.shard for tier in owned])
         return outcome._replace(failed_shards=done.failures)
+
+    def _run_due(
+        self, tier: ShardTier, left_alone: Mapping[TopicIdPartition, str]
+    ) -> Sequence[CompactionReport]:
+        """Run what is due in a shard. A cancellation ends it with the reports up to then."""
+        with self._operations.aside(OperationKind.COMPACTION) as operation:
+            shown = _ShownRuns(operation)
+            try:
+                tier.compactor.run_once(left_alone=left_alone, stop=operation.stop, on_progress=shown.show)
+            except OSError as failure:
+                raise scratch_error(failure) from failure
+        return shown.reports
 
     def _owned(self) -> list[ShardTier]:
         """The shards that this server owns. Raises NotOwnerError if others own all of them."""
@@ -149,14 +182,16 @@ class TierCompaction:
         }
 
 
-def _report(operation: Operation, reports: Sequence[CompactionReport], job_count: int) -> None:
+def _show(operation: Operation, progress: CompactionProgress, reports: Sequence[CompactionReport]) -> None:
     operation.set_result(CompactionResult(tuple(reports)))
     operation.report(
         OperationProgress(
             phase="runs jobs",
-            done_count=len(reports),
-            total_count=max(job_count, len(reports)),
-            done_bytes=sum(report.input_bytes for report in reports),
+            done_count=progress.done_job_count,
+            total_count=progress.job_count,
+            done_bytes=progress.transfer.read_bytes,
+            total_bytes=progress.planned_read_bytes,
+            compaction=progress,
         )
     )
 

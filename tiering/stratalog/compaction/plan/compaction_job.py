@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 

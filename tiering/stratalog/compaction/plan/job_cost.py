@@ -75,7 +75,8 @@ def _output_sizes(job: CompactionJob) -> Counter[tuple[bool, int]]:
     for run in job.runs:
         share = _kept_share(run)
         for place, slices in enumerate(run.parts):
-            sizes[run.topic.is_compacted, place] += round(share * sum(_stored_bytes(one.entry) for one in slices))
+            stored_bytes = sum(_stored_bytes(live.entry) for live in slices)
+            sizes[run.topic.is_compacted, place] += round(share * stored_bytes)
     return sizes
 
 

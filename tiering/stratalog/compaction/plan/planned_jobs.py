@@ -12,8 +12,8 @@ from stratalog.compaction.plan.shard_survey import ShardSurvey
 
 
 class PlannedJobs(Sequence[CompactionJob]):
-    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length and the sizes are known;
-    all else reads the slices of jobs, and raises as `SlicePages` does."""
+    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length and the sizes are
+    known; all else reads the slices of jobs, and raises as `SlicePages` does."""
 
     def __init__(self, survey: ShardSurvey, drafts: Sequence[JobDraft]) -> None:
         self._survey = survey
