@@ -1,7 +1,7 @@
 """Measures a compaction while it runs: jobs, partitions, bytes, records, requests, and the time that is left.
 
 The compactor has one meter a run. Its store reports requests and bytes as they happen, and the job at work
-each partition that it has rewritten. Of jobs that have ended the numbers are exact. Those of the others are of
+each partition that it has rewritten. Numbers of jobs that have ended are exact. Those of the others are of
 the plan: an estimate for the jobs to come, and the cost of the job at work (`job_cost`).
 """
 

@@ -133,7 +133,8 @@ class Compactor:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the last plan took so long that a periodic run should wait (`REST_OF_PLAN`)."""
+        """Whether a periodic run should wait: the last plan took long (`REST_OF_PLAN`), or the last run was
+        stopped within `retry_backoff_ms`."""
         return self._clock.monotonic_s() < self._rest_end_s
 
     def run_once(
@@ -166,10 +167,16 @@ class Compactor:
             stop = stop or self._config.stop
             paced = PacedObjectStore(self._shard.store, number, self._budget, stop, meter.add_transfer)
             run = _Run(self._shard._replace(store=paced), meter, reports)
-            for _ in range(MAX_ROUNDS):
-                is_done = self._run_round(run, topics, left_alone)
-                if is_done:
-                    break
+            try:
+                for _ in range(MAX_ROUNDS):
+                    is_done = self._run_round(run, topics, left_alone)
+                    if is_done:
+                        break
+            except StoppingError:
+                # Someone wants no compaction now, so the next minute is too early.
+                rest_s = self._current().retry_backoff_ms / 1000
+                self._rest_end_s = max(self._rest_end_s, self._clock.monotonic_s() + rest_s)
+                raise
             meter.tell()
             return tuple(reports)
 
