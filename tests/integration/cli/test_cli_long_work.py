@@ -72,12 +72,26 @@ def test_an_unknown_operation_is_an_error(run: Shell) -> None:
 
 
 def test_a_plan_says_what_a_compaction_does(run: Shell, topic: str) -> None:
-    [job] = run.json("compaction", "plan", topic)["jobs"]
+    document = run.json("compaction", "plan", topic, "--put-price", "0.5")
+    [job] = document["jobs"]
     assert (job["reason"], job["runs"][0]["slice_count"]) == ("dirty", 3)
-    titles, row = run("compaction", "plan", topic).splitlines()
+    cost = job["cost"]
+    assert (cost["get_request_count"], cost["put_request_count"]) == (6, 1)
+    assert cost["freed_bytes"] == job["input_bytes"] - cost["written_bytes"]
+    assert document["prices"] == {"get_dollars": 0.0004, "put_dollars": 0.5, "storage_dollars": 0.023}
+    [prices] = document["job_prices"]
+    assert prices["request_dollars"] == pytest.approx((6 * 0.0004 + 0.5) / 1000)
+    assert prices["saved_dollars_a_month"] == pytest.approx(cost["freed_bytes"] * 0.023 / 2**30)
+    assert (document["total"], document["total_price"]) == (cost, prices)
+    titles, row, total = run("compaction", "plan", topic).splitlines()
     assert titles.split()[:2] == ["JOB", "WHY"]
-    assert f"{topic}-0" in row
-    run("compaction", "run", topic)
+    assert row.split()[:6] == ["1", "dirty", "3", "1", "6", "1"]
+    assert row.split()[-2] == "$0.000007"
+    assert total.split() == ["all", *row.split()[2:]]
+    assert f"{topic}-0" in run("compaction", "plan", topic, "--runs")
+    [done] = run.json("compaction", "run", topic)
+    assert done["get_request_count"] <= cost["get_request_count"]
+    assert (done["put_request_count"], done["resumed_get_request_count"]) == (1, 0)
     assert run("compaction", "plan", topic).splitlines()[0] == "nothing to compact"
     assert run("compaction", "excluded") == "no partition is excluded\n"
     assert run.json("compaction", "excluded") == []

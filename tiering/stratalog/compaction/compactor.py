@@ -137,6 +137,11 @@ class Compactor:
         stopped within `retry_backoff_ms`."""
         return self._clock.monotonic_s() < self._rest_end_s
 
+    @property
+    def settings(self) -> CompactionSettings:
+        """The settings that are in force now."""
+        return self._current()
+
     def run_once(
         self,
         topics: Collection[str] | None = None,

@@ -76,40 +76,140 @@ def _print_jobs(result: values.CompactionResult) -> None:
         print_rest(len(result.jobs), result.job_count, "job")
 
 
+class _Price(click.FloatRange):
+    """A price in US dollars."""
+
+    name = "dollars"
+
+    def __init__(self) -> None:
+        super().__init__(min=0.0)
+
+
 @compaction.command()
 @click.argument("topics", nargs=-1)
+@click.option("--runs", "shows_runs", is_flag=True, help="Show the partitions of each job.")
+@click.option("--get-price", type=_Price(), help="1,000 GET requests; default: the server's setting.")
+@click.option("--put-price", type=_Price(), help="1,000 PUT requests; default: the server's setting.")
+@click.option("--storage-price", type=_Price(), help="A GiB in a month; default: the server's setting.")
 @json_option
 @server_option
-def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the jobs of a compaction now, and why topics have none.
+def plan(
+    topics: tuple[str, ...],
+    shows_runs: bool,
+    get_price: float | None,
+    put_price: float | None,
+    storage_price: float | None,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Show the jobs of a compaction now, with requests, bytes and price, and why topics have none.
+
+    Prices are US dollars. Those of requests are without the few of each commit. WRITTEN is an estimate: of a
+    compacted partition as many records stay for each offset as in its first slice. SAVED is the price of the
+    freed bytes in a month.
 
     \b
-    Example: stratalog compaction plan orders
+    Examples:
+      stratalog compaction plan orders
+      stratalog compaction plan --get-price 0 --put-price 0.0045
     """
     planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
+    prices = planned.prices._replace(
+        **{
+            name: price
+            for name, price in (
+                ("get_dollars", get_price),
+                ("put_dollars", put_price),
+                ("storage_dollars", storage_price),
+            )
+            if price is not None
+        }
+    )
+    costs = [job.cost for job in planned.jobs]
     if as_json:
-        print_json(value_document(planned))
+        document = value_document(planned._replace(prices=prices))
+        total = values.CompactionCost(*map(sum, zip(*costs, strict=True))) if costs else None
+        print_json(
+            {
+                **document,
+                "job_prices": [_price_document(cost, prices) for cost in costs],
+                "total": None if total is None else value_document(total),
+                "total_price": None if total is None else _price_document(total, prices),
+            }
+        )
         return
     if planned.jobs:
-        print_table(
-            ("JOB", "WHY", "OBJECTS", "SIZE", "PARTITION", "OFFSETS", "SLICES", "SIZE OF THESE", "RECORDS"),
-            [
-                (
-                    number,
-                    job.reason,
-                    len(job.input_names),
-                    ByteSize(job.input_bytes),
-                    f"{one.topic}-{one.partition}",
-                    f"{one.base_offset}-{one.end_offset}",
-                    one.slice_count,
-                    ByteSize(one.size_bytes),
-                    "last of each key" if one.compacted else "all",
-                )
-                for number, job in enumerate(planned.jobs, 1)
-                for one in job.runs
-            ],
-        )
+        _print_costs(planned, prices)
+        if shows_runs:
+            _print_runs(planned)
     _print_idle(planned.idle_topics, is_idle=not planned.jobs)
+
+
+def _print_costs(planned: values.CompactionPlan, prices: values.StorePrices) -> None:
+    costs = [job.cost for job in planned.jobs]
+    total = values.CompactionCost(*map(sum, zip(*costs, strict=True)))
+    rows = [
+        (str(number), str(job.reason), len(job.input_names), len(job.runs), job.cost)
+        for number, job in enumerate(planned.jobs, 1)
+    ]
+    rows.append(("all", "", sum(row[2] for row in rows), sum(row[3] for row in rows), total))
+    print_table(
+        ("JOB", "WHY", "OBJECTS", "PARTITIONS", "GETS", "PUTS", "READ", "WRITTEN", "FREED", "PRICE", "SAVED"),
+        [
+            (
+                job,
+                why,
+                object_count,
+                partition_count,
+                cost.get_request_count,
+                cost.put_request_count,
+                ByteSize(cost.read_bytes),
+                ByteSize(cost.written_bytes),
+                _signed(cost.freed_bytes),
+                f"${_request_dollars(cost, prices):.6f}",
+                f"${_saved_dollars(cost, prices):.6f}",
+            )
+            for job, why, object_count, partition_count, cost in rows
+        ],
+    )
+
+
+def _print_runs(planned: values.CompactionPlan) -> None:
+    print_table(
+        ("JOB", "PARTITION", "OFFSETS", "SLICES", "SIZE OF THESE", "RECORDS"),
+        [
+            (
+                number,
+                f"{one.topic}-{one.partition}",
+                f"{one.base_offset}-{one.end_offset}",
+                one.slice_count,
+                ByteSize(one.size_bytes),
+                "last of each key" if one.compacted else "all",
+            )
+            for number, job in enumerate(planned.jobs, 1)
+            for one in job.runs
+        ],
+    )
+
+
+def _price_document(cost: values.CompactionCost, prices: values.StorePrices) -> dict[str, float]:
+    return {
+        "request_dollars": _request_dollars(cost, prices),
+        "saved_dollars_a_month": _saved_dollars(cost, prices),
+    }
+
+
+def _request_dollars(cost: values.CompactionCost, prices: values.StorePrices) -> float:
+    gets, puts = cost.get_request_count, cost.put_request_count
+    return (gets * prices.get_dollars + puts * prices.put_dollars) / 1000
+
+
+def _saved_dollars(cost: values.CompactionCost, prices: values.StorePrices) -> float:
+    return cost.freed_bytes * prices.storage_dollars / (1 << 30)
+
+
+def _signed(size_bytes: int) -> str:
+    return str(ByteSize(size_bytes)) if size_bytes >= 0 else f"-{ByteSize(-size_bytes)}"
 
 
 @compaction.command()

@@ -4,14 +4,19 @@ alone.
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
+from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_history import Exclusion
-from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
+from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.planned_jobs import PlannedJobs
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
@@ -38,8 +43,32 @@ class PlannedCompaction(NamedTuple):
     """The jobs that a compaction would run, and the topics without one."""
 
     jobs: Sequence[CompactionJob]
+    """Each is made when it is asked for."""
     idle_topics: Sequence[IdleTopic]
     """Those that were asked for, by name."""
+    digest: str
+    """Another plan has it only if its jobs and its topics without one are the same."""
+    settings: CompactionSettings
+
+
+class _JobsOfShards(Sequence[CompactionJob]):
+    """The jobs of several plans, one behind the other. Immutable, so thread-safe."""
+
+    def __init__(self, plans: Iterable[PlannedJobs]) -> None:
+        self._places = [(jobs, index) for jobs in plans for index in range(len(jobs))]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> CompactionJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CompactionJob]: ...
+    def __getitem__(self, index: int | slice) -> CompactionJob | Sequence[CompactionJob]:
+        if isinstance(index, slice):
+            return [jobs[place] for jobs, place in self._places[index]]
+        jobs, place = self._places[index]
+        return jobs[place]
 
 
 class _ShownRuns:
@@ -150,16 +179,26 @@ class TierCompaction:
     def plan(self, topics: Collection[str] = ()) -> PlannedCompaction:
         """The jobs that `run` would run now, and the reasons where there is none. Raises as `run` does."""
         left_alone = self._left_alone(topics)
-        jobs: list[CompactionJob] = []
-        quiet: list[Refusal] = []
-        for tier in self._owned():
-            planned = tier.compactor.plan(topics or None, left_alone=left_alone)
-            jobs += planned.jobs
-            quiet += [*planned.refusals, *planned.idle]
-        busy = {topic_id for job in jobs for topic_id in job.topic_ids}
+        owned = self._owned()
+        plans = [tier.compactor.plan(topics or None, left_alone=left_alone) for tier in owned]
+        busy = frozenset[UUID]().union(*(planned.jobs.topic_ids for planned in plans))
+        reasons: dict[UUID, set[str]] = defaultdict(set)
+        for planned in plans:
+            for one in (*planned.refusals, *planned.idle()):
+                reasons[one.topic_id_partition.topic_id].add(one.reason)
         asked = [self._registry.topic(name) for name in topics] or self._registry.topics()
-        idle = [IdleTopic(one.name, _reasons(one, quiet)) for one in asked if one.topic_id not in busy]
-        return PlannedCompaction(jobs, sorted(idle))
+        idle = sorted(
+            IdleTopic(one.name, _reasons(one, reasons[one.topic_id]))
+            for one in asked
+            if one.topic_id not in busy
+        )
+        digest = hashlib.sha256()
+        for planned in plans:
+            for identity in planned.jobs.identities():
+                digest.update(identity.encode())
+        digest.update(repr([one.topic for one in idle]).encode())
+        jobs = _JobsOfShards(planned.jobs for planned in plans)
+        return PlannedCompaction(jobs, idle, digest.hexdigest()[:32], owned[0].compactor.settings)
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """The partitions that compaction leaves alone, as the last runs have found them."""
@@ -195,10 +234,9 @@ def _show(operation: Operation, progress: CompactionProgress, reports: Sequence[
     )
 
 
-def _reasons(topic: HostedTopic, quiet: Iterable[Refusal]) -> Sequence[str]:
+def _reasons(topic: HostedTopic, found: Iterable[str]) -> Sequence[str]:
     if topic.config is None:
         return [REFUSED_CONFIG]
     if not topic.config.remote_storage_enable:
         return [NOT_TIERED]
-    found = {one.reason for one in quiet if one.topic_id_partition.topic_id == topic.topic_id}
     return sorted(found) or [NO_SLICES]

@@ -337,6 +337,9 @@ def _compaction_keys() -> list[BrokerKey]:
         _compaction(number_key(f"{prefix}.merge.fanout", 3, INT_MAX), "merge_fanout"),
         _compaction(decimal_key(f"{prefix}.min.live.ratio", 0.0, 0.99), "min_live_ratio"),
         _compaction(number_key(f"{prefix}.object.bytes", MIB), "target_object_bytes"),
+        _compaction(decimal_key(f"{prefix}.price.get", 0.0), "get_price"),
+        _compaction(decimal_key(f"{prefix}.price.put", 0.0), "put_price"),
+        _compaction(decimal_key(f"{prefix}.price.storage", 0.0), "storage_price"),
         _compaction(number_key(f"{prefix}.read.chunk.bytes", 64 << 10, 1 << 30), "read_chunk_bytes"),
         _compaction(number_key(f"{prefix}.retry.backoff.ms", 0), "retry_backoff_ms"),
     ]
