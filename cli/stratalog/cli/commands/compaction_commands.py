@@ -299,7 +299,7 @@ async def _running(client: Client) -> list[values.Operation]:
 @json_option
 @server_option
 def excluded(as_json: bool, server: str) -> None:
-    """Show the partitions that compaction leaves alone, and why.
+    """Show the partitions that compaction leaves alone, why, and since when.
 
     \b
     Example: stratalog compaction excluded
