@@ -89,6 +89,7 @@ def random_topics(random: Random) -> Topics:
             lag_ms=random.choice((0, LAG_MS)),
             span=random.choice((UNBOUNDED, SliceSpan(max_ms=3_000), SliceSpan(max_bytes=60_000))),
             min_dirty_ratio=random.choice((0.0, 0.5, 1.0)),
+            retention_ms=random.choice((1_000, 100_000, 2**63 - 1)),
         )
         for number in range(1, random.randrange(2, 6))
     ]
@@ -325,7 +326,7 @@ def test_a_merge_ends_each_slice_at_the_bound_of_its_topic() -> None:
     settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
     shard = dated(policy, list(range(8)))
     (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
-    assert (job.runs[0].part_counts, job.piece_count) == ((4, 4), 2)
+    assert (job.runs[0].part_counts, job.output_count) == ((4, 4), 2)
     # With fewer objects for each output a merge makes too little of them.
     shard = dated(policy, [0, 2, 4, 6, 8, 10, 12, 14])
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
@@ -336,7 +337,7 @@ def test_records_out_of_order_do_not_keep_objects_from_being_merged() -> None:
     settings = CompactionSettings(spool_directory="/spool", merge_fanout=4)
     shard = dated(policy, [100, 5, 101, 5, 102, 5, 103, 5])
     (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
-    assert (len(job.inputs), job.piece_count) == (8, 1)
+    assert (len(job.inputs), job.output_count) == (8, 1)
 
 
 def test_a_compaction_is_divided_and_covers_its_partition_all_the_same() -> None:
@@ -571,3 +572,54 @@ def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:
     assert (job.reason, [run.topic_id_partition for run in job.runs]) == (JobReason.SPACE, [lasting])
     shard.commit(job)
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+
+
+def uploads(shard: Shard, policies: Sequence[TopicPolicy], count: int, size_bytes: int) -> None:
+    """So many objects with a slice of each topic."""
+    for number in range(count):
+        name = shard.new_object(size_bytes * len(policies))
+        for place, policy in enumerate(policies):
+            tip = TopicIdPartition(policy.topic_id, 0)
+            entry = entry_of(policy, 0, number, number + 1, size_bytes, position=place * size_bytes)
+            before = shard.partitions.get(tip, PartitionRow())
+            shard.partitions[tip] = before.with_slice(LiveSlice(name, number, number + 1, entry))
+
+
+def test_plain_topics_are_merged_by_factors_of_four_in_their_retention() -> None:
+    day_ms = 24 * 60 * 60 * 1000
+    policies = [
+        topic(1, is_compacted=False, retention_ms=7 * day_ms),
+        topic(2, is_compacted=False, retention_ms=8 * day_ms),
+        topic(3, is_compacted=False, retention_ms=60 * day_ms),
+        topic(4, is_compacted=False),
+        topic(5, is_compacted=True, min_dirty_ratio=0.0, retention_ms=7 * day_ms),
+    ]
+    assert [policies[0].kind == other.kind for other in policies] == [True, True, False, False, False]
+    kinds = [policies[index].kind for index in (4, 0, 2, 3)]
+    assert kinds == sorted(set(kinds)), "longer lives come later, compacted topics first"
+    shard, topics = Shard(), {policy.topic_id: policy for policy in policies}
+    uploads(shard, policies, 8, 1 << 20)
+    settings = CompactionSettings(spool_directory="/spool")
+    (job,) = plan(shard.state(), topics, NOW_MS, settings).jobs
+    assert job.output_count == len(kinds)
+    shard.commit(job)
+    places = {slices_of(shard.partitions[TopicIdPartition(one, 0)])[0].object_name for one in topics}
+    assert len(places) == len(kinds)
+    assert not plan(shard.state(), topics, NOW_MS, settings).jobs
+
+
+@pytest.mark.parametrize(("object_count", "is_merged"), [(4, False), (5, False), (6, True)])
+def test_a_merge_leaves_fewer_objects_than_it_reads(object_count: int, *, is_merged: bool) -> None:
+    """Five kinds of topics, each in one slice of one object and none in two."""
+    policies = [topic(number, is_compacted=False, retention_ms=1_000 * 4**number) for number in range(1, 6)]
+    shard, topics = Shard(), {policy.topic_id: policy for policy in policies}
+    for number in range(object_count):
+        # Two topics in each object: it is mixed.
+        name = shard.new_object(2_000)
+        for place in range(2):
+            policy = policies[(number + place) % len(policies)]
+            tip = TopicIdPartition(policy.topic_id, number)
+            entry = entry_of(policy, number, 0, 1, 1_000, position=place * 1_000)
+            shard.partitions[tip] = PartitionRow().with_slice(LiveSlice(name, 0, 1, entry))
+    jobs = plan(shard.state(), topics, NOW_MS, CompactionSettings(spool_directory="/spool")).jobs
+    assert [len(job.inputs) > job.output_count for job in jobs] == [True] * is_merged

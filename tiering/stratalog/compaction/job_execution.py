@@ -94,9 +94,9 @@ class JobExecution:
         self._settings = settings
         self._clock = clock
         self._job_clock = job_clock
-        # Half of the memory is for the outputs (two writers a piece, with two spools each), half for the
-        # inputs: the key streams, the data, and a slice that had to be hashed, of each.
-        self._spool_bytes = settings.job_memory_bytes // (8 * job.piece_count)
+        # Half of the memory is for the outputs (two spools each), half for the inputs: the key streams, the
+        # data, and a slice that had to be hashed, of each.
+        self._spool_bytes = settings.job_memory_bytes // (4 * job.output_count)
         self._share_bytes = settings.job_memory_bytes // (6 * len(job.inputs))
 
     def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
@@ -138,7 +138,7 @@ class JobExecution:
         """Rewrite a run, each part of it into an object of its own. The survivors are those of the whole
         run."""
         self.current = run.topic_id_partition
-        is_compacted = run.topic.is_compacted
+        kind = run.topic.kind
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         rewritten: list[RewrittenPartition] = []
         with contextlib.ExitStack() as closing:
@@ -149,12 +149,12 @@ class JobExecution:
             for place, slices in enumerate(run.parts):
                 part = dataclasses.replace(run, slices=slices, part_counts=())
                 part_plan = None if plan is None else plan.part(first, first + len(slices))
-                writer = output.writer(place, is_compacted=is_compacted)
+                writer = output.writer(place, kind=kind)
                 rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
-                output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
+                output.expect(run.topic_id_partition, planned, place, kind=kind)
                 first += len(slices)
         return rewritten
 

@@ -1,8 +1,8 @@
-"""The output objects of a job: compacted topics are kept apart from plain ones, and so are the output slices
-of one partition.
+"""The output objects of a job: each kind of topics has its own, and so has each output slice of a partition.
 
 Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
-together lie together, and later jobs need not read past the other kind.
+together lie together: an object goes once the last of its slices does. So plain topics are apart by retention
+(`TopicPolicy.kind`), and later jobs need not read past the other kinds.
 
 A partition whose output is divided has each slice in an object of another place. A partition with one output
 slice has it in the first place.
@@ -24,8 +24,8 @@ from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
 
-_Place = tuple[bool, int]
-"""Whether the topics are compacted, and the number of the output slice."""
+_Place = tuple[int, int]
+"""The kind of the topics, and the number of the output slice."""
 
 
 class JobOutput:
@@ -68,9 +68,9 @@ class JobOutput:
                 closing.callback(writer.close)
         self._writers = {}
 
-    def writer(self, place: int = 0, *, is_compacted: bool) -> ObjectWriter:
+    def writer(self, place: int = 0, *, kind: int) -> ObjectWriter:
         """The object at that place, begun anew where the one before is full."""
-        at = (is_compacted, place)
+        at = (kind, place)
         writer = self._writers.get(at)
         if writer is not None and writer.data_bytes >= self._max_object_bytes:
             self._store_object(at)
@@ -80,11 +80,9 @@ class JobOutput:
             self._writers[at] = writer
         return writer
 
-    def expect(
-        self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, is_compacted: bool
-    ) -> None:
+    def expect(self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, kind: int) -> None:
         """Note the plan of the slice that was just written at that place, for the proof."""
-        self._planned[is_compacted, place][tip] = planned
+        self._planned[kind, place][tip] = planned
 
     def finish(self) -> None:
         """Verify and store the rest. Raises StoreCorruptError if a proof fails, StoreError."""

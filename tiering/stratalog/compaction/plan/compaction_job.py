@@ -111,9 +111,10 @@ class CompactionJob:
         return tuple(live.ref.name for live in self.inputs)
 
     @property
-    def piece_count(self) -> int:
-        """The most output slices of any partition. So many objects hold the outputs of a kind of topic."""
-        return max(len(run.parts) for run in self.runs)
+    def output_count(self) -> int:
+        """The objects that hold the outputs, as long as none is full: each kind of topics has its own, and so
+        has each output slice of a partition."""
+        return len({(run.topic.kind, place) for run in self.runs for place in range(len(run.parts))})
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:

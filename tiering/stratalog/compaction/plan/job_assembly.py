@@ -9,8 +9,8 @@ A job around objects takes what can move and leaves the rest. It gains only as f
 which makes slices or objects fewer:
 
     space     each of its objects is emptied
-    merge     `merge_fanout` objects are emptied for each output slice of a partition, or each output slice
-              replaces as many slices on average
+    merge     `merge_fanout` objects are emptied for each output slice of a partition, and more than come
+              into being, or each output slice replaces as many slices on average
 
 Failures make jobs smaller. Each two failures with an object halve the number of inputs of a job that has it,
 down to the fewest that gain anything. A covering job around it has one partition then.
@@ -129,7 +129,9 @@ class JobAssembly:
         """A job over the first of these objects that fit one job; None if it gains too little."""
         fanout = self._settings.merge_fanout
         selection = self.selection.select(self.fitting(numbers, least=fanout))
-        empties = len(selection.emptied) >= fanout * selection.piece_count
+        empties = len(selection.emptied) >= max(
+            fanout * selection.piece_count, 1 + self.selection.object_count(selection)
+        )
         joins = selection.slice_count >= fanout * selection.output_count
         if not selection.runs or not (empties or joins):
             return None

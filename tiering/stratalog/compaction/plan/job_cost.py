@@ -69,14 +69,14 @@ def read_bytes_of(live: LiveObject, entries: list[SliceEntry]) -> tuple[int, int
     return keys_bytes, max(entry.data_end_position for entry in with_data) - position
 
 
-def _output_sizes(job: CompactionJob) -> Counter[tuple[bool, int]]:
-    """The estimated data by output object: the class of topics, and the place."""
-    sizes: Counter[tuple[bool, int]] = Counter()
+def _output_sizes(job: CompactionJob) -> Counter[tuple[int, int]]:
+    """The estimated data by output object: the kind of topics, and the place."""
+    sizes: Counter[tuple[int, int]] = Counter()
     for run in job.runs:
         share = _kept_share(run)
         for place, slices in enumerate(run.parts):
             stored_bytes = sum(_stored_bytes(live.entry) for live in slices)
-            sizes[run.topic.is_compacted, place] += round(share * stored_bytes)
+            sizes[run.topic.kind, place] += round(share * stored_bytes)
     return sizes
 
 
