@@ -13,7 +13,6 @@ from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 
-
 COMPACTED_KIND = 0
 """The kind of compacted topics."""
 
