@@ -30,7 +30,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionPlan
+from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.objectstore.local import LocalObjectStore

@@ -36,7 +36,8 @@ def require_bounds(found: Amplification, *, slice_bytes: int, uploads_of_plan: i
     object_bytes = slice_bytes * PARTITIONS * TOPICS
     levels = math.ceil(math.log(TARGET_BYTES / object_bytes, FANOUT))
     assert 1 < found.write <= 1 + levels
-    assert 1 <= found.space <= 1.25
+    # Slices that die together lie together.
+    assert 1 <= found.space <= 1.05
     # In each level fewer than the fanout wait, beside the uploads since the last plan.
     young = (FANOUT - 1) * (levels + 1) + uploads_of_plan
     assert found.most_slices[COMPACTED] <= young

@@ -1,7 +1,7 @@
 """Commands that start long work: they follow its operation to the end, or leave it to the server.
 
 A terminal shows the progress on standard error. Ctrl-C leaves the operation running and says how to cancel
-it. With `--no-wait` the command prints the operation's id and ends.
+it, or ends it where the command says so. With `--no-wait` the command prints the operation's id and ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 from stratalog.cli.connection import with_client
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import print_json, value_document
+from stratalog.cli.output import counted, duration, print_json, value_document
 from stratalog.client import values
 
 if TYPE_CHECKING:
@@ -45,14 +45,16 @@ def run_long_work(
     no_wait: bool,
     as_json: bool,
     document: Callable[[_Result], object] = value_document,
+    ends_on_interrupt: bool = False,
 ) -> _Result | None:
     """Start the operation, follow it to its end, and print its result, in JSON as its `document`. Returns the
     result; None with `no_wait`, once the operation's id is printed. Raises the error of the operation.
+    `ends_on_interrupt`: Ctrl-C cancels it, and waits for its end.
     """
     # Not above: `--help` needs no client.
     from stratalog.client.operations import result_of
 
-    operation = _operation(server, start, no_wait=no_wait)
+    operation = _operation(server, start, no_wait=no_wait, ends_on_interrupt=ends_on_interrupt)
     if no_wait:
         if as_json:
             print_json(operation_document(operation))
@@ -67,7 +69,7 @@ def run_long_work(
     return result
 
 
-def _operation(server: str, start: Start, *, no_wait: bool) -> values.Operation:
+def _operation(server: str, start: Start, *, no_wait: bool, ends_on_interrupt: bool) -> values.Operation:
     """The operation at its end; with `no_wait` as it was started."""
     started: list[str] = []
 
@@ -79,13 +81,28 @@ def _operation(server: str, start: Start, *, no_wait: bool) -> values.Operation:
     try:
         return with_client(server, run)
     except KeyboardInterrupt:
-        if started:
+        if started and ends_on_interrupt:
+            _end(server, started[0])
+        elif started:
             click.echo(
                 f"operation {started[0]} goes on; `stratalog operation watch {started[0]}` shows it, and"
                 f" `stratalog operation cancel {started[0]}` ends it",
                 err=True,
             )
         raise
+
+
+def _end(server: str, operation_id: str) -> None:
+    """Cancel the operation, wait for its end, and say what it was."""
+
+    async def cancel(client: Client) -> values.Operation:
+        await client.operations.cancel(operation_id)
+        return await client.operations.wait(operation_id)
+
+    click.echo(f"operation {operation_id} ends behind its step; Ctrl-C again does not wait", err=True)
+    ended = with_client(server, cancel)
+    done = counted(ended.progress.done_count, "step")
+    click.echo(f"operation {operation_id} has ended: {ended.state}; {done} of it stay", err=True)
 
 
 async def follow(client: Client, operation: values.Operation) -> values.Operation:
@@ -129,12 +146,28 @@ def _progress() -> Generator[Show]:
 
         def show(operation: values.Operation) -> None:
             progress = operation.progress
-            counts = f" {progress.done_count}/{progress.total_count}" if progress.total_count else ""
             bar.update(
                 task,
-                description=f"{operation.kind}: {progress.phase}{counts}",
+                description=f"{operation.kind}: {_text_of(progress)}",
                 completed=progress.done_bytes,
                 total=progress.total_bytes or None,
             )
 
         yield show
+
+
+def _text_of(progress: values.OperationProgress) -> str:
+    """The progress in words, without the bytes that the bar shows."""
+    found = progress.compaction
+    if found is None:
+        counts = f" {progress.done_count}/{progress.total_count}" if progress.total_count else ""
+        return progress.phase + counts
+    gets = counted(found.get_request_count, "GET")
+    resumed = f" ({found.resumed_get_request_count:,} resumed)" if found.resumed_get_request_count else ""
+    rest = f", {duration(found.remaining_ms)} left" if found.remaining_ms >= 0 else ""
+    return (
+        f"{found.done_job_count}/{found.job_count} jobs,"
+        f" {found.done_partition_count:,}/{found.partition_count:,} partitions,"
+        f" {found.kept_record_count:,} kept, {found.dropped_record_count:,} dropped,"
+        f" {gets}{resumed}, {counted(found.put_request_count, 'PUT')}{rest}"
+    )

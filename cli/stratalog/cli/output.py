@@ -73,6 +73,11 @@ def utc_time(time_ms: int) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def duration(time_ms: int) -> str:
+    """A duration as hours, minutes and seconds."""
+    return str(timedelta(seconds=round(time_ms / 1000)))
+
+
 def print_offline(partitions: Iterable[values.OfflinePartition], *, err: bool = False) -> None:
     """Print a line for each partition that is not served."""
     for offline in partitions:

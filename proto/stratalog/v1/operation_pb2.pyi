@@ -38,7 +38,7 @@ class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operati
     OPERATION_KIND_UPLOAD: _OperationKind.ValueType  # 1
     """StartUpload."""
     OPERATION_KIND_COMPACTION: _OperationKind.ValueType  # 2
-    """StartCompaction."""
+    """StartCompaction, or a periodic compaction that has found jobs, of one shard."""
     OPERATION_KIND_RETENTION: _OperationKind.ValueType  # 3
     """StartRetention."""
     OPERATION_KIND_VERIFICATION: _OperationKind.ValueType  # 4
@@ -56,7 +56,7 @@ OPERATION_KIND_UNSPECIFIED: OperationKind.ValueType  # 0
 OPERATION_KIND_UPLOAD: OperationKind.ValueType  # 1
 """StartUpload."""
 OPERATION_KIND_COMPACTION: OperationKind.ValueType  # 2
-"""StartCompaction."""
+"""StartCompaction, or a periodic compaction that has found jobs, of one shard."""
 OPERATION_KIND_RETENTION: OperationKind.ValueType  # 3
 """StartRetention."""
 OPERATION_KIND_VERIFICATION: OperationKind.ValueType  # 4
@@ -210,6 +210,7 @@ class OperationProgress(_message.Message):
     TOTAL_COUNT_FIELD_NUMBER: _builtins.int
     DONE_BYTES_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     """The step that is at work, in words."""
     done_count: _builtins.int
@@ -220,6 +221,10 @@ class OperationProgress(_message.Message):
     """Size of the data that is done."""
     total_bytes: _builtins.int
     """Size of all of it; 0 if it is not known."""
+    @_builtins.property
+    def compaction(self) -> Global___CompactionProgress:
+        """Of a compaction more; unset for other kinds."""
+
     def __init__(
         self,
         *,
@@ -228,14 +233,91 @@ class OperationProgress(_message.Message):
         total_count: _builtins.int = ...,
         done_bytes: _builtins.int = ...,
         total_bytes: _builtins.int = ...,
+        compaction: Global___CompactionProgress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "compaction", b"compaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "compaction", b"compaction", "done_bytes", b"done_bytes", "done_count", b"done_count", "phase", b"phase", "total_bytes", b"total_bytes", "total_count", b"total_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compaction: _TypeAlias = _typing.Literal["compaction"]  # noqa: Y015
+    _WhichOneofArgType__compaction: _TypeAlias = _typing.Literal["_compaction", b"_compaction"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compaction) -> _WhichOneofReturnType__compaction | None: ...
+
+Global___OperationProgress: _TypeAlias = OperationProgress  # noqa: Y015
+
+@_typing.final
+class CompactionProgress(_message.Message):
+    """A measure of a compaction while it runs, and at its end. Of the jobs to come the numbers are those of the plan."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_JOB_COUNT_FIELD_NUMBER: _builtins.int
+    JOB_COUNT_FIELD_NUMBER: _builtins.int
+    DONE_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    PLANNED_READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    KEPT_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    DROPPED_RECORD_COUNT_FIELD_NUMBER: _builtins.int
+    GET_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    RESUMED_GET_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    PUT_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    ELAPSED_MS_FIELD_NUMBER: _builtins.int
+    REMAINING_MS_FIELD_NUMBER: _builtins.int
+    done_job_count: _builtins.int
+    """Jobs that have ended, refused ones included."""
+    job_count: _builtins.int
+    """All jobs that are known."""
+    done_partition_count: _builtins.int
+    """Partitions that were rewritten. One in several jobs counts for each."""
+    partition_count: _builtins.int
+    """Partitions of all jobs that are known."""
+    read_bytes: _builtins.int
+    """Bytes that came from the object store."""
+    planned_read_bytes: _builtins.int
+    """Bytes that all known jobs read, an estimate for those to come."""
+    written_bytes: _builtins.int
+    """Bytes that were sent to the object store."""
+    kept_record_count: _builtins.int
+    """Records that stay."""
+    dropped_record_count: _builtins.int
+    """Records that do not."""
+    get_request_count: _builtins.int
+    """GET requests for data, without those that resumed a broken stream."""
+    resumed_get_request_count: _builtins.int
+    """GET requests for the rest of a stream whose connection broke."""
+    put_request_count: _builtins.int
+    """PUT requests: outputs, and the parts of large ones."""
+    elapsed_ms: _builtins.int
+    """Milliseconds since the beginning, of several shards together."""
+    remaining_ms: _builtins.int
+    """Milliseconds that the rest of the known jobs takes at the speed up to now; -1 if that is not known."""
+    def __init__(
+        self,
+        *,
+        done_job_count: _builtins.int = ...,
+        job_count: _builtins.int = ...,
+        done_partition_count: _builtins.int = ...,
+        partition_count: _builtins.int = ...,
+        read_bytes: _builtins.int = ...,
+        planned_read_bytes: _builtins.int = ...,
+        written_bytes: _builtins.int = ...,
+        kept_record_count: _builtins.int = ...,
+        dropped_record_count: _builtins.int = ...,
+        get_request_count: _builtins.int = ...,
+        resumed_get_request_count: _builtins.int = ...,
+        put_request_count: _builtins.int = ...,
+        elapsed_ms: _builtins.int = ...,
+        remaining_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done_bytes", b"done_bytes", "done_count", b"done_count", "phase", b"phase", "total_bytes", b"total_bytes", "total_count", b"total_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done_job_count", b"done_job_count", "done_partition_count", b"done_partition_count", "dropped_record_count", b"dropped_record_count", "elapsed_ms", b"elapsed_ms", "get_request_count", b"get_request_count", "job_count", b"job_count", "kept_record_count", b"kept_record_count", "partition_count", b"partition_count", "planned_read_bytes", b"planned_read_bytes", "put_request_count", b"put_request_count", "read_bytes", b"read_bytes", "remaining_ms", b"remaining_ms", "resumed_get_request_count", b"resumed_get_request_count", "written_bytes", b"written_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OperationProgress: _TypeAlias = OperationProgress  # noqa: Y015
+Global___CompactionProgress: _TypeAlias = CompactionProgress  # noqa: Y015
 
 @_typing.final
 class Operation(_message.Message):
@@ -461,10 +543,13 @@ class CompactionJob(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     REFUSED_PARTITIONS_FIELD_NUMBER: _builtins.int
     REFUSED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    RESUMED_GET_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    PUT_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    FAILED_ATTEMPT_COUNT_FIELD_NUMBER: _builtins.int
     input_count: _builtins.int
     """Objects that were read."""
     get_request_count: _builtins.int
-    """GET requests to the object store: two an input."""
+    """GET requests to the object store: at most two an input."""
     input_bytes: _builtins.int
     """Size of the inputs in the store."""
     read_bytes: _builtins.int
@@ -487,6 +572,14 @@ class CompactionJob(_message.Message):
     """A text for people; empty if the job was committed."""
     refused_partition_count: _builtins.int
     """All partitions that the job left unchanged."""
+    resumed_get_request_count: _builtins.int
+    """GET requests for the rest of a stream whose connection broke; not in `get_request_count`."""
+    put_request_count: _builtins.int
+    """PUT requests: outputs, the parts of large ones, and those that were sent again."""
+    failed_attempt_count: _builtins.int
+    """Jobs over the same inputs that have failed in a row, with this one; 0 if it was committed, or given up because the
+    metadata had moved.
+    """
     @_builtins.property
     def refused_partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedPartition]:
         """Partitions that the job left unchanged. A result has the first 1,000 of those of all its jobs."""
@@ -508,10 +601,13 @@ class CompactionJob(_message.Message):
         reason: _builtins.str = ...,
         refused_partitions: _abc.Iterable[Global___RefusedPartition] | None = ...,
         refused_partition_count: _builtins.int = ...,
+        resumed_get_request_count: _builtins.int = ...,
+        put_request_count: _builtins.int = ...,
+        failed_attempt_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["get_request_count", b"get_request_count", "input_bytes", b"input_bytes", "input_count", b"input_count", "input_record_count", b"input_record_count", "outcome", b"outcome", "output_bytes", b"output_bytes", "output_count", b"output_count", "output_record_count", b"output_record_count", "partition_count", b"partition_count", "read_bytes", b"read_bytes", "reason", b"reason", "refused_partition_count", b"refused_partition_count", "refused_partitions", b"refused_partitions", "removed_tombstone_count", b"removed_tombstone_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_attempt_count", b"failed_attempt_count", "get_request_count", b"get_request_count", "input_bytes", b"input_bytes", "input_count", b"input_count", "input_record_count", b"input_record_count", "outcome", b"outcome", "output_bytes", b"output_bytes", "output_count", b"output_count", "output_record_count", b"output_record_count", "partition_count", b"partition_count", "put_request_count", b"put_request_count", "read_bytes", b"read_bytes", "reason", b"reason", "refused_partition_count", b"refused_partition_count", "refused_partitions", b"refused_partitions", "removed_tombstone_count", b"removed_tombstone_count", "resumed_get_request_count", b"resumed_get_request_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

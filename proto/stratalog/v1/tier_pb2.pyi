@@ -844,6 +844,7 @@ class PlannedJob(_message.Message):
     INPUT_NAMES_FIELD_NUMBER: _builtins.int
     INPUT_BYTES_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
     reason: Global___CompactionReason.ValueType
     """Why it pays."""
     input_bytes: _builtins.int
@@ -856,6 +857,10 @@ class PlannedJob(_message.Message):
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedRun]:
         """By topic id and partition."""
 
+    @_builtins.property
+    def cost(self) -> Global___CompactionCost:
+        """What it takes and gives back."""
+
     def __init__(
         self,
         *,
@@ -863,14 +868,83 @@ class PlannedJob(_message.Message):
         input_names: _abc.Iterable[_builtins.str] | None = ...,
         input_bytes: _builtins.int = ...,
         runs: _abc.Iterable[Global___PlannedRun] | None = ...,
+        cost: Global___CompactionCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_bytes", b"input_bytes", "input_names", b"input_names", "reason", b"reason", "runs", b"runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "input_bytes", b"input_bytes", "input_names", b"input_names", "reason", b"reason", "runs", b"runs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlannedJob: _TypeAlias = PlannedJob  # noqa: Y015
+
+@_typing.final
+class CompactionCost(_message.Message):
+    """The cost of a job, foretold. Requests of its commit are not counted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GET_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    PUT_REQUEST_COUNT_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITTEN_BYTES_FIELD_NUMBER: _builtins.int
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
+    get_request_count: _builtins.int
+    """GET requests, if no stream breaks and each input has a survivor."""
+    put_request_count: _builtins.int
+    """PUT requests, those that begin and complete an object of several parts included."""
+    read_bytes: _builtins.int
+    """Bytes that the GET requests return."""
+    written_bytes: _builtins.int
+    """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its first slice."""
+    freed_bytes: _builtins.int
+    """Size of the inputs that go, less that of the outputs. Negative if the inputs stay for what the job leaves in them."""
+    def __init__(
+        self,
+        *,
+        get_request_count: _builtins.int = ...,
+        put_request_count: _builtins.int = ...,
+        read_bytes: _builtins.int = ...,
+        written_bytes: _builtins.int = ...,
+        freed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "get_request_count", b"get_request_count", "put_request_count", b"put_request_count", "read_bytes", b"read_bytes", "written_bytes", b"written_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactionCost: _TypeAlias = CompactionCost  # noqa: Y015
+
+@_typing.final
+class StorePrices(_message.Message):
+    """Prices of the object store in US dollars, by the settings `remote.compaction.price.*`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GET_DOLLARS_FIELD_NUMBER: _builtins.int
+    PUT_DOLLARS_FIELD_NUMBER: _builtins.int
+    STORAGE_DOLLARS_FIELD_NUMBER: _builtins.int
+    get_dollars: _builtins.float
+    """1,000 GET requests."""
+    put_dollars: _builtins.float
+    """1,000 PUT requests."""
+    storage_dollars: _builtins.float
+    """A GiB for a month."""
+    def __init__(
+        self,
+        *,
+        get_dollars: _builtins.float = ...,
+        put_dollars: _builtins.float = ...,
+        storage_dollars: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["get_dollars", b"get_dollars", "put_dollars", b"put_dollars", "storage_dollars", b"storage_dollars"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StorePrices: _TypeAlias = StorePrices  # noqa: Y015
 
 @_typing.final
 class IdleTopic(_message.Message):
@@ -911,6 +985,7 @@ class PlanCompactionResponse(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     IDLE_TOPICS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PRICES_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """Empty: this is the last page."""
     @_builtins.property
@@ -921,16 +996,21 @@ class PlanCompactionResponse(_message.Message):
     def idle_topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdleTopic]:
         """By name: of the requested topics those that no job has. They come behind the last job."""
 
+    @_builtins.property
+    def prices(self) -> Global___StorePrices:
+        """For the costs of the jobs."""
+
     def __init__(
         self,
         *,
         jobs: _abc.Iterable[Global___PlannedJob] | None = ...,
         idle_topics: _abc.Iterable[Global___IdleTopic] | None = ...,
         next_page_token: _builtins.str = ...,
+        prices: Global___StorePrices | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prices", b"prices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_topics", b"idle_topics", "jobs", b"jobs", "next_page_token", b"next_page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle_topics", b"idle_topics", "jobs", b"jobs", "next_page_token", b"next_page_token", "prices", b"prices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

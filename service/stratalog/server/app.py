@@ -165,6 +165,7 @@ class Server:
         self._metrics.commits = engine.tier.manager.commits
         self._metrics.requests = self._store
         self._metrics.copy_lag = engine.topics.copy_lag
+        self._metrics.compaction = engine.tier.compaction
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()

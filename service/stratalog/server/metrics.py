@@ -8,7 +8,7 @@ lists both names. Nothing is counted here, and no request waits for a log or a d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from prometheus_client import start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.cleaner.cleaner_stats import CleanerStats
+from stratalog.compaction.job_history import Exclusion
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
@@ -30,6 +31,7 @@ from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
+from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.copy_lag import CopyLag, TopicLag
 from stratalog.server.operations.verification_log import EndedVerification, VerificationLog
@@ -59,6 +61,7 @@ class ServerMetrics(Collector):
         self.requests: CountedObjectStore | None = None
         self.commits: Sequence[TailCommits] = ()
         self.copy_lag: CopyLag | None = None
+        self.compaction: TierCompaction | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -111,6 +114,8 @@ class ServerMetrics(Collector):
         if self.shards is not None:
             yield from _of_shards(self.shards)
             yield from _of_metadata_cache(self.shards)
+        if self.compaction is not None:
+            yield from _of_exclusions(self.compaction.exclusions().values())
         if self.verifications is not None:
             yield from _of_verification(self.verifications.last)
         if self.reads is not None:
@@ -118,6 +123,19 @@ class ServerMetrics(Collector):
             yield from _of_remote_reads(self.reads)
         if self.requests is not None:
             yield from _of_requests(self.requests.counts())
+
+
+def _of_exclusions(excluded: Collection[Exclusion]) -> Iterator[Metric]:
+    yield _gauge(
+        "compaction_excluded_partition_count",
+        "Partitions that compaction leaves alone, as the last ones have found them.",
+        len(excluded),
+    )
+    yield _gauge(
+        "compaction_excluded_since_timestamp_secs",
+        "Time since when one of them is excluded, the oldest, in seconds since 1970; 0 for none.",
+        min((one.since_ms for one in excluded), default=0) / 1000,
+    )
 
 
 def _of_verification(last: EndedVerification | None) -> Iterator[Metric]:

@@ -72,12 +72,26 @@ def test_an_unknown_operation_is_an_error(run: Shell) -> None:
 
 
 def test_a_plan_says_what_a_compaction_does(run: Shell, topic: str) -> None:
-    [job] = run.json("compaction", "plan", topic)["jobs"]
+    document = run.json("compaction", "plan", topic, "--put-price", "0.5")
+    [job] = document["jobs"]
     assert (job["reason"], job["runs"][0]["slice_count"]) == ("dirty", 3)
-    titles, row = run("compaction", "plan", topic).splitlines()
+    cost = job["cost"]
+    assert (cost["get_request_count"], cost["put_request_count"]) == (6, 1)
+    assert cost["freed_bytes"] == job["input_bytes"] - cost["written_bytes"]
+    assert document["prices"] == {"get_dollars": 0.0004, "put_dollars": 0.5, "storage_dollars": 0.023}
+    [prices] = document["job_prices"]
+    assert prices["request_dollars"] == pytest.approx((6 * 0.0004 + 0.5) / 1000)
+    assert prices["saved_dollars_a_month"] == pytest.approx(cost["freed_bytes"] * 0.023 / 2**30)
+    assert (document["total"], document["total_price"]) == (cost, prices)
+    titles, row, total = run("compaction", "plan", topic).splitlines()
     assert titles.split()[:2] == ["JOB", "WHY"]
-    assert f"{topic}-0" in row
-    run("compaction", "run", topic)
+    assert row.split()[:6] == ["1", "dirty", "3", "1", "6", "1"]
+    assert row.split()[-2] == "$0.000007"
+    assert total.split() == ["all", *row.split()[2:]]
+    assert f"{topic}-0" in run("compaction", "plan", topic, "--runs")
+    [done] = run.json("compaction", "run", topic)
+    assert done["get_request_count"] <= cost["get_request_count"]
+    assert (done["put_request_count"], done["resumed_get_request_count"]) == (1, 0)
     assert run("compaction", "plan", topic).splitlines()[0] == "nothing to compact"
     assert run("compaction", "excluded") == "no partition is excluded\n"
     assert run.json("compaction", "excluded") == []
@@ -152,14 +166,31 @@ def test_commands_refuse_what_does_not_exist(run: Shell) -> None:
 def test_an_interrupt_leaves_the_operation_to_the_server(
     run: Shell, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(_client: object, _operation_id: str) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr("stratalog.cli.long_work.follow", interrupted)
-    ended = run.result("compaction", "run", topic)
+    ended = run.result("tier", "verify", topic)
     assert ended.exit_code == 130
     words = ended.stderr.split()
     assert [words[0], *words[2:4]] == ["operation", "goes", "on;"]
     assert f"stratalog operation cancel {words[1]}" in ended.stderr
     monkeypatch.undo()
     assert "succeeded" in run("operation", "watch", words[1])
+
+
+async def interrupted(_client: object, _operation_id: str) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_ends_a_compaction(run: Shell, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.cli.long_work.follow", interrupted)
+    ended = run.result("compaction", "run", topic)
+    assert ended.exit_code == 130
+    first, last = ended.stderr.splitlines()
+    operation_id = first.split()[1]
+    assert first == f"operation {operation_id} ends behind its step; Ctrl-C again does not wait"
+    # A compaction as small as this may be over before the cancellation reaches it.
+    assert last.startswith(f"operation {operation_id} has ended: ")
+    assert last.split(": ")[1].split(";")[0] in ("cancelled", "succeeded")
+    monkeypatch.undo()
+    assert run("compaction", "status") == "no compaction runs\n"
+    assert run("compaction", "cancel") == "no compaction runs\n"
+    assert run.json("compaction", "status", "--follow") == []

@@ -53,6 +53,8 @@ COMMANDS: dict[str, str] = {
     "compaction excluded": "",
     "compaction plan": "",
     "compaction run": "",
+    "compaction status": "--follow",
+    "compaction cancel": "",
     "retention explain": TOPIC,
     "retention run": TOPIC,
     "operation list": "",

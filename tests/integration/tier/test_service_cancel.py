@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,10 @@ from stratalog.base.errors import StoppingError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
+from stratalog.client import values
+from stratalog.objectstore.counted import CountedObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectStore, ReadStream
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.operations.operation import Operation, OperationKind, OperationState, OperationView
@@ -91,6 +94,102 @@ async def test_an_operation_may_end_at_each_step(kind: OperationKind) -> None:
             break
         assert at > {OperationKind.RETENTION: PARTITION_COUNT}.get(kind, 2 * PARTITION_COUNT)
         await check_consistent(bench, number)
+
+
+class CancellingStore(CountedObjectStore):
+    """Cancels what runs when the data of an object are asked for, or sent, for the time number `at`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner, lambda key: "data" if "/data/" in key else "other")
+        self.cancel: Callable[[], None] | None = None
+        self.at = self.request_count = 0
+
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        self._look()
+        return super().open_range(key, position, size, if_match=if_match)
+
+    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
+        self._look()
+        super().put_parts(key, parts, part_bytes=part_bytes)
+
+    def _look(self) -> None:
+        if self.cancel is not None:
+            self.request_count += 1
+            if self.request_count == self.at:
+                self.cancel()
+
+
+async def test_a_periodic_compaction_is_shown_and_may_be_cancelled_at_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stratalog.compaction.compactor.REST_OF_PLAN", 0)
+    store = CancellingStore(MemoryObjectStore(SystemClock()))
+    config = {"remote.compaction.retry.backoff.ms": "0"}
+    async with service_bench("/bench", filesystem=MemoryFileSystem(), store=store, config=config) as bench:
+        await bench.client.admin.create_topic("t", PARTITION_COUNT, COMPACTED)
+        engine = bench.server.engine
+        scratch, files = bench.server.settings.data_dir + "/scratch", engine.local.logs.filesystem
+        seen: list[Operation] = []
+
+        def cancel() -> None:
+            [running] = [one for one in engine.operations.operations() if not one.view.state.is_final]
+            seen.append(running)
+            engine.operations.cancel(str(running.view.operation_id))
+
+        for number in range(2):
+            await put(bench, number)
+            await bench.client.admin.upload()
+        while len(seen) == store.at:
+            store.at, store.request_count, store.cancel = store.at + 1, 0, cancel
+            outcome = await asyncio.to_thread(engine.tier.compaction.compact_pass)
+            store.cancel = None
+            engine.operations.check()
+            assert _files(files, scratch, "compaction") == []
+            await check_consistent(bench, 1)
+            assert outcome.done["jobs"] == (len(seen) < store.at)
+        assert len(seen) >= 4, "GETs and PUTs"
+        for one in seen:
+            assert one.view.kind is OperationKind.COMPACTION
+            assert one.view.state is OperationState.CANCELLED
+            shown = one.view.progress.compaction
+            assert shown is not None
+            assert (shown.done_job_count, shown.job_count) == (0, 1)
+            assert shown.partition_count == PARTITION_COUNT
+        [listed] = await bench.client.operations.list(
+            [values.OperationKind.COMPACTION], [values.OperationState.SUCCEEDED]
+        )
+        told = listed.progress.compaction
+        assert told is not None
+        assert (told.done_job_count, told.job_count, told.remaining_ms) == (1, 1, 0)
+        assert told.read_bytes == told.planned_read_bytes > 0
+        assert (told.kept_record_count, told.resumed_get_request_count) == (2 * PARTITION_COUNT, 0)
+        assert 0 < told.get_request_count <= 2 * 2
+        assert told.put_request_count == 1
+        assert told.dropped_record_count > 0 < told.written_bytes
+
+
+async def test_a_cancelled_compaction_does_not_begin_again_at_once() -> None:
+    store = CancellingStore(MemoryObjectStore(SystemClock()))
+    async with service_bench("/bench", filesystem=MemoryFileSystem(), store=store) as bench:
+        await bench.client.admin.create_topic("t", PARTITION_COUNT, COMPACTED)
+        for number in range(2):
+            await put(bench, number)
+            await bench.client.admin.upload()
+        engine = bench.server.engine
+        store.at = 1
+
+        def cancel() -> None:
+            engine.operations.operations()[0].cancel()
+
+        store.cancel = cancel
+        for _ in range(2):
+            outcome = await asyncio.to_thread(engine.tier.compaction.compact_pass)
+            assert outcome.done["jobs"] == 0
+        assert store.request_count == 1, "the second pass has asked for nothing"
+        # A person who asks for it does not wait.
+        [job] = await bench.client.admin.run_compaction(["t"])
+        assert job.outcome is values.CompactionOutcome.COMMITTED
+        assert (job.put_request_count, job.resumed_get_request_count, job.failed_attempt_count) == (1, 0, 0)
 
 
 def _files(filesystem: FileSystem, scratch: str, place: str) -> list[str]:

@@ -13,6 +13,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.tier_outcomes import collection_backlog
+from stratalog.server.metrics import ServerMetrics
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -76,12 +77,26 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         [excluded] = await admin.excluded_partitions()
         assert (excluded.topic, excluded.partition, excluded.failure_count) == ("t", 0, 1)
         assert excluded.since_ms == clock.now_ms() < excluded.until_ms
+        metrics = ServerMetrics()
+        metrics.compaction = bench.server.engine.tier.compaction
+        found = {family.name: family.samples[0].value for family in metrics.collect()}
+        assert found == {
+            "stratalog_compaction_excluded_partition_count": 1,
+            "stratalog_compaction_excluded_since_timestamp_secs": excluded.since_ms / 1000,
+        }
+        # A second failure is of the same exclusion.
+        clock.advance(5 * 60_000)
+        await admin.run_compaction(["t"])
+        [still] = await admin.excluded_partitions()
+        assert (still.since_ms, still.failure_count) == (excluded.since_ms, 2)
         assert excluded.reason in job.reason
         [idle] = (await admin.plan_compaction(["t"])).idle_topics
         assert idle.reasons == (excluded.reason,)
         for key, data in intact.items():
             bucket.put(key, data)
         assert await admin.reset_excluded_partition("t", 0)
+        found = {family.name: family.samples[0].value for family in metrics.collect()}
+        assert set(found.values()) == {0}
         assert not await admin.reset_excluded_partition("t", 0)
         with pytest.raises(UnknownTopicOrPartitionError):
             await admin.reset_excluded_partition("t", 1)

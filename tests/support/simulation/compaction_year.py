@@ -31,7 +31,7 @@ DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 FOR_EVER, WEEK, COMPACTED = (
     topic(1, is_compacted=False),
-    topic(2, is_compacted=False, span=SliceSpan(max_ms=7 * DAY_MS // 8)),
+    topic(2, is_compacted=False, span=SliceSpan(max_ms=7 * DAY_MS // 8), retention_ms=7 * DAY_MS),
     topic(3, is_compacted=True),
 )
 POLICIES = {policy.topic_id: policy for policy in (FOR_EVER, WEEK, COMPACTED)}

@@ -40,6 +40,7 @@ def topic(
     lag_ms: int = 0,
     span: SliceSpan = UNBOUNDED,
     min_dirty_ratio: float = 0.5,
+    retention_ms: int = 2**63 - 1,
 ) -> TopicPolicy:
     return TopicPolicy(
         topic_id=UUID(int=number),
@@ -51,6 +52,7 @@ def topic(
         max_compaction_lag_ms=2**63 - 1,
         min_dirty_ratio=min_dirty_ratio,
         span=span,
+        retention_ms=retention_ms,
     )
 
 
@@ -139,10 +141,8 @@ class Shard:
 
     def commit(self, job: CompactionJob) -> None:
         """Change the shard as the commit of the job would."""
-        for is_compacted in (True, False):
-            runs = [run for run in job.runs if run.topic.is_compacted is is_compacted]
-            if not runs:
-                continue
+        for kind in sorted({run.topic.kind for run in job.runs}):
+            runs = [run for run in job.runs if run.topic.kind == kind]
             for place in range(max(len(run.parts) for run in runs)):
                 parts = [
                     dataclasses.replace(run, slices=run.parts[place], part_counts=())

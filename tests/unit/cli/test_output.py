@@ -50,11 +50,13 @@ def test_a_value_becomes_a_document_with_every_field() -> None:
 
 
 def test_members_of_enums_are_words(capsys: pytest.CaptureFixture[str]) -> None:
-    job = values.PlannedJob(values.CompactionReason.DIRTY, ("a", "b"), 5, ())
+    cost = values.CompactionCost(4, 1, 5, 3, -1)
+    job = values.PlannedJob(values.CompactionReason.DIRTY, ("a", "b"), 5, (), cost)
     print_json(value_document(job))
-    assert (
-        capsys.readouterr().out
-        == '{"reason": "dirty", "input_names": ["a", "b"], "input_bytes": 5, "runs": []}\n'
+    assert capsys.readouterr().out == (
+        '{"reason": "dirty", "input_names": ["a", "b"], "input_bytes": 5, "runs": [], "cost":'
+        ' {"get_request_count": 4, "put_request_count": 1, "read_bytes": 5, "written_bytes": 3,'
+        ' "freed_bytes": -1}}\n'
     )
 
 

@@ -24,7 +24,7 @@ def operation(
         topics=(),
         start_time_ms=0,
         end_time_ms=1,
-        progress=values.OperationProgress("", 0, 0, 0, 0),
+        progress=values.OperationProgress("", 0, 0, 0, 0, None),
         cancel_requested=False,
         error=error,
         result=result,

@@ -14,6 +14,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ReadStream
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -30,13 +31,43 @@ ROUND_COUNT = 2
 SCRATCH = "/tiered/compaction"
 
 
+class WatchedStore(CountingObjectStore):
+    """Counts the streams that are open."""
+
+    open_count = 0
+
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        self.open_count += 1
+        return WatchedStream(super().open_range(key, position, size, if_match=if_match), self)
+
+
+class WatchedStream:
+    """A stream that is closed at least once."""
+
+    def __init__(self, inner: ReadStream, store: WatchedStore) -> None:
+        self._inner = inner
+        self._store = store
+        self._is_open = True
+
+    def read(self, size: int) -> bytes:
+        return self._inner.read(size)
+
+    def etag(self) -> str:
+        return self._inner.etag()
+
+    def close(self) -> None:
+        self._store.open_count -= self._is_open
+        self._is_open = False
+        self._inner.close()
+
+
 class Shard:
     """Many partitions with values to compact, in few objects; jobs are small, and so are reads."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.filesystem = MemoryFileSystem()
-        self.store = CountingObjectStore(MemoryObjectStore(self.clock))
+        self.store = WatchedStore(MemoryObjectStore(self.clock))
         self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(1))
         topic = self.tiered.catalog.create("state", PARTITION_COUNT, {"cleanup.policy": "compact"})
         self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(PARTITION_COUNT)]
@@ -80,6 +111,8 @@ def test_a_compaction_ends_where_it_looks_and_leaves_what_was() -> None:
             shard.compact(stop)
         assert stop.look_count == at, "and asks for nothing any more"
         assert shard.filesystem.list_directory(SCRATCH) == []
+        assert shard.store.open_count == 0, "no connection is left"
+        assert list(shard.store.list_uploads("")) == []
         assert set(shard.tiered.metadata.refresh().objects) == names
         assert shard.values() == ALL
         assert all(report.refused is None for report in shard.compact(StopSignal()))

@@ -200,6 +200,22 @@ def test_plain_and_compacted_topics_part_ways() -> None:
     assert len(names) == 2
 
 
+def test_plain_topics_of_different_retention_part_ways() -> None:
+    world = World()
+    tips = [
+        TopicIdPartition(world.tiered.catalog.create(name, 1, {"retention.ms": retention}).topic_id, 0)
+        for name, retention in (("hour", "3600000"), ("day", str(DAY_MS)), ("ever", "-1"))
+    ]
+    tips.append(world.plain)
+    for value in "1234":
+        world.tiered.upload({tip: [world.batch(tip, [("a", value)])] for tip in tips})
+    (report,) = world.compact(None)
+    assert (report.inputs, report.outputs, report.partitions) == (4, 4, 4)
+    state = world.tiered.metadata.refresh()
+    assert len({state.partition(tip).slices[0].object_name for tip in tips}) == 4
+    assert world.values(tips[0]) == [(number, "a", str(number + 1)) for number in range(4)]
+
+
 def test_a_batch_that_keeps_everything_is_copied_as_it_is() -> None:
     world = World()
     batch = world.batch(world.tip, [("a", "1"), ("b", "1")])

@@ -15,6 +15,8 @@ class CompactionReport:
     """Objects that were read."""
     get_requests: int = 0
     """At most two an input: the data of one without survivors is not asked for."""
+    put_requests: int = 0
+    """Outputs that were sent, each part of a large one, and those that were sent again."""
     resumed_get_count: int = 0
     """Further requests for the rest of a stream whose connection broke."""
     input_bytes: int = 0

@@ -76,6 +76,15 @@ class CompactionSettings:
     max_requests_per_s: float = FLOAT_MAX
     """Requests of these reads and writes. Default: no limit."""
 
+    get_price: float = 0.0004
+    """US dollars for 1,000 GET requests, for the price of a plan. Default: S3 Standard, US East."""
+
+    put_price: float = 0.005
+    """US dollars for 1,000 PUT requests. Default: S3 Standard, US East."""
+
+    storage_price: float = 0.023
+    """US dollars for a GiB in a month. Default: S3 Standard, US East."""
+
     def __post_init__(self) -> None:
         assert self.spool_directory.startswith("/"), "paths are absolute"
         assert 2 <= self.max_inputs_per_job <= MAX_INPUTS_OF_A_REPLACE

@@ -45,13 +45,16 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_progress import CompactionProgress, ProgressMeter
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
-from stratalog.compaction.plan.compaction_job import CompactionJob, CompactionPlan, Refusal, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
 from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
+from stratalog.compaction.plan.job_cost import cost_of
+from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
@@ -90,6 +93,18 @@ class CompactorConfig(NamedTuple):
 
 DEFAULT_CONFIG = CompactorConfig()
 
+OnProgress = Callable[[CompactionProgress, Sequence[CompactionReport]], None]
+
+
+class _Run(NamedTuple):
+    """One run of a compactor."""
+
+    shard: CompactedShard
+    """With a store of the run, which its signal ends."""
+    meter: ProgressMeter
+    reports: list[CompactionReport]
+    """Those of the jobs that have ended."""
+
 
 class Compactor:
     """Compacts a shard's objects. Thread-safe: `_lock` is held during `run_once`, so that calls follow one
@@ -119,8 +134,14 @@ class Compactor:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the last plan took so long that a periodic run should wait (`REST_OF_PLAN`)."""
+        """Whether a periodic run should wait: the last plan took long (`REST_OF_PLAN`), or the last run was
+        stopped within `retry_backoff_ms`."""
         return self._clock.monotonic_s() < self._rest_end_s
+
+    @property
+    def settings(self) -> CompactionSettings:
+        """The settings that are in force now."""
+        return self._current()
 
     def run_once(
         self,
@@ -128,11 +149,10 @@ class Compactor:
         *,
         left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({}),
         stop: StopSignal | None = None,
-        on_report: Callable[[Sequence[CompactionReport], int], None] = lambda _reports, _job_count: None,
+        on_progress: OnProgress = lambda _progress, _reports: None,
     ) -> tuple[CompactionReport, ...]:
         """Plan, and run every job of the plan. A report for each job, and one for partitions that no job
-        takes. `on_report` is called with the reports so far and the number of jobs that are known: once
-        jobs are planned, and after each job.
+        takes. `on_progress` gets the progress and the reports so far: see `ProgressMeter`.
 
         `topics` limits the reasons for jobs to these, by name; each of them is then compacted whether it pays
         or not. `left_alone` are not touched, for the reasons given. Jobs that fail are reported, not raised.
@@ -149,12 +169,21 @@ class Compactor:
                 clear_spool_directory(self._filesystem, self._settings.spool_directory)
             reports: list[CompactionReport] = []
             number = self._metadata.shard
-            paced = PacedObjectStore(self._shard.store, number, self._budget, stop or self._config.stop)
-            shard = self._shard._replace(store=paced)
-            for _ in range(MAX_ROUNDS):
-                is_done = self._run_round(shard, topics, left_alone, reports, on_report)
-                if is_done:
-                    break
+            meter = ProgressMeter(self._clock, lambda progress: on_progress(progress, reports))
+            stop = stop or self._config.stop
+            paced = PacedObjectStore(self._shard.store, number, self._budget, stop, meter.add_transfer)
+            run = _Run(self._shard._replace(store=paced), meter, reports)
+            try:
+                for _ in range(MAX_ROUNDS):
+                    is_done = self._run_round(run, topics, left_alone)
+                    if is_done:
+                        break
+            except StoppingError:
+                # Someone wants no compaction now, so the next minute is too early.
+                rest_s = self._current().retry_backoff_ms / 1000
+                self._rest_end_s = max(self._rest_end_s, self._clock.monotonic_s() + rest_s)
+                raise
+            meter.tell()
             return tuple(reports)
 
     def plan(
@@ -209,16 +238,13 @@ class Compactor:
 
     def _run_round(
         self,
-        shard: CompactedShard,
+        run: _Run,
         names: Collection[str] | None,
         left_alone: Mapping[TopicIdPartition, str],
-        reports: list[CompactionReport],
-        on_report: Callable[[Sequence[CompactionReport], int], None],
     ) -> bool:
         """Plan once and run the jobs; False if a failure has left something to plan anew."""
         planned, entries, job_clock = self._plan(names, left_alone)
-        job_count = len(reports) + len(planned.jobs)
-        on_report(reports, job_count)
+        run.meter.plan(planned.jobs.sizes)
         exclusion_count = self._history.exclusion_count
         has_failed = False
         for number in range(len(planned.jobs)):
@@ -227,9 +253,7 @@ class Compactor:
             except ObjectNotFoundError:
                 # The plan is so old that its pages are gone.
                 return False
-            report, ending = self._run_job(shard, job, entries, job_clock)
-            reports.append(report)
-            on_report(reports, job_count)
+            ending = self._run_job(run, job, entries, job_clock)
             # One job may fail alone; two in a row say that the store is silent.
             if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
                 return True
@@ -238,22 +262,43 @@ class Compactor:
             return False
         self._history.note_left_out(planned.refusals, is_whole=names is None)
         if planned.refusals:
-            reports.append(_refusal_report(planned.refusals))
+            run.reports.append(_refusal_report(planned.refusals))
         return True
 
     def _run_job(
-        self,
-        shard: CompactedShard,
-        job: CompactionJob,
-        topics: Mapping[UUID, TopicEntry],
-        job_clock: JobClock,
-    ) -> tuple[CompactionReport, _Ending]:
-        """The job's report, and what it means for the others."""
+        self, run: _Run, job: CompactionJob, topics: Mapping[UUID, TopicEntry], job_clock: JobClock
+    ) -> _Ending:
+        """Run a job, and report it. Returns its meaning for the others."""
         settings = self._current()
         self._budget.limit(settings.max_bytes_per_s, settings.max_requests_per_s)
-        execution = JobExecution(self._filesystem, self._clock, self._ids, shard, settings, job, job_clock)
+        execution = JobExecution(
+            self._filesystem, self._clock, self._ids, run.shard, settings, job, job_clock
+        )
+        run.meter.begin_job(len(job.runs), cost_of(job, settings))
+        report, ending = self._execute(execution, topics, run.meter.add_partition)
+        done = run.meter.transfer_of_job
+        run.reports.append(
+            dataclasses.replace(
+                report,
+                get_requests=done.get_count,
+                resumed_get_count=done.resumed_get_count,
+                put_requests=done.put_count,
+                bytes_read=done.read_bytes,
+            )
+        )
+        run.meter.end_job()
+        return ending
+
+    def _execute(
+        self,
+        execution: JobExecution,
+        topics: Mapping[UUID, TopicEntry],
+        on_run: Callable[[int, int], None],
+    ) -> tuple[CompactionReport, _Ending]:
+        """The job's report but for requests, and its meaning for the others."""
+        job = execution.job
         try:
-            result = execution.execute()
+            result = execution.execute(on_run)
             report = self._commit(execution, topics, result)
             if report.refused is None:
                 self._history.committed(job)
@@ -419,10 +464,7 @@ def _report(
     job = execution.job
     report = CompactionReport(
         inputs=len(job.inputs),
-        get_requests=sum(streams.reads.get_count for streams in execution.inputs.values()),
-        resumed_get_count=sum(streams.reads.resumed_get_count for streams in execution.inputs.values()),
         input_bytes=sum(live.ref.size_bytes for live in job.inputs),
-        bytes_read=sum(streams.reads.bytes_read for streams in execution.inputs.values()),
         refused=refused,
         refused_partitions=refused_partitions,
     )

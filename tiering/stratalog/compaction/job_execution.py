@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -110,9 +110,10 @@ class JobExecution:
             max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
         )
 
-    def execute(self) -> JobResult:
-        """Rewrite the inputs; commits nothing. Raises StoreError, CorruptRecordError,
-        UnsupportedOperationError and OSError, and OverloadedError if there is no room for its scratch."""
+    def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
+        """Rewrite the inputs; commits nothing. Calls `on_run` behind each run, with the number of its records
+        and of those that stay. Raises StoreError, CorruptRecordError, UnsupportedOperationError and OSError,
+        and OverloadedError if there is no room for its scratch."""
         settings = self._settings
         require_scratch(self._filesystem, self.job, settings)
         writer_settings = ObjectWriterSettings(
@@ -130,7 +131,11 @@ class JobExecution:
                     max_object_bytes=self._bounds.data_bytes,
                 )
             )
-            rewritten = [part for run in self.job.runs for part in self._rewrite(run, output)]
+            rewritten: list[RewrittenPartition] = []
+            for run in self.job.runs:
+                parts = self._rewrite(run, output)
+                on_run(sum(one.records_in for one in parts), sum(one.kept.record_count for one in parts))
+                rewritten += parts
             self.current = None
             output.finish()
             return JobResult(
@@ -144,7 +149,7 @@ class JobExecution:
         """Rewrite a run, each part of it into an object of its own. The survivors are those of the whole
         run."""
         self.current = run.topic_id_partition
-        is_compacted = run.topic.is_compacted
+        kind = run.topic.kind
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         rewritten: list[RewrittenPartition] = []
         with contextlib.ExitStack() as closing:
@@ -155,16 +160,13 @@ class JobExecution:
                 part = dataclasses.replace(run, slices=run.slices[first:end], part_counts=())
                 part_plan = None if plan is None else plan.part(first, end)
                 writer = output.writer(
-                    place,
-                    is_compacted=is_compacted,
-                    is_carried=run.mode is RunMode.CARRY,
-                    goes_on=goes_on,
+                    place, kind=kind, is_carried=run.mode is RunMode.CARRY, goes_on=goes_on
                 )
                 rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
                 planned = PlannedSlice(
                     rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
                 )
-                output.expect(run.topic_id_partition, planned, place, is_compacted=is_compacted)
+                output.expect(run.topic_id_partition, planned, place, kind=kind)
         return rewritten
 
     def _pieces(self, run: PartitionRun, plan: SurvivorPlan | None) -> Iterator[tuple[int, int, int, bool]]:

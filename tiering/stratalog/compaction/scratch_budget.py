@@ -21,13 +21,9 @@ from stratalog.objectstore.protocol import MAX_PART_COUNT
 from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
-_KINDS = 2
-"""Objects of compacted topics, and of plain ones."""
-
-
 def output_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     """The memory of each of the two spools of an output object: half of the job's memory is for outputs."""
-    return settings.job_memory_bytes // (4 * _KINDS * job.piece_count)
+    return settings.job_memory_bytes // (4 * job.output_count)
 
 
 def input_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
@@ -52,7 +48,7 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     windows = 0
     if part_bytes(job, settings) > outputs:
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
-        windows = min(_KINDS * job.piece_count * part_bytes(job, settings), all_bytes)
+        windows = min(job.output_count * part_bytes(job, settings), all_bytes)
     return (
         sum(size_bytes for size_bytes in read if size_bytes > inputs)
         + max(hashed, default=0)

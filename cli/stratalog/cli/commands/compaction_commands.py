@@ -1,8 +1,8 @@
-"""`stratalog compaction`: compact tiered data now, plan it, and show what it leaves alone."""
+"""`stratalog compaction`: compact tiered data now, plan, watch and end it, and show what it leaves alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,9 +10,18 @@ import click
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import PARTITION
-from stratalog.cli.long_work import long_work_options, run_long_work
+from stratalog.cli.long_work import follow, long_work_options, operation_document, run_long_work
 from stratalog.cli.options import json_option, server_option
-from stratalog.cli.output import counted, print_json, print_rest, print_table, utc_time, value_document
+from stratalog.cli.output import (
+    Cell,
+    counted,
+    duration,
+    print_json,
+    print_rest,
+    print_table,
+    utc_time,
+    value_document,
+)
 from stratalog.client import values
 
 if TYPE_CHECKING:
@@ -30,7 +39,8 @@ def compaction() -> None:
 def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> None:
     """Compact the tiered data of TOPICS, or of all topics.
 
-    Ctrl-C leaves the operation running.
+    Ctrl-C ends it: jobs that were committed stay, and the one at work has not happened. With --no-wait it is
+    left to the server.
 
     \b
     Examples:
@@ -45,6 +55,7 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
         no_wait=no_wait,
         as_json=as_json,
         document=lambda result: [value_document(job) for job in result.jobs],
+        ends_on_interrupt=True,
     )
     if result is not None and not result.jobs and not as_json:
         planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
@@ -53,10 +64,11 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
 
 def _print_jobs(result: values.CompactionResult) -> None:
     if result.jobs:
-        header = "PARTITIONS,INPUTS,GETS,IN,READ,RECORDS IN,RECORDS OUT,OUTPUTS,OUT,REFUSED"
+        header = "PARTITIONS,INPUTS,GETS,RESUMED,IN,READ,RECORDS IN,RECORDS OUT,OUTPUTS,PUTS,OUT,REFUSED"
         rows = [
-            (job.partition_count, job.input_count, job.get_request_count, ByteSize(job.input_bytes),
-             ByteSize(job.read_bytes), job.input_record_count, job.output_record_count, job.output_count,
+            (job.partition_count, job.input_count, job.get_request_count, job.resumed_get_request_count,
+             ByteSize(job.input_bytes), ByteSize(job.read_bytes), job.input_record_count,
+             job.output_record_count, job.output_count, job.put_request_count,
              ByteSize(job.output_bytes), _refusal(job))
             for job in result.jobs
         ]  # fmt: skip
@@ -64,47 +76,230 @@ def _print_jobs(result: values.CompactionResult) -> None:
         print_rest(len(result.jobs), result.job_count, "job")
 
 
+class _Price(click.FloatRange):
+    """A price in US dollars."""
+
+    name = "dollars"
+
+    def __init__(self) -> None:
+        super().__init__(min=0.0)
+
+
 @compaction.command()
 @click.argument("topics", nargs=-1)
+@click.option("--runs", "shows_runs", is_flag=True, help="Show the partitions of each job.")
+@click.option("--get-price", type=_Price(), help="1,000 GET requests; default: the server's setting.")
+@click.option("--put-price", type=_Price(), help="1,000 PUT requests; default: the server's setting.")
+@click.option("--storage-price", type=_Price(), help="A GiB in a month; default: the server's setting.")
 @json_option
 @server_option
-def plan(topics: tuple[str, ...], as_json: bool, server: str) -> None:
-    """Show the jobs of a compaction now, and why topics have none.
+def plan(
+    topics: tuple[str, ...],
+    shows_runs: bool,
+    get_price: float | None,
+    put_price: float | None,
+    storage_price: float | None,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Show the jobs of a compaction now, with requests, bytes and price, and why topics have none.
+
+    Prices are US dollars. Those of requests are without the few of each commit. WRITTEN is an estimate: of a
+    compacted partition as many records stay for each offset as in its first slice. SAVED is the price of the
+    freed bytes in a month.
 
     \b
-    Example: stratalog compaction plan orders
+    Examples:
+      stratalog compaction plan orders
+      stratalog compaction plan --get-price 0 --put-price 0.0045
     """
     planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
+    prices = planned.prices._replace(
+        **{
+            name: price
+            for name, price in (
+                ("get_dollars", get_price),
+                ("put_dollars", put_price),
+                ("storage_dollars", storage_price),
+            )
+            if price is not None
+        }
+    )
+    costs = [job.cost for job in planned.jobs]
     if as_json:
-        print_json(value_document(planned))
+        document = value_document(planned._replace(prices=prices))
+        total = values.CompactionCost(*map(sum, zip(*costs, strict=True))) if costs else None
+        print_json(
+            {
+                **document,
+                "job_prices": [_price_document(cost, prices) for cost in costs],
+                "total": None if total is None else value_document(total),
+                "total_price": None if total is None else _price_document(total, prices),
+            }
+        )
         return
     if planned.jobs:
-        print_table(
-            ("JOB", "WHY", "OBJECTS", "SIZE", "PARTITION", "OFFSETS", "SLICES", "SIZE OF THESE", "RECORDS"),
-            [
-                (
-                    number,
-                    job.reason,
-                    len(job.input_names),
-                    ByteSize(job.input_bytes),
-                    f"{one.topic}-{one.partition}",
-                    f"{one.base_offset}-{one.end_offset}",
-                    one.slice_count,
-                    ByteSize(one.size_bytes),
-                    "last of each key" if one.compacted else "all",
-                )
-                for number, job in enumerate(planned.jobs, 1)
-                for one in job.runs
-            ],
-        )
+        _print_costs(planned, prices)
+        if shows_runs:
+            _print_runs(planned)
     _print_idle(planned.idle_topics, is_idle=not planned.jobs)
+
+
+def _print_costs(planned: values.CompactionPlan, prices: values.StorePrices) -> None:
+    costs = [job.cost for job in planned.jobs]
+    total = values.CompactionCost(*map(sum, zip(*costs, strict=True)))
+    rows = [
+        (str(number), str(job.reason), len(job.input_names), len(job.runs), job.cost)
+        for number, job in enumerate(planned.jobs, 1)
+    ]
+    rows.append(("all", "", sum(row[2] for row in rows), sum(row[3] for row in rows), total))
+    print_table(
+        ("JOB", "WHY", "OBJECTS", "PARTITIONS", "GETS", "PUTS", "READ", "WRITTEN", "FREED", "PRICE", "SAVED"),
+        [
+            (
+                job,
+                why,
+                object_count,
+                partition_count,
+                cost.get_request_count,
+                cost.put_request_count,
+                ByteSize(cost.read_bytes),
+                ByteSize(cost.written_bytes),
+                _signed(cost.freed_bytes),
+                f"${_request_dollars(cost, prices):.6f}",
+                f"${_saved_dollars(cost, prices):.6f}",
+            )
+            for job, why, object_count, partition_count, cost in rows
+        ],
+    )
+
+
+def _print_runs(planned: values.CompactionPlan) -> None:
+    print_table(
+        ("JOB", "PARTITION", "OFFSETS", "SLICES", "SIZE OF THESE", "RECORDS"),
+        [
+            (
+                number,
+                f"{one.topic}-{one.partition}",
+                f"{one.base_offset}-{one.end_offset}",
+                one.slice_count,
+                ByteSize(one.size_bytes),
+                "last of each key" if one.compacted else "all",
+            )
+            for number, job in enumerate(planned.jobs, 1)
+            for one in job.runs
+        ],
+    )
+
+
+def _price_document(cost: values.CompactionCost, prices: values.StorePrices) -> dict[str, float]:
+    return {
+        "request_dollars": _request_dollars(cost, prices),
+        "saved_dollars_a_month": _saved_dollars(cost, prices),
+    }
+
+
+def _request_dollars(cost: values.CompactionCost, prices: values.StorePrices) -> float:
+    gets, puts = cost.get_request_count, cost.put_request_count
+    return (gets * prices.get_dollars + puts * prices.put_dollars) / 1000
+
+
+def _saved_dollars(cost: values.CompactionCost, prices: values.StorePrices) -> float:
+    return cost.freed_bytes * prices.storage_dollars / (1 << 30)
+
+
+def _signed(size_bytes: int) -> str:
+    return str(ByteSize(size_bytes)) if size_bytes >= 0 else f"-{ByteSize(-size_bytes)}"
+
+
+@compaction.command()
+@click.option("--follow", "follows", is_flag=True, help="Show the progress of the first one until its end.")
+@json_option
+@server_option
+def status(follows: bool, as_json: bool, server: str) -> None:
+    """Show the compactions that run, periodic ones included.
+
+    \b
+    Examples:
+      stratalog compaction status
+      stratalog compaction status --follow
+    """
+
+    async def status_(client: Client) -> list[values.Operation]:
+        running = await _running(client)
+        return [await follow(client, one) for one in running[:1]] if follows else running
+
+    found = with_client(server, status_)
+    if as_json:
+        print_json([operation_document(one) for one in found])
+    elif found:
+        print_table(
+            ("ID", "STATE", "STARTED", "TOPICS", "JOBS", "PARTITIONS", "READ", "OF", "WRITTEN", "KEPT",
+             "DROPPED", "GETS", "RESUMED", "PUTS", "ELAPSED", "LEFT"),
+            [(one.operation_id, one.state, utc_time(one.start_time_ms), ",".join(one.topics) or None,
+              *_cells(one.progress.compaction)) for one in found],
+        )  # fmt: skip
+    else:
+        click.echo("no compaction runs")
+
+
+def _cells(found: values.CompactionProgress | None) -> Sequence[Cell]:
+    """The progress as cells of a table."""
+    if found is None:
+        return [None] * 12
+    return [
+        f"{found.done_job_count:,} of {found.job_count:,}",
+        f"{found.done_partition_count:,} of {found.partition_count:,}",
+        str(ByteSize(found.read_bytes)),
+        str(ByteSize(found.planned_read_bytes)),
+        str(ByteSize(found.written_bytes)),
+        found.kept_record_count,
+        found.dropped_record_count,
+        found.get_request_count,
+        found.resumed_get_request_count,
+        found.put_request_count,
+        duration(found.elapsed_ms),
+        duration(found.remaining_ms) if found.remaining_ms >= 0 else None,
+    ]
+
+
+@compaction.command()
+@json_option
+@server_option
+def cancel(as_json: bool, server: str) -> None:
+    """End the compactions that run or wait, periodic ones included.
+
+    Jobs that were committed stay, and the one at work has not happened. The next periodic compaction of the
+    shard comes after `remote.compaction.retry.backoff.ms`.
+
+    \b
+    Example: stratalog compaction cancel
+    """
+
+    async def cancel_(client: Client) -> list[values.Operation]:
+        return [await client.operations.cancel(one.operation_id) for one in await _running(client)]
+
+    asked = with_client(server, cancel_)
+    if as_json:
+        print_json([operation_document(one) for one in asked])
+    else:
+        for one in asked:
+            click.echo(f"operation {one.operation_id} was asked to end")
+        if not asked:
+            click.echo("no compaction runs")
+
+
+async def _running(client: Client) -> list[values.Operation]:
+    """The compactions that run or wait, the first one first."""
+    kinds, states = [values.OperationKind.COMPACTION], [values.OperationState.RUNNING]
+    return (await client.operations.list(kinds, states))[::-1]
 
 
 @compaction.command()
 @json_option
 @server_option
 def excluded(as_json: bool, server: str) -> None:
-    """Show the partitions that compaction leaves alone, and why.
+    """Show the partitions that compaction leaves alone, why, and since when.
 
     \b
     Example: stratalog compaction excluded

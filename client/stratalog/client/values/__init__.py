@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.operation_values import CollectionResult as CollectionResult
     from stratalog.client.values.operation_values import CompactionJob as CompactionJob
     from stratalog.client.values.operation_values import CompactionOutcome as CompactionOutcome
+    from stratalog.client.values.operation_values import CompactionProgress as CompactionProgress
     from stratalog.client.values.operation_values import CompactionResult as CompactionResult
     from stratalog.client.values.operation_values import DroppedFile as DroppedFile
     from stratalog.client.values.operation_values import FailedPartition as FailedPartition
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.partition_values import Slice as Slice
     from stratalog.client.values.tier_values import CacheContents as CacheContents
     from stratalog.client.values.tier_values import CacheStatus as CacheStatus
+    from stratalog.client.values.tier_values import CompactionCost as CompactionCost
     from stratalog.client.values.tier_values import CompactionPlan as CompactionPlan
     from stratalog.client.values.tier_values import CompactionReason as CompactionReason
     from stratalog.client.values.tier_values import ExcludedPartition as ExcludedPartition
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from stratalog.client.values.tier_values import RetentionRule as RetentionRule
     from stratalog.client.values.tier_values import RetentionTier as RetentionTier
     from stratalog.client.values.tier_values import ShardStatus as ShardStatus
+    from stratalog.client.values.tier_values import StorePrices as StorePrices
     from stratalog.client.values.tier_values import Takeover as Takeover
     from stratalog.client.values.tier_values import TieredTopicStatus as TieredTopicStatus
     from stratalog.client.values.tier_values import TierStatus as TierStatus
@@ -85,9 +88,11 @@ _MODULES = {
     "CleanerStatus": "admin_values",
     "CleaningFailureKind": "admin_values",
     "CollectionResult": "operation_values",
+    "CompactionCost": "tier_values",
     "CompactionJob": "operation_values",
     "CompactionOutcome": "operation_values",
     "CompactionPlan": "tier_values",
+    "CompactionProgress": "operation_values",
     "CompactionReason": "tier_values",
     "CompactionResult": "operation_values",
     "ConfigEntry": "admin_values",
@@ -140,6 +145,7 @@ _MODULES = {
     "ServerLimits": "admin_values",
     "ShardStatus": "tier_values",
     "Slice": "partition_values",
+    "StorePrices": "tier_values",
     "Takeover": "tier_values",
     "TierStatus": "tier_values",
     "TieredTopicStatus": "tier_values",

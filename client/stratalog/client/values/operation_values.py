@@ -16,7 +16,7 @@ class OperationKind(enum.StrEnum):
     UPLOAD = "upload"
     """StartUpload."""
     COMPACTION = "compaction"
-    """StartCompaction."""
+    """StartCompaction, or a periodic compaction that has found jobs, of one shard."""
     RETENTION = "retention"
     """StartRetention."""
     VERIFICATION = "verification"
@@ -91,6 +91,41 @@ class OrphanKind(enum.StrEnum):
     """A value that only newer servers know."""
 
 
+class CompactionProgress(NamedTuple):
+    """A measure of a compaction while it runs, and at its end. Of the jobs to come the numbers are those of
+    the plan.
+    """
+
+    done_job_count: int
+    """Jobs that have ended, refused ones included."""
+    job_count: int
+    """All jobs that are known."""
+    done_partition_count: int
+    """Partitions that were rewritten. One in several jobs counts for each."""
+    partition_count: int
+    """Partitions of all jobs that are known."""
+    read_bytes: int
+    """Bytes that came from the object store."""
+    planned_read_bytes: int
+    """Bytes that all known jobs read, an estimate for those to come."""
+    written_bytes: int
+    """Bytes that were sent to the object store."""
+    kept_record_count: int
+    """Records that stay."""
+    dropped_record_count: int
+    """Records that do not."""
+    get_request_count: int
+    """GET requests for data, without those that resumed a broken stream."""
+    resumed_get_request_count: int
+    """GET requests for the rest of a stream whose connection broke."""
+    put_request_count: int
+    """PUT requests: outputs, and the parts of large ones."""
+    elapsed_ms: int
+    """Milliseconds since the beginning, of several shards together."""
+    remaining_ms: int
+    """Milliseconds that the rest of the known jobs takes at the speed up to now; -1 if that is not known."""
+
+
 class OperationProgress(NamedTuple):
     """A measure of the work. A total grows if the work does."""
 
@@ -104,6 +139,8 @@ class OperationProgress(NamedTuple):
     """Size of the data that is done."""
     total_bytes: int
     """Size of all of it; 0 if it is not known."""
+    compaction: CompactionProgress | None
+    """Of a compaction more; unset for other kinds."""
 
 
 class FailedPartition(NamedTuple):
@@ -153,7 +190,7 @@ class CompactionJob(NamedTuple):
     input_count: int
     """Objects that were read."""
     get_request_count: int
-    """GET requests to the object store: two an input."""
+    """GET requests to the object store: at most two an input."""
     input_bytes: int
     """Size of the inputs in the store."""
     read_bytes: int
@@ -180,6 +217,14 @@ class CompactionJob(NamedTuple):
     """Partitions that the job left unchanged. A result has the first 1,000 of those of all its jobs."""
     refused_partition_count: int
     """All partitions that the job left unchanged."""
+    resumed_get_request_count: int
+    """GET requests for the rest of a stream whose connection broke; not in `get_request_count`."""
+    put_request_count: int
+    """PUT requests: outputs, the parts of large ones, and those that were sent again."""
+    failed_attempt_count: int
+    """Jobs over the same inputs that have failed in a row, with this one; 0 if it was committed, or given up
+    because the metadata had moved.
+    """
 
 
 class CompactionResult(NamedTuple):

@@ -285,6 +285,25 @@ class PlannedRun(NamedTuple):
     """The last record of each key stays. Otherwise all records stay, and only move to another object."""
 
 
+class CompactionCost(NamedTuple):
+    """The cost of a job, foretold. Requests of its commit are not counted."""
+
+    get_request_count: int
+    """GET requests, if no stream breaks and each input has a survivor."""
+    put_request_count: int
+    """PUT requests, those that begin and complete an object of several parts included."""
+    read_bytes: int
+    """Bytes that the GET requests return."""
+    written_bytes: int
+    """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its
+    first slice.
+    """
+    freed_bytes: int
+    """Size of the inputs that go, less that of the outputs. Negative if the inputs stay for what the job
+    leaves in them.
+    """
+
+
 class PlannedJob(NamedTuple):
     """One job of a plan."""
 
@@ -296,6 +315,19 @@ class PlannedJob(NamedTuple):
     """Size of these objects."""
     runs: tuple[PlannedRun, ...]
     """By topic id and partition."""
+    cost: CompactionCost
+    """What it takes and gives back."""
+
+
+class StorePrices(NamedTuple):
+    """Prices of the object store in US dollars, by the settings `remote.compaction.price.*`."""
+
+    get_dollars: float
+    """1,000 GET requests."""
+    put_dollars: float
+    """1,000 PUT requests."""
+    storage_dollars: float
+    """A GiB for a month."""
 
 
 class IdleTopic(NamedTuple):
@@ -314,6 +346,8 @@ class CompactionPlan(NamedTuple):
     """The most useful first, for each shard."""
     idle_topics: tuple[IdleTopic, ...]
     """By name: of the requested topics those that no job has. They come behind the last job."""
+    prices: StorePrices
+    """For the costs of the jobs."""
 
 
 class ExcludedPartition(NamedTuple):

@@ -4,18 +4,25 @@ alone.
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
+from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_history import Exclusion
-from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal
+from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.planned_jobs import PlannedJobs
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import compaction_outcome
-from stratalog.server.operations.operation import Operation, OperationProgress
+from stratalog.server.operations.operation import Operation, OperationKind, OperationProgress
+from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.operations.operation_results import CompactionResult
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.scratch_space import scratch_error
@@ -36,15 +43,69 @@ class PlannedCompaction(NamedTuple):
     """The jobs that a compaction would run, and the topics without one."""
 
     jobs: Sequence[CompactionJob]
+    """Each is made when it is asked for."""
     idle_topics: Sequence[IdleTopic]
     """Those that were asked for, by name."""
+    digest: str
+    """Another plan has it only if its jobs and its topics without one are the same."""
+    settings: CompactionSettings
+
+
+class _JobsOfShards(Sequence[CompactionJob]):
+    """The jobs of several plans, one behind the other. Immutable, so thread-safe."""
+
+    def __init__(self, plans: Iterable[PlannedJobs]) -> None:
+        self._places = [(jobs, index) for jobs in plans for index in range(len(jobs))]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> CompactionJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CompactionJob]: ...
+    def __getitem__(self, index: int | slice) -> CompactionJob | Sequence[CompactionJob]:
+        if isinstance(index, slice):
+            return [jobs[place] for jobs, place in self._places[index]]
+        jobs, place = self._places[index]
+        return jobs[place]
+
+
+class _ShownRuns:
+    """Runs over shards, one after the other, shown in an operation. Not thread-safe: one run uses it."""
+
+    def __init__(self, operation: Operation | None) -> None:
+        self.reports: list[CompactionReport] = []
+        """Those of the shards that have ended, and of the one at work."""
+        self._operation = operation
+        self._ended = self._latest = CompactionProgress()
+        self._ended_count = 0
+
+    def show(self, progress: CompactionProgress, reports: Sequence[CompactionReport]) -> None:
+        """Show the progress of the shard at work, with its reports so far."""
+        self._latest = progress.behind(self._ended)
+        self.reports[self._ended_count :] = reports
+        if self._operation is not None and self._latest.job_count:
+            _show(self._operation, self._latest, self.reports)
+
+    def end_shard(self) -> None:
+        """The next shard begins."""
+        self._ended, self._ended_count = self._latest, len(self.reports)
 
 
 class TierCompaction:
     """Compacts and plans. Thread-safe: the compactors are. Every method but `exclusions` and `reset` may take
     the network for long."""
 
-    def __init__(self, tiers: Iterable[ShardTier], registry: PartitionRegistry, rounds: ShardRounds) -> None:
+    def __init__(
+        self,
+        tiers: Iterable[ShardTier],
+        registry: PartitionRegistry,
+        rounds: ShardRounds,
+        operations: OperationRegistry,
+    ) -> None:
+        """Periodic compactions with jobs are among the `operations`."""
+        self._operations = operations
         self._tiers = tuple(tiers)
         self._rounds = rounds
         self._registry = registry
@@ -58,48 +119,36 @@ class TierCompaction:
         StoreError, DataDirectoryError after it has tried all shards.
         """
         left_alone = self._left_alone(topics)
-        done: list[CompactionReport] = []
-        of_shard: list[CompactionReport] = []
-
-        def report(reports: Sequence[CompactionReport], job_count: int) -> None:
-            of_shard[:] = reports
-            if operation is not None:
-                _report(operation, [*done, *reports], len(done) + job_count)
-
+        shown = _ShownRuns(operation)
         stop = None if operation is None else operation.stop
 
         def compact_in(tier: ShardTier) -> None:
-            of_shard.clear()
             try:
-                of_shard[:] = tier.compactor.run_once(
-                    topics or None, left_alone=left_alone, stop=stop, on_report=report
+                tier.compactor.run_once(
+                    topics or None, left_alone=left_alone, stop=stop, on_progress=shown.show
                 )
             except OSError as failure:
                 raise scratch_error(failure) from failure
             finally:
-                done.extend(of_shard)
+                shown.end_shard()
 
         each_shard(self._owned(), compact_in)
-        report([], 0)
-        return done
+        if operation is not None:
+            operation.set_result(CompactionResult(tuple(shown.reports)))
+        return shown.reports
 
     def compact(self, topics: Collection[str], operation: Operation) -> PassOutcome:
         """`run` as an operation; returns its outcome."""
         return compaction_outcome(self.run(topics, operation), [tier.shard for tier in self._tiers])
 
     def compact_pass(self) -> PassOutcome:
-        """Compact what is due, periodically, in shards whose compactor does not rest. Raises StoreError,
-        DataDirectoryError, StoppingError."""
+        """Compact what is due, periodically, in shards whose compactor does not rest. A run with jobs is an
+        operation, which people may cancel. Raises StoreError, DataDirectoryError, StoppingError."""
         left_alone = self._left_alone(())
 
         def compact_in(tier: ShardTier) -> Sequence[CompactionReport]:
             tier.shard.leader_epoch()
-            if tier.compactor.is_resting:
-                return ()
-            try:
-                return tier.compactor.run_once(left_alone=left_alone)
-            except OSError as failure:
-                raise scratch_error(failure) from failure
+            return () if tier.compactor.is_resting else self._run_due(tier, left_alone)
 
         owned = [tier for tier in self._tiers if not tier.shard.is_fenced]
         works = {tier.shard.metadata.shard: unless_fenced(tier, compact_in) for tier in owned}
@@ -107,6 +156,18 @@ class TierCompaction:
         reports = [report for found in done.results.values() for report in found or ()]
         outcome = compaction_outcome(reports, [tier.shard for tier in owned])
         return outcome._replace(failed_shards=done.failures)
+
+    def _run_due(
+        self, tier: ShardTier, left_alone: Mapping[TopicIdPartition, str]
+    ) -> Sequence[CompactionReport]:
+        """Run what is due in a shard. A cancellation ends it with the reports up to then."""
+        with self._operations.aside(OperationKind.COMPACTION) as operation:
+            shown = _ShownRuns(operation)
+            try:
+                tier.compactor.run_once(left_alone=left_alone, stop=operation.stop, on_progress=shown.show)
+            except OSError as failure:
+                raise scratch_error(failure) from failure
+        return shown.reports
 
     def _owned(self) -> list[ShardTier]:
         """The shards that this server owns. Raises NotOwnerError if others own all of them."""
@@ -118,16 +179,26 @@ class TierCompaction:
     def plan(self, topics: Collection[str] = ()) -> PlannedCompaction:
         """The jobs that `run` would run now, and the reasons where there is none. Raises as `run` does."""
         left_alone = self._left_alone(topics)
-        jobs: list[CompactionJob] = []
-        quiet: list[Refusal] = []
-        for tier in self._owned():
-            planned = tier.compactor.plan(topics or None, left_alone=left_alone)
-            jobs += planned.jobs
-            quiet += [*planned.refusals, *planned.idle]
-        busy = {topic_id for job in jobs for topic_id in job.topic_ids}
+        owned = self._owned()
+        plans = [tier.compactor.plan(topics or None, left_alone=left_alone) for tier in owned]
+        busy = frozenset[UUID]().union(*(planned.jobs.topic_ids for planned in plans))
+        reasons: dict[UUID, set[str]] = defaultdict(set)
+        for planned in plans:
+            for one in (*planned.refusals, *planned.idle()):
+                reasons[one.topic_id_partition.topic_id].add(one.reason)
         asked = [self._registry.topic(name) for name in topics] or self._registry.topics()
-        idle = [IdleTopic(one.name, _reasons(one, quiet)) for one in asked if one.topic_id not in busy]
-        return PlannedCompaction(jobs, sorted(idle))
+        idle = sorted(
+            IdleTopic(one.name, _reasons(one, reasons[one.topic_id]))
+            for one in asked
+            if one.topic_id not in busy
+        )
+        digest = hashlib.sha256()
+        for planned in plans:
+            for identity in planned.jobs.identities():
+                digest.update(identity.encode())
+        digest.update(repr([one.topic for one in idle]).encode())
+        jobs = _JobsOfShards(planned.jobs for planned in plans)
+        return PlannedCompaction(jobs, idle, digest.hexdigest()[:32], owned[0].compactor.settings)
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """The partitions that compaction leaves alone, as the last runs have found them."""
@@ -149,22 +220,23 @@ class TierCompaction:
         }
 
 
-def _report(operation: Operation, reports: Sequence[CompactionReport], job_count: int) -> None:
+def _show(operation: Operation, progress: CompactionProgress, reports: Sequence[CompactionReport]) -> None:
     operation.set_result(CompactionResult(tuple(reports)))
     operation.report(
         OperationProgress(
             phase="runs jobs",
-            done_count=len(reports),
-            total_count=max(job_count, len(reports)),
-            done_bytes=sum(report.input_bytes for report in reports),
+            done_count=progress.done_job_count,
+            total_count=progress.job_count,
+            done_bytes=progress.transfer.read_bytes,
+            total_bytes=progress.planned_read_bytes,
+            compaction=progress,
         )
     )
 
 
-def _reasons(topic: HostedTopic, quiet: Iterable[Refusal]) -> Sequence[str]:
+def _reasons(topic: HostedTopic, found: Iterable[str]) -> Sequence[str]:
     if topic.config is None:
         return [REFUSED_CONFIG]
     if not topic.config.remote_storage_enable:
         return [NOT_TIERED]
-    found = {one.reason for one in quiet if one.topic_id_partition.topic_id == topic.topic_id}
     return sorted(found) or [NO_SLICES]

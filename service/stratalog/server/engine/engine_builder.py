@@ -369,7 +369,7 @@ class StorageEngineBuilder:
                 retention=local_retention,
                 pressure=DiskPressure(self._registry, space, logs.removals, tiers, self._yield_cache),
             ),
-            tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention),
+            tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention, operations),
             topics=self._hosted_topics(catalog, shards, runtime, topics),
             operations=operations,
             passes=self._passes,
@@ -383,13 +383,14 @@ class StorageEngineBuilder:
         catalog: Catalog,
         manager: TierManager,
         local_retention: LocalRetention,
+        operations: OperationRegistry,
     ) -> ObjectTier:
         return ObjectTier(
             store=self._store,
             identity=identity,
             shards=shards,
             manager=manager,
-            compaction=TierCompaction(tiers, self._registry, self._rounds),
+            compaction=TierCompaction(tiers, self._registry, self._rounds, operations),
             retention=TierRetention(self._registry, manager, local_retention),
             upkeep=TierUpkeep(
                 tiers=tuple(tiers),

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from stratalog.base.clock import Clock
 from stratalog.base.stop_signal import StopSignal
+from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.server.operations.operation_results import OperationResult
 
 RUNNING_MS = -1
@@ -53,6 +54,8 @@ class OperationProgress(NamedTuple):
     total_count: int = 0
     done_bytes: int = 0
     total_bytes: int = 0
+    compaction: CompactionProgress | None = None
+    """More of a compaction."""
 
 
 class OperationView(NamedTuple):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import contextmanager
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -130,6 +131,19 @@ class OperationRegistry:
         result: OperationResult | None,
         on_cancel: Callable[[], None] | None,
     ) -> Operation:
+        """Make an operation, and know it. The caller holds the lock."""
+        operation = self._made(kind, topics, progress, result, on_cancel)
+        self._operations[operation.view.operation_id] = operation
+        return operation
+
+    def _made(
+        self,
+        kind: OperationKind,
+        topics: Sequence[str],
+        progress: OperationProgress,
+        result: OperationResult | None,
+        on_cancel: Callable[[], None] | None,
+    ) -> Operation:
         """Make an operation. The caller holds the lock."""
         self._count += 1
         view = OperationView(
@@ -141,9 +155,42 @@ class OperationRegistry:
             progress=progress,
             result=result,
         )
-        operation = Operation(self._clock, view, StopSignal(self._stop), on_cancel)
-        self._operations[view.operation_id] = operation
-        return operation
+        return Operation(self._clock, view, StopSignal(self._stop), on_cancel)
+
+    @contextmanager
+    def aside(self, kind: OperationKind) -> Generator[Operation]:
+        """An operation that the caller's thread does in the block, beside the lanes: background work that
+        people may watch and cancel. It is known from its first report on, so that a look which finds nothing
+        to do is none. Raises what the block raises. A cancellation ends the block with StoppingError, which
+        goes no further.
+        """
+        with self._lock:
+            operation = self._made(kind, (), OperationProgress(), None, None)
+        operation_id = operation.view.operation_id
+
+        def admit() -> None:
+            with self._lock:
+                if operation_id not in self._operations:
+                    self._operations[operation_id] = operation
+                    self._lanes[operation_id] = deque([(operation, lambda _: None)])
+
+        state, error = OperationState.SUCCEEDED, None
+        operation.listen(admit)
+        try:
+            yield operation
+        except Exception as failure:
+            state, error = self._outcome(operation, failure), failure
+            forget_frames(error)
+            if state is not OperationState.CANCELLED:
+                raise
+            # All else is logged by the work.
+            self._log(operation.view, state, error)
+        finally:
+            operation.unlisten(admit)
+            if operation_id in self._operations:
+                self._finish(operation_id, operation, state, error)
+            else:
+                operation.end(state)
 
     def find(self, operation_id: str) -> Operation:
         """Find an operation by its id. Raises UnknownOperationError."""
@@ -198,24 +245,33 @@ class OperationRegistry:
         )
 
     def _run(self, lane: Hashable, operation: Operation, work: Work) -> None:
-        state = OperationState.FAILED
         error: Exception | None = None
         try:
             operation.stop.check()
             operation.report(OperationProgress())
             work(operation)
-            state = OperationState.SUCCEEDED
-        except StoppingError as stopped:
-            is_cancelled = operation.view.is_cancel_requested and not self._stop.is_set
-            state = OperationState.CANCELLED if is_cancelled else OperationState.FAILED
-            error = None if is_cancelled else stopped
         except Exception as failure:  # noqa: BLE001 - every failure of the work is the operation's
             error = failure
+        state = self._outcome(operation, error)
         self._log(operation.view, state, error)
         if error is not None:
             forget_frames(error)
+        self._finish(lane, operation, state, error)
+
+    def _outcome(self, operation: Operation, error: Exception | None) -> OperationState:
+        """The final state of work that has ended with this error, or without one."""
+        if error is None:
+            return OperationState.SUCCEEDED
+        is_cancelled = operation.view.is_cancel_requested and not self._stop.is_set
+        is_stopped = isinstance(error, StoppingError)
+        return OperationState.CANCELLED if is_cancelled and is_stopped else OperationState.FAILED
+
+    def _finish(
+        self, lane: Hashable, operation: Operation, state: OperationState, error: Exception | None
+    ) -> None:
+        """End the first operation of a lane, and begin the next one."""
         with self._lock:
-            self._end(operation, state, error)
+            self._end(operation, state, error if state is OperationState.FAILED else None)
             self._lanes[lane].popleft()
             has_next = bool(self._lanes[lane])
             if not has_next:
@@ -232,7 +288,7 @@ class OperationRegistry:
 
     def _log(self, view: OperationView, state: OperationState, error: Exception | None) -> None:
         what = f"operation {view.operation_id}, {view.kind.value}"
-        if error is None:
+        if state is not OperationState.FAILED:
             logger.info(
                 "%s, has %s", what, "ended" if state is OperationState.SUCCEEDED else "been cancelled"
             )

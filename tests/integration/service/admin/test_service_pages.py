@@ -198,6 +198,16 @@ def fail(bench: ServiceBench, monkeypatch: pytest.MonkeyPatch, number: int) -> N
     monkeypatch.setattr(partition, "offline", lambda: offline)
 
 
+class CountedJobs(list[CompactionJob]):
+    """Jobs that know how often one was made."""
+
+    made_count = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.made_count += 1
+        return super().__getitem__(index)
+
+
 async def planned_job(bench: ServiceBench) -> CompactionJob:
     """A job, beside the topics `idle-0` to `idle-2` that have none."""
     admin = bench.client.admin
@@ -216,8 +226,10 @@ async def test_a_plan_comes_in_pages_with_the_idle_topics_behind_the_jobs(
 ) -> None:
     job, plan = await planned_job(bench), bench.server.engine.tier.compaction.plan
 
+    jobs = CountedJobs([job] * 5)
+
     def plan_of_five(topics: Sequence[str]) -> PlannedCompaction:
-        return plan(topics)._replace(jobs=[job] * 5)
+        return plan(topics)._replace(jobs=jobs)
 
     monkeypatch.setattr(bench.server.engine.tier.compaction, "plan", plan_of_five)
     stub, token, counts = tier_pb2_grpc.TierServiceStub(channel), "", list[tuple[int, int]]()
@@ -230,6 +242,7 @@ async def test_a_plan_comes_in_pages_with_the_idle_topics_behind_the_jobs(
         if not token:
             break
     assert counts == [(2, 0), (2, 0), (1, 1), (0, 2)]
+    assert jobs.made_count == len(jobs), "a page makes no others than its own"
     assert names == ["idle-0", "idle-1", "idle-2"]
     # Jobs with many inputs and runs make a page heavy: each page has one at least.
     monkeypatch.setattr(paging, "MAX_PAGE_WEIGHT", 1)
@@ -252,7 +265,7 @@ async def test_a_page_of_another_plan_is_refused(
     other = dataclasses.replace(job, inputs=job.inputs[:1])
 
     def plan_of_another(topics: Sequence[str]) -> PlannedCompaction:
-        return plan(topics)._replace(jobs=[other])
+        return plan(topics)._replace(jobs=[other], digest="of another plan")
 
     monkeypatch.setattr(bench.server.engine.tier.compaction, "plan", plan_of_another)
     with pytest.raises(grpc.aio.AioRpcError) as caught:

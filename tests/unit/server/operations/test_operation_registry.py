@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.base.errors import (
     OverloadedError,
+    StoppingError,
     StoreUnavailableError,
     UnknownOperationError,
 )
@@ -171,3 +172,65 @@ def test_too_many_that_wait_are_refused() -> None:
     assert failure.value.fields == {"kind": "upload", "waiting": MAX_WAITING_COUNT}
     world.run()
     world.start("one more")
+
+
+def test_work_aside_is_known_once_it_has_something_to_do() -> None:
+    world = World()
+    with world.registry.aside(UPLOAD) as idle:
+        pass
+    assert idle.view.state is OperationState.SUCCEEDED
+    assert world.registry.operations() == []
+    waiting = world.start("a")
+    with world.registry.aside(UPLOAD) as busy:
+        busy.report(OperationProgress("works"))
+        assert world.registry.operations() == [busy, waiting]
+        world.registry.check()
+    world.registry.check()
+    assert busy.view.state is OperationState.SUCCEEDED
+    world.run()
+    assert world.worked == ["a"], "it has delayed none"
+
+
+def test_work_aside_ends_without_an_error_if_it_is_cancelled() -> None:
+    world = World()
+    with world.registry.aside(UPLOAD) as operation:
+        operation.report(OperationProgress("works"))
+        world.registry.cancel(str(operation.view.operation_id))
+        assert operation.view.state is OperationState.RUNNING
+        operation.stop.check()
+    assert (operation.view.state, operation.view.error) == (OperationState.CANCELLED, None)
+    world.registry.check()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("the store is away"), ValueError("a defect")])
+def test_work_aside_raises_its_failure(error: Exception) -> None:
+    world = World()
+
+    def work() -> None:
+        with world.registry.aside(UPLOAD) as one:
+            one.report(OperationProgress("works"))
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        work()
+    assert raised.value is error
+    [operation] = world.registry.operations()
+    assert (operation.view.state, operation.view.error) == (OperationState.FAILED, error)
+    world.registry.check()
+
+
+def test_work_aside_fails_at_a_stop_of_the_server() -> None:
+    world = World()
+
+    def work() -> None:
+        with world.registry.aside(UPLOAD) as one:
+            one.report(OperationProgress("works"))
+            world.stop.set()
+            one.cancel()
+            one.stop.check()
+
+    with pytest.raises(StoppingError):
+        work()
+    [operation] = world.registry.operations()
+    assert operation.view.state is OperationState.FAILED
+    world.registry.check()

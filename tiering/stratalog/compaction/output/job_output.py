@@ -1,8 +1,9 @@
-"""The output objects of a job, which are stored while they are written: compacted topics are kept apart from
-plain ones, and so are the output slices of one partition.
+"""The output objects of a job, which are stored while they are written: each kind of topics has its own, and
+so has each output slice of a partition.
 
 Consumers read compacted topics as a whole, again and again, and plain ones mostly at the end. Slices that die
-together lie together, and later jobs need not read past the other kind.
+together lie together: an object goes once the last of its slices does. So plain topics are apart by retention
+(`TopicPolicy.kind`), and later jobs need not read past the other kinds.
 
 A partition whose output is divided by the bound of its topic has each slice in an object of another place. A
 partition with one output slice has it in the first place. One that exceeds the bound of an object goes on in
@@ -25,8 +26,8 @@ from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_entry import SliceEntry
 
-_Place = tuple[bool, int]
-"""Whether the topics are compacted, and the number of the output slice."""
+_Place = tuple[int, int]
+"""The kind of the topics, and the number of the output slice."""
 
 
 class _Output(NamedTuple):
@@ -74,13 +75,13 @@ class JobOutput:
         self._outputs = {}
 
     def writer(
-        self, place: int = 0, *, is_compacted: bool, is_carried: bool = False, goes_on: bool = False
+        self, place: int = 0, *, kind: int, is_carried: bool = False, goes_on: bool = False
     ) -> ObjectWriter:
         """The object at that place, for one slice; begun anew where the one before is full. `is_carried`: the
         plan of the slice will be one of `CarriedBytes`. `goes_on`: the last slice there is of the same
         partition, so that this one needs another object. Raises StoreError, and StoreCorruptError if a proof
         fails."""
-        at = (is_compacted, place)
+        at = (kind, place)
         output = self._outputs.get(at)
         if output is not None and (goes_on or output.writer.data_bytes >= self._max_object_bytes):
             self._store_object(at)
@@ -93,12 +94,10 @@ class JobOutput:
         output.stream.begin_slice(is_carried=is_carried)
         return output.writer
 
-    def expect(
-        self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, is_compacted: bool
-    ) -> None:
+    def expect(self, tip: TopicIdPartition, planned: PlannedSlice, place: int = 0, *, kind: int) -> None:
         """Give the plan of the slice that was just written at that place, for the proof. Raises as
         `writer`."""
-        writer, stream = self._outputs[is_compacted, place]
+        writer, stream = self._outputs[kind, place]
         assert writer.last_entry.topic_id_partition == tip, "each slice is proved when it was written"
         stream.end_slice(writer.last_entry, planned)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -112,9 +111,10 @@ class CompactionJob:
         return tuple(live.ref.name for live in self.inputs)
 
     @property
-    def piece_count(self) -> int:
-        """The most output slices of any partition. So many objects hold the outputs of a kind of topic."""
-        return max(len(run.parts) for run in self.runs)
+    def output_count(self) -> int:
+        """The objects that hold the outputs, as long as none is full: each kind of topics has its own, and so
+        has each output slice of a partition."""
+        return len({(run.topic.kind, place) for run in self.runs for place in range(len(run.parts))})
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:
@@ -131,12 +131,9 @@ class CompactionJob:
             run.check()
 
 
-class CompactionPlan(NamedTuple):
-    """Jobs with disjoint inputs, most useful first, and the partitions that were left out."""
+class JobSize(NamedTuple):
+    """The size of a job, as far as it is known before the job is made. Immutable."""
 
-    jobs: Sequence[CompactionJob]
-    """Each is made when it is asked for, which may read pages."""
-    refusals: tuple[Refusal, ...]
-    idle: tuple[Refusal, ...] = ()
-    """Partitions that were asked for, have slices, and are neither in a job nor refused: why there is nothing
-    to do."""
+    partition_count: int
+    read_bytes: int
+    """Bytes that it reads; before the job is made the data in them, as an estimate."""

@@ -9,8 +9,8 @@ A job around objects takes what can move and leaves the rest. It gains only as f
 which makes slices or objects fewer:
 
     space     each of its objects is emptied
-    merge     `merge_fanout` objects are emptied for each output slice of a partition, or each output slice
-              replaces as many slices on average
+    merge     `merge_fanout` objects are emptied for each output slice of a partition, and more than come
+              into being, or each output slice replaces as many slices on average
 
 Failures make jobs smaller. Each two failures with an object halve the number of inputs of a job that has it,
 down to the fewest that gain anything. A covering job around it has one partition then.
@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import JobReason
+from stratalog.compaction.plan.compaction_job import JobReason, JobSize
 from stratalog.compaction.plan.run_selection import RunSelection, Selection
 from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 
@@ -38,6 +38,7 @@ class JobDraft(NamedTuple):
     objects: frozenset[int]
     partitions: frozenset[int] | None
     """No other partition is taken; None: all that can move."""
+    size: JobSize
 
 
 class CoveringJob(NamedTuple):
@@ -128,7 +129,9 @@ class JobAssembly:
         """A job over the first of these objects that fit one job; None if it gains too little."""
         fanout = self._settings.merge_fanout
         selection = self.selection.select(self.fitting(numbers, least=fanout))
-        empties = len(selection.emptied) >= fanout * selection.piece_count
+        empties = len(selection.emptied) >= max(
+            fanout * selection.piece_count, 1 + self.selection.object_count(selection)
+        )
         joins = selection.slice_count >= fanout * selection.output_count
         if not selection.runs or not (empties or joins):
             return None
@@ -185,7 +188,14 @@ class JobAssembly:
         for number in selection.objects:
             assert self.is_free(number), "a plan uses an object once"
             self._used[number] = 1
-        return JobDraft(reason, selection.objects, partitions)
+        return JobDraft(reason, selection.objects, partitions, self._size(selection, partitions))
+
+    def _size(self, selection: Selection, partitions: frozenset[int] | None) -> JobSize:
+        if partitions is None:
+            read_bytes = sum(self._survey.movable_bytes[number] for number in selection.objects)
+        else:
+            read_bytes = sum(self._survey.outlook(number).section.size_bytes for number in partitions)
+        return JobSize(len(selection.runs), read_bytes)
 
     def _level(self, number: int) -> int:
         """How often a job with the object is halved."""

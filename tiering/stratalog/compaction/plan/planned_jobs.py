@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
+from uuid import UUID
 
-from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobSize, PartitionRun, Refusal
 from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
 from stratalog.compaction.plan.shard_survey import ShardSurvey
 
 
 class PlannedJobs(Sequence[CompactionJob]):
-    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length is known; all else
-    reads the slices of jobs, and raises as `SlicePages` does."""
+    """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length and the sizes are
+    known; all else reads the slices of jobs, and raises as `SlicePages` does."""
 
-    def __init__(self, survey: ShardSurvey, drafts: Sequence[JobDraft]) -> None:
+    def __init__(self, survey: ShardSurvey, drafts: Sequence[JobDraft], topic_ids: frozenset[UUID]) -> None:
+        """`topic_ids`: the topics with a run in a job."""
+        self._topic_ids = topic_ids
         self._survey = survey
         self._selection = RunSelection(survey)
         self._drafts = tuple(drafts)
+
+    @property
+    def sizes(self) -> Sequence[JobSize]:
+        """The sizes of the jobs, without a look at any slice."""
+        return [draft.size for draft in self._drafts]
+
+    @property
+    def topic_ids(self) -> frozenset[UUID]:
+        """The topics with a run in a job, without a look at any slice."""
+        return self._topic_ids
+
+    def identities(self) -> Iterator[str]:
+        """A text for each job, without a look at any slice. Another job has it only if it does the same: no
+        two jobs of a plan share an input, and an object never changes."""
+        for draft in self._drafts:
+            names = sorted(self._survey.objects[number].ref.name for number in draft.objects)
+            yield repr((draft.reason.name, names))
 
     def __len__(self) -> int:
         return len(self._drafts)
@@ -29,7 +49,7 @@ class PlannedJobs(Sequence[CompactionJob]):
     def __getitem__(self, index: slice) -> Sequence[CompactionJob]: ...
     def __getitem__(self, index: int | slice) -> CompactionJob | Sequence[CompactionJob]:
         if isinstance(index, slice):
-            return PlannedJobs(self._survey, self._drafts[index])
+            return [self._job(draft) for draft in self._drafts[index]]
         return self._job(self._drafts[index])
 
     def __eq__(self, other: object) -> bool:
@@ -63,3 +83,13 @@ class PlannedJobs(Sequence[CompactionJob]):
             slices=tuple(self._survey.state.partition(tip).slices[choice.first : choice.end]),
             part_counts=counts if len(counts) > 1 else (),
         )
+
+
+class CompactionPlan(NamedTuple):
+    """Jobs with disjoint inputs, most useful first, and the partitions that were left out."""
+
+    jobs: PlannedJobs
+    refusals: tuple[Refusal, ...]
+    idle: Callable[[], Iterable[Refusal]]
+    """Returns the partitions that were asked for, have slices, and are neither in a job nor refused: why
+    there is nothing to do. They are looked for with each call."""

@@ -21,10 +21,10 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionPlan, Refusal
+from stratalog.compaction.plan.compaction_job import Refusal
 from stratalog.compaction.plan.job_assembly import JobAssembly, JobDraft
 from stratalog.compaction.plan.partition_outlook import OutlookTerms, PartitionOutlook
-from stratalog.compaction.plan.planned_jobs import PlannedJobs
+from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
 from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -65,7 +65,9 @@ def plan(
     survey = ShardSurvey(state, topics, terms, excluded, carried)
     planner = _Planner(survey, settings, failures, only)
     drafts = planner.drafts()
-    return CompactionPlan(PlannedJobs(survey, drafts), planner.refusals(), planner.idle())
+    return CompactionPlan(
+        PlannedJobs(survey, drafts, planner.busy_topics()), planner.refusals(), planner.idle
+    )
 
 
 class _Planner:
@@ -98,10 +100,14 @@ class _Planner:
         )
         return tuple(sorted([*untouched, *blocked]))
 
-    def idle(self) -> tuple[Refusal, ...]:
+    def busy_topics(self) -> frozenset[UUID]:
+        """The topics with a run in a job. To be asked once all jobs are planned."""
+        return frozenset(self._survey.outlook(number).topic.topic_id for number in self._assembly.busy)
+
+    def idle(self) -> Iterator[Refusal]:
         """The partitions without a job and without a refusal, and why. To be asked once all jobs are
         planned."""
-        return tuple(
+        return (
             Refusal(outlook.topic_id_partition, outlook.idle_reason(self._settings.merge_fanout))
             for number, outlook in self._asked_outlooks()
             if number not in self._assembly.busy and outlook.refusal is None

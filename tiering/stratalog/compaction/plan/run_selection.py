@@ -101,6 +101,16 @@ class RunSelection:
                 return selection
             group = selection.emptied
 
+    def object_count(self, selection: Selection) -> int:
+        """The objects that hold the outputs, as long as none is full: each kind of topics has its own, and so
+        has each output slice of a partition."""
+        kinds = {
+            (self._survey.outlook(run.partition).topic.kind, place)
+            for run in selection.runs
+            for place in range(run.part_count)
+        }
+        return len(kinds)
+
     def objects_of(self, run: RunChoice) -> Sequence[int]:
         """The objects of a run, one for each slice."""
         return self._survey.objects_of(run.partition, run.first, run.end)

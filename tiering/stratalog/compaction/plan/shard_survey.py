@@ -29,8 +29,9 @@ UNKNOWN_TOPIC_REFUSED = (
     "its topic is not in the catalog, or is configured by newer software; its slices stay as they are"
 )
 
-COMPACTED_KIND = 1
-PLAIN_KIND = 2
+MIXED_KIND = -1
+"""The kind of an object with topics of several kinds."""
+_NO_KIND = -2
 _NO_OBJECT = -1
 
 
@@ -73,8 +74,8 @@ class ShardSurvey:
         self.movable_counts = array("l", bytes(array("l").itemsize * len(self.objects)))
         """For each object the number of slices that may be carried away."""
         self.movable_bytes = array("q", bytes(8 * len(self.objects)))
-        self.kinds = bytearray(len(self.objects))
-        """For each object `COMPACTED_KIND`, `PLAIN_KIND`, or both."""
+        self.kinds = array("b", [_NO_KIND]) * len(self.objects)
+        """For each object with movable slices the kind of their topics, or `MIXED_KIND`."""
         self.reaches: Reaches = array("H")
         self._numbers = {live.ref.name: number for number, live in enumerate(self.objects)}
         self._movable = bytearray()
@@ -117,13 +118,15 @@ class ShardSurvey:
     def _add_to_objects(
         self, slices: Sequence[SliceBrief], movable: bytes | bytearray, topic: TopicPolicy
     ) -> None:
-        kind = COMPACTED_KIND if topic.is_compacted else PLAIN_KIND
         for one, is_movable in zip(slices, movable, strict=True):
             if is_movable:
                 number = self._numbers[one.object_name]
                 self.movable_counts[number] += 1
                 self.movable_bytes[number] += one.data_bytes
-                self.kinds[number] |= kind
+                is_first = self.kinds[number] == _NO_KIND
+                self.kinds[number] = (
+                    topic.kind if is_first or self.kinds[number] == topic.kind else MIXED_KIND
+                )
 
     def _uploaded_ms(self, object_name: str) -> int | None:
         number = self._numbers.get(object_name)

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.log.log_config import LogConfig
+from stratalog.log.config_key import LONG_MAX
+from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
+
+COMPACTED_KIND = 0
+"""The kind of compacted topics."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,14 @@ class TopicPolicy:
     """`min.cleanable.dirty.ratio`: a partition is compacted once this part of its bytes is dirty."""
     span: SliceSpan = UNBOUNDED
     """The most that an output slice may span."""
+    retention_ms: int = LONG_MAX
+    """`retention.ms`; `LONG_MAX` if no time limits the records."""
+
+    @property
+    def kind(self) -> int:
+        """The kind of topics whose slices lie together, because they die together: `COMPACTED_KIND`, or a
+        larger number for plain ones, one more for each factor of four in their retention time."""
+        return COMPACTED_KIND if self.is_compacted else 1 + self.retention_ms.bit_length() // 2
 
     @staticmethod
     def of(topic: TopicEntry, defaults: LogConfig) -> TopicPolicy:
@@ -45,6 +57,7 @@ class TopicPolicy:
             max_compaction_lag_ms=config.max_compaction_lag_ms,
             min_dirty_ratio=config.min_cleanable_dirty_ratio,
             span=SliceSpan.of(config),
+            retention_ms=_retention_ms(config),
         )
 
 
@@ -63,3 +76,7 @@ def topic_policies(topics: Iterable[TopicEntry], defaults: LogConfig) -> Mapping
         except InvalidConfigError:
             continue
     return policies
+
+
+def _retention_ms(config: LogConfig) -> int:
+    return config.retention_ms if config.is_deleted and config.retention_ms != UNLIMITED else LONG_MAX

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.restore.metadata_scrub import FindingKind, VerificationFinding
@@ -14,6 +15,7 @@ from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind
 from stratalog.server.operations.operation import (
     Operation,
     OperationKind,
+    OperationProgress,
     OperationState,
     OperationView,
 )
@@ -27,6 +29,7 @@ from stratalog.server.operations.operation_results import (
     UploadResult,
     VerificationResult,
 )
+from stratalog.server.rpc.admin.admin_convert import UNKNOWN
 from stratalog.server.rpc.status import bounded_reason, status_of_defect, status_of_error
 from stratalog.v1 import operation_pb2
 
@@ -51,7 +54,7 @@ def view_message(view: OperationView) -> operation_pb2.Operation:
         topics=view.topics,
         start_time_ms=view.start_ms,
         end_time_ms=view.end_ms,
-        progress=operation_pb2.OperationProgress(**view.progress._asdict()),
+        progress=_progress_message(view.progress),
         cancel_requested=view.is_cancel_requested,
     )
     if isinstance(view.error, LogStoreError):
@@ -61,6 +64,38 @@ def view_message(view: OperationView) -> operation_pb2.Operation:
     if view.result is not None:
         _put_result(message, view.result)
     return message
+
+
+def _progress_message(progress: OperationProgress) -> operation_pb2.OperationProgress:
+    found = progress.compaction
+    return operation_pb2.OperationProgress(
+        phase=progress.phase,
+        done_count=progress.done_count,
+        total_count=progress.total_count,
+        done_bytes=progress.done_bytes,
+        total_bytes=progress.total_bytes,
+        compaction=None if found is None else _compaction_progress_message(found),
+    )
+
+
+def _compaction_progress_message(progress: CompactionProgress) -> operation_pb2.CompactionProgress:
+    transfer = progress.transfer
+    return operation_pb2.CompactionProgress(
+        done_job_count=progress.done_job_count,
+        job_count=progress.job_count,
+        done_partition_count=progress.done_partition_count,
+        partition_count=progress.partition_count,
+        read_bytes=transfer.read_bytes,
+        planned_read_bytes=progress.planned_read_bytes,
+        written_bytes=transfer.written_bytes,
+        kept_record_count=progress.kept_record_count,
+        dropped_record_count=progress.dropped_record_count,
+        get_request_count=transfer.get_count,
+        resumed_get_request_count=transfer.resumed_get_count,
+        put_request_count=transfer.put_count,
+        elapsed_ms=progress.elapsed_ms,
+        remaining_ms=UNKNOWN if progress.remaining_ms is None else progress.remaining_ms,
+    )
 
 
 _KINDS: dict[int, OperationKind] = {
@@ -154,6 +189,9 @@ def _job_message(report: CompactionReport, max_refused_count: int) -> operation_
             for tip, reason in report.refused_partitions[:max_refused_count]
         ],
         refused_partition_count=len(report.refused_partitions),
+        resumed_get_request_count=report.resumed_get_count,
+        put_request_count=report.put_requests,
+        failed_attempt_count=report.failed_attempts,
     )
 
 

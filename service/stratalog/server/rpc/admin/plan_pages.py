@@ -6,8 +6,6 @@ last item and a digest of the plan: all pages are of one plan, or the next one i
 
 from __future__ import annotations
 
-import hashlib
-from operator import itemgetter
 from typing import NamedTuple
 
 from stratalog.base.errors import PlanChangedError
@@ -34,27 +32,26 @@ def plan_place_of(text: str) -> PlanPlace:
     return PlanPlace(*number_and_text_of(text))
 
 
-def plan_page(cursor: PageCursor[PlanPlace], planned: PlannedCompaction) -> Page[tuple[PlanPlace, PlanItem]]:
-    """The page of the plan. Raises PlanChangedError if the page before was of another plan."""
-    digest = _digest(planned)
+def plan_page(cursor: PageCursor[PlanPlace], planned: PlannedCompaction) -> Page[PlanItem]:
+    """The page of the plan; only its jobs are made. Raises PlanChangedError if the page before was of another
+    plan."""
+    digest = planned.digest
     if cursor.after is not None and cursor.after.digest != digest:
         raise PlanChangedError("the plan has changed since the page before; begin again with the first page")
-    items: list[PlanItem] = [*planned.jobs, *planned.idle_topics]
-    placed = [(PlanPlace(number, digest), item) for number, item in enumerate(items, 1)]
-    return cursor.page(placed, itemgetter(0), lambda one: _weight(one[1]))
+    jobs, idle_topics = planned.jobs, planned.idle_topics
+    made: dict[int, PlanItem] = {}
+
+    def item(number: int) -> PlanItem:
+        if number not in made:
+            made[number] = jobs[number - 1] if number <= len(jobs) else idle_topics[number - len(jobs) - 1]
+        return made[number]
+
+    numbers = range(1, len(jobs) + len(idle_topics) + 1)
+    page = cursor.page(numbers, lambda number: PlanPlace(number, digest), lambda one: _weight(item(one)))
+    return Page([item(number) for number in page.items], page.next_page_token)
 
 
 def _weight(item: PlanItem) -> int:
     if isinstance(item, CompactionJob):
         return len(item.inputs) + len(item.runs)
     return 1 + len(item.reasons)
-
-
-def _digest(planned: PlannedCompaction) -> str:
-    """A digest of the inputs of all jobs and of the names of the topics without one. No two jobs of a plan
-    share an input, and an object never changes, so plans of one digest have the same jobs."""
-    digest = hashlib.sha256()
-    for job in planned.jobs:
-        digest.update(repr((job.reason.name, job.input_names)).encode())
-    digest.update(repr([one.topic for one in planned.idle_topics]).encode())
-    return digest.hexdigest()[:32]

@@ -7,8 +7,10 @@ from itertools import groupby
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.job_cost import JobCost
 from stratalog.log.retention.retention_outlook import RetentionOutlook
 from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.object_reads import ReaderCaches
@@ -29,13 +31,29 @@ def idle_topic_message(idle: IdleTopic) -> tier_pb2.IdleTopic:
     return tier_pb2.IdleTopic(topic=idle.topic, reasons=map(bounded_reason, idle.reasons))
 
 
-def planned_job_message(job: CompactionJob) -> tier_pb2.PlannedJob:
+def planned_job_message(job: CompactionJob, cost: JobCost) -> tier_pb2.PlannedJob:
     """A job of a plan."""
     return tier_pb2.PlannedJob(
         reason=tier_pb2.CompactionReason.Value(f"COMPACTION_REASON_{job.reason.name}"),
         input_names=job.input_names,
         input_bytes=sum(live.ref.size_bytes for live in job.inputs),
         runs=map(_run_message, job.runs),
+        cost=tier_pb2.CompactionCost(
+            get_request_count=cost.get_count,
+            put_request_count=cost.put_count,
+            read_bytes=cost.read_bytes,
+            written_bytes=cost.written_bytes,
+            freed_bytes=cost.freed_bytes,
+        ),
+    )
+
+
+def prices_message(settings: CompactionSettings) -> tier_pb2.StorePrices:
+    """The prices of a plan."""
+    return tier_pb2.StorePrices(
+        get_dollars=settings.get_price,
+        put_dollars=settings.put_price,
+        storage_dollars=settings.storage_price,
     )
 
 

@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 
 from stratalog.base.clock import Clock
 from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.job_cost import cost_of
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.tier_compaction import IdleTopic
@@ -23,6 +24,7 @@ from stratalog.server.rpc.admin.tier_convert import (
     finalized_head_message,
     idle_topic_message,
     planned_job_message,
+    prices_message,
 )
 from stratalog.server.rpc.admin.tier_status import tier_status_message
 from stratalog.server.rpc.call_guard import Context, guarded
@@ -185,11 +187,13 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         """A page of a new plan: its jobs, then the topics without one. Raises PlanChangedError if the page
         before was of another plan."""
         cursor = PageCursor(request, f"plan of {sorted(set(request.topics))}", plan_place_of)
-        page = plan_page(cursor, self._tier.compaction.plan(_each_once(request.topics)))
-        jobs = [item for _, item in page.items if isinstance(item, CompactionJob)]
-        idle = [item for _, item in page.items if isinstance(item, IdleTopic)]
+        planned = self._tier.compaction.plan(_each_once(request.topics))
+        page = plan_page(cursor, planned)
+        jobs = [item for item in page.items if isinstance(item, CompactionJob)]
+        idle = [item for item in page.items if isinstance(item, IdleTopic)]
         return tier_pb2.PlanCompactionResponse(
-            jobs=map(planned_job_message, jobs),
+            jobs=[planned_job_message(job, cost_of(job, planned.settings)) for job in jobs],
+            prices=prices_message(planned.settings),
             idle_topics=map(idle_topic_message, idle),
             next_page_token=page.next_page_token,
         )
