@@ -152,9 +152,8 @@ class CompactionProof:
 
     def _prove_partition(self, one: ChosenPartition, *, counts_bytes: bool) -> ProofReport:
         damage: LogStoreError | None = None
+        state = self._metadata.state()
         for _ in range(_ATTEMPTS):
-            # Its objects may have been replaced since the last attempt, or since the shard was opened.
-            state = newest_state(self._metadata)
             partition = state.partition(one.tip)
             try:
                 fates = RecordFates(self._means.reads, partition)
@@ -163,6 +162,8 @@ class CompactionProof:
                 return report._replace(done_bytes=partition.tiered_bytes if counts_bytes else 0)
             except _DAMAGE as fault:
                 damage = fault
+                # Its objects may have been replaced since the shard was opened.
+                state = newest_state(self._metadata)
         assert damage is not None
         return ProofReport.of_finding(
             _damage_finding(damage, one.topic.name, one.tip.partition, "", partition.log_start_offset)

@@ -33,7 +33,7 @@ from stratalog.remote.objects.key_stream import KeyBlock, KeyHashing
 
 MAX_PAIR_COUNT = 100
 """Pairs of records of one partition that are named; all are counted."""
-_WINDOWS_BYTES = 32 << 20
+_WINDOWS_BYTES = 16 << 20
 """The windows of all slices together, unless that makes them too small."""
 _LEAST_WINDOW_BYTES = 128 << 10
 _MOST_WINDOW_BYTES = 1 << 20
