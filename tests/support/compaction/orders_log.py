@@ -51,7 +51,7 @@ class OrdersLog:
         )
 
     def proof(self, *, topics: Sequence[str] = (), reads_data: bool = True) -> ProofReport:
-        """What the proof finds, with bounds that a seed chooses."""
+        """Prove the shard, with bounds that a seed chooses."""
         logs, scratch = self.logs, Scratch()
         means = small_means(logs.store, logs.clock, logs.metadata.layout, Random(1), scratch)
         report = proved(means, logs.metadata, logs.catalog, topics=topics, reads_data=reads_data)

@@ -39,7 +39,7 @@ class Scratch:
         return Spool(self.filesystem, path, self._memory_bytes)
 
     def require_given_back(self) -> None:
-        """Raises AssertionError if a file is left."""
+        """Require that no file is left. Raises AssertionError."""
         assert self.filesystem.list_directory("/scratch") == []
 
 

@@ -106,8 +106,8 @@ def verify(
         _print_report(report)
     if report.finding_count:
         raise StoreCorruptError(
-            "the store does not keep the promises of compaction; stop the compaction of these topics, keep"
-            " the objects, and report it",
+            "the store does not keep the promises of compaction; let its servers compact no more"
+            " (--compaction-interval 0), keep the objects, and report it",
             findings=report.finding_count,
         )
 

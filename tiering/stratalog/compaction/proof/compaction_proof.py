@@ -188,12 +188,12 @@ class CompactionProof:
             return done.plus(
                 ProofReport.of_finding(
                     ProofFinding(
-                        ProofFault.KEY_STREAM,
-                        entry.topic,
-                        entry.partition,
-                        live.object_name,
-                        fault.offset,
-                        fault.reason,
+                        kind=ProofFault.KEY_STREAM,
+                        topic=entry.topic,
+                        partition=entry.partition,
+                        object_name=live.object_name,
+                        offset=fault.offset,
+                        reason=fault.reason,
                     )
                 )
             )
@@ -238,11 +238,11 @@ def _found_report(one: ChosenPartition, partition: TieredPartition, found: Found
     )
     findings = tuple(
         ProofFinding(
-            ProofFault.REPEATED_KEY,
-            name,
-            number,
-            older.object_name,
-            older.offset,
+            kind=ProofFault.REPEATED_KEY,
+            topic=name,
+            partition=number,
+            object_name=older.object_name,
+            offset=older.offset,
             later_object_name=later.object_name,
             later_offset=later.offset,
         )
@@ -260,5 +260,11 @@ def _damage_finding(
     damage: LogStoreError, topic: str, partition: int, object_name: str, offset: int
 ) -> ProofFinding:
     is_missing = isinstance(damage, ObjectNotFoundError)
-    kind = ProofFault.MISSING if is_missing else ProofFault.DAMAGED
-    return ProofFinding(kind, topic, partition, object_name, offset, str(damage))
+    return ProofFinding(
+        kind=ProofFault.MISSING if is_missing else ProofFault.DAMAGED,
+        topic=topic,
+        partition=partition,
+        object_name=object_name,
+        offset=offset,
+        reason=str(damage),
+    )

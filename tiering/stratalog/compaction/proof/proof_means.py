@@ -10,7 +10,7 @@ from stratalog.remote.objects.spool import Spool
 
 
 class ProofMeans(NamedTuple):
-    """What each step of a proof works with. Thread-safe: its parts are."""
+    """The means of each step of a proof. Thread-safe: its parts are."""
 
     reads: SliceReads
     make_scratch: Callable[[], Spool]

@@ -20,7 +20,7 @@ class ProofFault(enum.StrEnum):
     KEY_STREAM = "key-stream"
     """The key stream of a slice is not that of its records. The next compaction would go by it."""
     DAMAGED = "damaged"
-    """What a slice has in the store cannot be read, or fails its checksum. Nothing is proved then."""
+    """The data or key stream of a slice cannot be read, or fails its checksum: it is not proved."""
     MISSING = "missing"
     """The object of a slice is not in the store."""
 

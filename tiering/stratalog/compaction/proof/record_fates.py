@@ -1,4 +1,4 @@
-"""Which batches of a partition hold records that count: no markers, and no data of a transaction that was
+"""The batches of a partition whose records count: no markers, and no data of a transaction that was
 aborted or is undecided.
 
 The slices with markers name the aborted transactions, and may lie behind their data; so does a gap that
