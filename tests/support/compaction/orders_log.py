@@ -50,10 +50,19 @@ class OrdersLog:
             part_counts=part_counts if len(part_counts) > 1 else (),
         )
 
-    def proof(self, *, topics: Sequence[str] = (), reads_data: bool = True) -> ProofReport:
-        """Prove the shard, with bounds that a seed chooses."""
+    def advance_log_start(self, offset: int) -> None:
+        """Advance the log start as `DeleteRecords` does."""
+        logs = self.logs
+        logs.metadata.advance_log_start({self.tip: offset}, epoch=logs.claimed.epoch, catalog_seq=None)
+
+    def proof(
+        self, *, topics: Sequence[str] = (), reads_data: bool = True, is_small: bool = True
+    ) -> ProofReport:
+        """Prove the shard; with small bounds, which a seed chooses, or with larger ones."""
         logs, scratch = self.logs, Scratch()
         means = small_means(logs.store, logs.clock, logs.metadata.layout, Random(1), scratch)
+        if not is_small:
+            means = means._replace(max_part_entries=5_000)
         report = proved(means, logs.metadata, logs.catalog, topics=topics, reads_data=reads_data)
         scratch.require_given_back()
         return report

@@ -13,7 +13,7 @@ from stratalog.compaction.proof.key_stream_proof import (
 from stratalog.compaction.proof.proof_report import ProofFault, ProofReport
 from stratalog.log.append import log_validator
 from stratalog.record.native.kernels import KeyEntries, sort_key_entries
-from stratalog.remote.objects import slice_builder
+from stratalog.remote.objects import key_stream, slice_builder
 from tests.support.compaction.orders_log import OrdersLog
 
 
@@ -79,6 +79,49 @@ def test_more_keys_than_a_report_names_are_counted(orders: OrdersLog) -> None:
     report = orders.proof()
     assert report.finding_count == report.counts[ProofFault.REPEATED_KEY] == 150
     assert len(report.findings) == 100
+
+
+@pytest.mark.parametrize("reads_data", [True, False])
+def test_keys_of_many_blocks_and_windows_are_compared(orders: OrdersLog, reads_data: bool) -> None:
+    """The key streams have two and three blocks."""
+    orders.upload(*[b"a-%d" % number for number in range(7_000)])
+    orders.upload(*[b"b-%d" % number for number in range(9_000)], b"a-6543")
+    orders.claim_compacted(1, 1)
+    first, second = (live.object_name for live in orders.slices)
+    report = orders.proof(reads_data=reads_data, is_small=False)
+    assert repeated(report) == [(first, 6_543, second, 16_000)]
+    assert report.partitions[0].key_count == 16_000
+
+
+@pytest.mark.parametrize("reads_data", [True, False])
+def test_a_record_below_log_start_repeats_nothing(orders: OrdersLog, reads_data: bool) -> None:
+    """It is still in its slice, and in the key stream of that."""
+    orders.upload(b"a", b"b", b"c")
+    orders.upload(b"a", b"b")
+    orders.claim_compacted(1, 1)
+    orders.advance_log_start(1)
+    first, second = (live.object_name for live in orders.slices)
+    report = orders.proof(reads_data=reads_data)
+    assert repeated(report) == [(first, 1, second, 4)]
+    (partition,) = report.partitions
+    assert (partition.key_count, partition.hashed_slice_count) == (3, 1)
+    orders.advance_log_start(2)
+    assert orders.proof(reads_data=reads_data).finding_count == 0
+
+
+def test_a_key_stream_that_was_made_with_another_hash_key_is_not_used(
+    orders: OrdersLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As no compaction uses it. The slice is hashed."""
+    orders.upload(b"a", b"b")
+    with monkeypatch.context() as patch:
+        patch.setattr(key_stream.KeyHashing, "hash_key_id", 5)
+        orders.upload(b"c", b"a")
+    orders.claim_compacted(1, 1)
+    report = orders.proof()
+    assert [(one.offset, one.later_offset) for one in report.findings] == [(0, 3)]
+    assert report.key_stream_count == 1
+    assert report.partitions[0].hashed_slice_count == 1
 
 
 def lacking(entries: KeyEntries) -> KeyEntries:

@@ -69,9 +69,8 @@ class _Windows:
 
     def read(self, size: int) -> Buffer:
         """Exactly `size` bytes; fewer only at the end."""
-        if len(self._rest) < size and self._position < self._size_bytes:
-            wanted_bytes = max(self._window_bytes, size - len(self._rest))
-            wanted_bytes = min(wanted_bytes, self._size_bytes - self._position)
+        while len(self._rest) < size and self._position < self._size_bytes:
+            wanted_bytes = min(self._window_bytes, self._size_bytes - self._position)
             window = self._read_at(self._position, wanted_bytes)
             self._position += len(window)
             self._rest = memoryview(b"".join((self._rest, window)) if len(self._rest) else window)
