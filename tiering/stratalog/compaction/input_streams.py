@@ -68,6 +68,14 @@ class InputStreams:
         keys = self._key_part or self._open_keys()
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
+    def proved_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
+        """As `small_key_stream`, for bytes that phase 1 has proved and that are read from scratch again: the
+        disk may give back others. Raises as that."""
+        data = self.small_key_stream(stream)
+        if data is not None and crc_of(data) != stream.crc:
+            raise self._corrupt("has a key stream that differs between two reads of scratch")
+        return data
+
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; proved only when the iteration has ended.
         Raises StoreCorruptError, and what the store raises.
