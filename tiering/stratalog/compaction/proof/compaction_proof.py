@@ -166,7 +166,9 @@ class CompactionProof:
                 state = newest_state(self._metadata)
         assert damage is not None
         return ProofReport.of_finding(
-            _damage_finding(damage, one.topic.name, one.tip.partition, "", partition.log_start_offset)
+            _damage_finding(
+                damage, one.topic.name, one.tip.partition, "", state.partition(one.tip).log_start_offset
+            )
         )
 
     def _prove_key_stream(self, topic: TopicEntry, fates: RecordFates, live: LiveSlice) -> ProofReport:
