@@ -69,8 +69,8 @@ class InputStreams:
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
     def proved_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
-        """As `small_key_stream`, for bytes that phase 1 has proved and that are read from scratch again: the
-        disk may give back others. Raises as that."""
+        """Read a key stream again that phase 1 has proved: the disk of the scratch may give back other
+        bytes. Returns and raises as `small_key_stream`."""
         data = self.small_key_stream(stream)
         if data is not None and crc_of(data) != stream.crc:
             raise self._corrupt("has a key stream that differs between two reads of scratch")

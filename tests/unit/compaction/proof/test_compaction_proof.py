@@ -114,7 +114,7 @@ def test_a_record_below_log_start_repeats_nothing(orders: OrdersLog, reads_data:
 def test_key_streams_that_were_made_with_another_hash_key_are_not_used(
     orders: OrdersLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As no compaction uses them. The slices are hashed."""
+    """No compaction uses them either. The slices are hashed."""
     orders.upload(b"a", b"b")
     orders.upload(b"c", b"a")
     orders.claim_compacted(1, 1)
