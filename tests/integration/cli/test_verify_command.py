@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from stratalog.base.clock import SystemClock
 from stratalog.cli.main import stratalog
-from stratalog.cli.store_repair import byte_progress
+from stratalog.cli.store_repair import byte_progress, verify_command
 from stratalog.objectstore.open_store import open_store
 from tests.support.compaction.orders_log import OrdersLog
 
@@ -108,3 +109,18 @@ def test_without_a_terminal_lines_tell_of_the_progress(
     orders.claim_compacted(1)
     done = verify("--compaction", "--store", stored(orders, tmp_path))
     assert done.stderr.splitlines()[-1] == "proved 1 partition, 167B of 167B"
+
+
+def test_an_interruption_ends_it_without_a_trace(
+    orders: OrdersLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.setattr(verify_command, "counted", interrupt)
+    done = verify("--compaction", "--store", stored(orders, tmp_path))
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert list(scratch.iterdir()) == []
