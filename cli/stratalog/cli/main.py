@@ -38,6 +38,10 @@ COMMANDS = {
     "log": ("commands.log_commands:log", "Show partitions and their files, and roll and flush them."),
     "producers": ("commands.producers_commands:producers", "Show the producers of partitions."),
     "tier": ("commands.tier_commands:tier", "Show the object store; upload, verify, collect, pause."),
+    "verify": (
+        "store_repair.verify_command:verify",
+        "Prove from the objects alone what is compacted.",
+    ),
     "log-dirs": (
         "commands.log_dirs_commands:log_dirs",
         "Show the directories of local logs, and move partitions.",

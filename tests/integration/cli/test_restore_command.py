@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from stratalog.base.clock import SystemClock
 from stratalog.cli.main import stratalog
-from stratalog.cli.store_repair import copy_progress
+from stratalog.cli.store_repair import byte_progress
 from stratalog.objectstore.open_store import open_store
 from tests.support.tiered.restore_world import RestoreWorld
 
@@ -61,7 +61,7 @@ def test_an_object_that_is_damaged_in_the_source_is_named(source: str, tmp_path:
 def test_without_a_terminal_lines_tell_of_the_progress(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_progress, "_LINE_INTERVAL_S", 0.0)
+    monkeypatch.setattr(byte_progress, "_LINE_INTERVAL_S", 0.0)
     done = restore(source, f"file://{tmp_path}/target")
     lines = [line for line in done.stderr.splitlines() if line.startswith("copied ")]
     assert lines[0].startswith("copied 1 object, ")

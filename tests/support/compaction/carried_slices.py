@@ -17,8 +17,18 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.tiered_logs import TieredLogs
 
 
-def carry(logs: TieredLogs, tip: TopicIdPartition, slices: Sequence[LiveSlice], ids: IdGenerator) -> None:
-    """Replace the slices, which follow one another, by one with the same records."""
+def carry(
+    logs: TieredLogs,
+    tip: TopicIdPartition,
+    slices: Sequence[LiveSlice],
+    ids: IdGenerator,
+    *,
+    covers: bool = False,
+    part_counts: tuple[int, ...] = (),
+) -> None:
+    """Replace the slices, which follow one another, by one with the same records, or by one for so many of
+    them each. If it `covers` the partition, the commit says falsely that only the last record of each key is
+    left."""
     state = logs.metadata.state()
     topic = logs.catalog.by_id(tip.topic_id)
     identity = StoreIdentity.find(logs.store)
@@ -31,6 +41,7 @@ def carry(logs: TieredLogs, tip: TopicIdPartition, slices: Sequence[LiveSlice], 
         covers=False,
         log_start_offset=state.partition(tip).log_start_offset,
         slices=tuple(slices),
+        part_counts=part_counts,
     )
     found = [state.objects.get(name) for name in sorted(live.object_name for live in slices)]
     job = CompactionJob(
@@ -45,7 +56,7 @@ def carry(logs: TieredLogs, tip: TopicIdPartition, slices: Sequence[LiveSlice], 
         {tip: slices},
         job.input_names,
         result.stored,
-        covers={tip: False},
+        covers={tip: covers},
         catalog_seq=0,
         drops_records=False,
     )

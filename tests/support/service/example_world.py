@@ -251,8 +251,8 @@ class ExampleWorld:
             "--port 9000": "--port 0",
             "--data DIR": f"--data {room}/objects",
         }
-        if "--read-only" in line:
-            # Only a store with an owner can be read.
+        if "--read-only" in line or "stratalog verify" in line:
+            # Only a store with an owner, or at least a catalog, can be read.
             stand_ins["s3://bucket/prefix"] = f"file://{self._folder}/store"
         longest_first = sorted(stand_ins, key=len, reverse=True)
         line = re.sub("|".join(map(re.escape, longest_first)), lambda found: str(stand_ins[found[0]]), line)

@@ -78,6 +78,14 @@ class InputStreams:
         keys = self._key_part or self._open_keys()
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
+    def proved_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
+        """Read a key stream again that phase 1 has proved: the disk of the scratch may give back other
+        bytes. Returns and raises as `small_key_stream`."""
+        data = self.small_key_stream(stream)
+        if data is not None and crc_of(data) != stream.crc:
+            raise self._corrupt("has a key stream that differs between two reads of scratch")
+        return data
+
     def key_blocks(self, entry: SliceEntry) -> Iterator[KeyBlock]:
         """The blocks of the slice's key stream, which it must have; proved only when the iteration has ended.
         Raises StoreCorruptError, and what the store raises.

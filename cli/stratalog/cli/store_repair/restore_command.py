@@ -13,7 +13,7 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option
 from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
 from stratalog.cli.positions import no_position, parse_position
-from stratalog.cli.store_repair.copy_progress import copy_progress
+from stratalog.cli.store_repair.byte_progress import byte_progress
 from stratalog.cli.store_repair.store_actor import store_actor
 from stratalog.client.position import OffsetPosition, TimePosition
 
@@ -105,7 +105,12 @@ def _write(work: StoreRestore, actor: StoreActor, target_url: str, *, accepts_lo
 
     with closing(open_store(target_url, clock=actor.clock, ids=actor.ids)) as target:
         writer = dataclasses.replace(actor, store=target, identity=work.identity_for(target))
-        with copy_progress(actor.clock, work.plan().object_bytes) as show:
+        with byte_progress(actor.clock, work.plan().object_bytes, "copies objects") as show_bytes:
+
+            def show(progress: RestoreProgress) -> None:
+                count = progress.server_count + progress.through_here_count + progress.there_count
+                show_bytes(f"copied {counted(count, 'object')}", progress.done_bytes)
+
             return work.write(writer, show, accepts_loss=accepts_loss)
 
 

@@ -8,6 +8,7 @@ pair (high, low) of unsigned numbers.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -44,6 +45,24 @@ class KeyEntries:
 
     def __len__(self) -> int:
         return len(self.ordinal)
+
+    def extend(self, others: KeyEntries) -> None:
+        """Append all entries of another object."""
+        self.hash_high.extend(others.hash_high)
+        self.hash_low.extend(others.hash_low)
+        self.ordinal.extend(others.ordinal)
+        self.tombstone.extend(others.tombstone)
+
+    def of_ordinals(self, ordinals: Container[int]) -> KeyEntries:
+        """The entries with these ordinals, in the same order."""
+        found = KeyEntries()
+        for index, ordinal in enumerate(self.ordinal):
+            if ordinal in ordinals:
+                found.hash_high.append(self.hash_high[index])
+                found.hash_low.append(self.hash_low[index])
+                found.ordinal.append(ordinal)
+                found.tombstone.append(self.tombstone[index])
+        return found
 
     def check(self) -> None:
         """Prove that the columns have one length, and that tombstones are 0 or 1."""

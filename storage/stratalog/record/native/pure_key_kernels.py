@@ -99,7 +99,7 @@ def hash_keys(
         if frame.key_size >= 0:
             key = data[frame.key_position : frame.key_position + frame.key_size]
             _append_entry(found, siphash128(key16, key), ordinal, frame.value_size < 0)
-    _append_all(entries, found)
+    entries.extend(found)
 
 
 def sort_key_entries(entries: KeyEntries) -> KeyEntries:
@@ -173,7 +173,7 @@ def translate_keys(
         rank = _rank(kept, ordinal)
         if rank is not None:
             _append_entry(found, pair, rank, tombstone != 0)
-    _append_all(entries, found)
+    entries.extend(found)
     return taken
 
 
@@ -202,7 +202,7 @@ def translate_key_stream(data: Buffer, kept: RankedSurvivors, entries: KeyEntrie
         )
         translate_keys(window, None, kept, found)
         position = end
-    _append_all(entries, found)
+    entries.extend(found)
 
 
 def _rank(kept: RankedSurvivors, ordinal: int) -> int | None:
@@ -222,13 +222,6 @@ def _rank(kept: RankedSurvivors, ordinal: int) -> int | None:
     if rank > MAX_ORDINAL:
         raise CorruptRecordError("a key stream points behind its slice", ordinal=ordinal)
     return rank
-
-
-def _append_all(entries: KeyEntries, found: KeyEntries) -> None:
-    entries.hash_high.extend(found.hash_high)
-    entries.hash_low.extend(found.hash_low)
-    entries.ordinal.extend(found.ordinal)
-    entries.tombstone.extend(found.tombstone)
 
 
 def _append_entry(entries: KeyEntries, pair: HashPair, ordinal: int, is_tombstone: bool) -> None:

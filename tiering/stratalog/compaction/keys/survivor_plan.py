@@ -126,7 +126,7 @@ class SurvivorPlan:
             stream = live.entry.key_stream
             whole = None
             if not self._parts and stream is not None:
-                whole = inputs[live.object_name].small_key_stream(stream)
+                whole = inputs[live.object_name].proved_key_stream(stream)
             sources.append(KeySource(self.survivors[index], live.entry.record_count, whole, parts))
         return sources
 

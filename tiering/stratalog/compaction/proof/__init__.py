@@ -1,0 +1,1 @@
+"""The proof that compacted partitions are as the metadata log says, from the objects alone."""
