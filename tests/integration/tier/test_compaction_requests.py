@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Generator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ class World:
         live = self.tiered.metadata.refresh().objects
         return sorted(name for name, one in live.items() if one.live_slices)
 
-    def compact(self, **changes: int) -> CompactionReport:
+    def compact(self, **changes: Any) -> CompactionReport:
         """Run the one job that there is, and only that, over the wire."""
 
         def change(settings: CompactionSettings) -> CompactionSettings:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
+from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
@@ -44,10 +45,12 @@ class InputStreams:
         *,
         chunk_bytes: int,
         buffered_bytes: int,
+        at_work: SliceAtWork,
     ) -> None:
         self.reads = reads
         """The object; it counts the requests."""
         self._ref = ref
+        self._at_work = at_work
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
@@ -76,7 +79,13 @@ class InputStreams:
         assert stream is not None
         keys = self._key_part or self._open_keys()
         reader = SpoolReader(keys, self._place_among_keys(stream, keys), stream.size_bytes)
-        return read_key_stream(reader.read, stream, entry.record_count)
+
+        def read(size: int) -> Buffer:
+            # Streams are read by turns.
+            self._at_work.begin(self._ref.name, entry)
+            return reader.read(size)
+
+        return read_key_stream(read, stream, entry.record_count)
 
     def _place_among_keys(self, stream: KeyStreamRef, keys: Spool) -> int:
         position = stream.position - self._ref.directory_position
@@ -90,6 +99,7 @@ class InputStreams:
         """
         part = entry.index
         keys = self._open_keys()
+        self._at_work.begin(self._ref.name, entry)
         position = part.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + part.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to an index outside its own part")
@@ -114,6 +124,7 @@ class InputStreams:
         if entry.data_bytes > 0:
             self._open_data()
             self._skip_to(entry.data_position)
+        self._at_work.begin(self._ref.name, entry)
         return SliceReader(entry, self._read_data, self._chunk_bytes)
 
     def close(self) -> None:
@@ -130,6 +141,7 @@ class InputStreams:
         if self._key_part is not None:
             return self._key_part
         ref = self._ref
+        self._at_work.begin(ref.name, None)
         self._key_part = keys = self._make_scratch()
         indexes = (entry.index for entry in self._entries)
         end_position = max(part.position + part.size_bytes for part in indexes)

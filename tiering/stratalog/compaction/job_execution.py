@@ -25,6 +25,7 @@ from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.run_carrier import RunCarrier
+from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.compaction.verifier import PlannedSlice
 from stratalog.objectstore.protocol import ObjectStore
@@ -84,6 +85,8 @@ class JobExecution:
         self.job = job
         self.inputs: dict[str, InputStreams] = {}
         """The streams of the inputs, by name."""
+        self.at_work = SliceAtWork()
+        """The slice that is being read, for errors."""
         self._plans: dict[TopicIdPartition, SurvivorPlan] = {}
         """The survivors of runs that are not rewritten yet, where no data was needed for them."""
         self._filesystem = filesystem
@@ -190,6 +193,7 @@ class JobExecution:
                 self._make_scratch,
                 chunk_bytes=self._settings.read_chunk_bytes,
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
+                at_work=self.at_work,
             )
             closing.callback(self.inputs[name].close)
 
