@@ -1,5 +1,6 @@
-"""A real broker's topics, imported, tiered and compacted: what a client reads from the objects is what Kafka's
-own consumer read, without the records that a later one of their key replaces, at both isolation levels.
+"""A real broker's topics, imported, tiered and compacted: what a client reads from the objects is what
+Kafka's own consumer read, without the records that a later one of their key replaces, at both isolation
+levels.
 """
 
 from __future__ import annotations
