@@ -95,6 +95,8 @@ def fill(root: str, inputs: Inputs) -> None:
             ]
             batches.append(encode_batch(records, base_offset=base_offset, leader_epoch=1))
         tiered.upload(dict.fromkeys(tips, batches))
+        # As the upkeep of a server does.
+        tiered.metadata.fold_if_needed()
 
 
 def compact(root: str, total_bytes: int) -> None:
