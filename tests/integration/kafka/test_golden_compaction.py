@@ -44,6 +44,7 @@ async def require_topics(bench: ServiceBench, added: dict[str, list[Record]]) ->
     for name in TOPICS:
         [log] = await bench.client.admin.describe_log(f"g1-{name}")
         assert log.log_start_offset < log.local_log_start_offset == log.tiered_end_offset
+        found: list[Record] = []
         for isolation in IsolationLevel:
             [found] = await bench.read_all(f"g1-{name}", isolation=isolation)
             written = golden_records(GOLDEN, name, isolation.value) + added[name]

@@ -126,9 +126,10 @@ class World:
         others = {other: self.data(other) for other in self.names}
         compactor.run_once()
         reasons = compactor.excluded()
-        blamed = {self.tip_of(live) for live in damage.slices} if damage.is_read else set()
+        needed = damage.slices if damage.is_read else ()
+        blamed = {self.tip_of(live) for live in needed}
         assert reasons.keys() == blamed
-        for live in damage.slices if damage.is_read else ():
+        for live in needed:
             reason = reasons[self.tip_of(live)]
             assert name in reason
             if damage.part != "directory":

@@ -31,7 +31,6 @@ def test_packed_files_hold_what_was_appended(tmp_path: Path, seed: int) -> None:
         file.close()
         assert filesystem.file_size(path) == len(written)
     assert filesystem.read_file(path) == written
-    assert file.size() == len(written)
 
 
 def test_a_compaction_of_the_inputs_keeps_each_key_once(
