@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from packed_files import PackedFileSystem
 from report import Row, promised_cost, run
 from stratalog.base.clock import SystemClock
 from stratalog.base.randomness import SystemIdGenerator
@@ -25,6 +24,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from tests.support.packed_files import PackedFileSystem
 from tests.support.tiered.tiered_store import TieredStore
 
 MIB = 1 << 20
@@ -34,12 +34,12 @@ OBJECTS = 64
 QUICK_PART = 64
 BATCH_RECORDS = 2000
 RECORD_BYTES = 30
-"""What a record takes beside its value, about."""
+"""The bytes of a record beside its value, about."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What is compacted."""
+    """The inputs of a compaction. Immutable."""
 
     partition_count: int
     key_count: int

@@ -208,7 +208,7 @@ def test_an_object_that_is_cut_off_changes_nothing(codec: Codec, with_key_stream
 
 @pytest.mark.parametrize("number", range(2 * OBJECTS))
 def test_a_byte_that_changes_on_its_way_costs_a_job_and_no_record(number: int) -> None:
-    """Of each stream in turn."""
+    """A byte of each stream in turn."""
     world = World(Codec.NONE, with_key_streams=True)
     streams: list[Operation] = []
     is_open = False

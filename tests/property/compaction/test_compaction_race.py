@@ -22,7 +22,7 @@ RIVAL_DIRECTORY = "/tiered/rival"
 
 
 class Race:
-    """A shard on which everybody works. Not thread-safe: others act within the requests of one compactor."""
+    """A shard with several actors. Not thread-safe: others act within the requests of one compactor."""
 
     def __init__(self, seed: int) -> None:
         self.history = CompactionHistory(seed)

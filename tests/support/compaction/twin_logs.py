@@ -216,11 +216,11 @@ class TwinLogs:
         return partition.stable_end_offset if is_committed else partition.tiered_end_offset
 
     def local_records(self, twin: Twin, isolation: Isolation = Isolation.HIGH_WATERMARK) -> list[Record]:
-        """What a reader gets of the cleaned log, without markers."""
+        """The records that a reader gets of the cleaned log, without markers."""
         return self._read(twin, isolation, twin.local.reader.read)
 
     def tiered_records(self, twin: Twin, isolation: Isolation = Isolation.HIGH_WATERMARK) -> list[Record]:
-        """What a reader gets of the compacted objects alone, without markers."""
+        """The records that a reader gets of the compacted objects alone, without markers."""
         return self._read(twin, isolation, partial(self.logs.reader.read, twin.tip))
 
     def _read(

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from compaction_memory import CASES, GIB, OBJECTS, Inputs, compact, fill, open_store
-from packed_files import PackedFileSystem
 from stratalog.base.types import TopicIdPartition
+from tests.support.packed_files import PackedFileSystem
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -22,8 +22,8 @@ from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.sampling import SEED
-from tests.support.tiered.proxied_s3 import WHOLE, Breakage, Exchange, ProxiedS3, proxied_s3
 from tests.support.tiered.s3_servers import S3Server
+from tests.support.tiered.stores.proxied_s3 import WHOLE, Breakage, Exchange, ProxiedS3, proxied_s3
 from tests.support.tiered.tiered_store import TieredStore
 
 OBJECTS = 3

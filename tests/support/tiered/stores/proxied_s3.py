@@ -50,7 +50,7 @@ class Exchange:
 
 
 class Breakage(NamedTuple):
-    """What becomes of the body of an answer. By default it goes through."""
+    """The fate of the body of an answer. By default it goes through."""
 
     after_bytes: int = 0
     """So much of it goes through first."""
