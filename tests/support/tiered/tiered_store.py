@@ -125,6 +125,8 @@ class TieredStore:
         A slice ends behind its last batch unless `end_offsets` or `ends` says otherwise. Without key streams
         a compacted topic's slices look like those of a topic that was plain when they were uploaded.
         """
+        state = self.metadata.refresh()
+        topics = {tip.topic_id: self.topic(tip) for tip in slices}
         name = self.metadata.next_object_name()
         header = ObjectHeader(
             store_id=self.store_id, shard=0, epoch=self._epoch, kind=ObjectKind.UPLOAD, name=name
@@ -133,7 +135,7 @@ class TieredStore:
         state = self.metadata.refresh()
         with ObjectWriter(self._filesystem, header, settings) as writer:
             for tip in sorted(slices):
-                topic = self.topic(tip)
+                topic = topics[tip.topic_id]
                 is_hashed = with_key_streams and "compact" in topic.config.get("cleanup.policy", "delete")
                 writer.begin_slice(
                     tip.topic_id,

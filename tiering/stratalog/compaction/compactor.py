@@ -314,8 +314,9 @@ class Compactor:
             StoreNotUsableError,
             UnsupportedOperationError,
         ) as error:
-            self._exclude(execution, execution.current, error)
-            return _report(execution, refused=str(error)), _Ending.DONE
+            named = error if execution.current is None else execution.at_work.named(error)
+            self._exclude(execution, execution.current, named)
+            return _report(execution, refused=str(named)), _Ending.DONE
         except (LogStoreError, OSError) as error:
             attempts = self._history.failed(job)
             is_of_disk = isinstance(error, OSError)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
+from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import PieceReader, SliceReader
 from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
@@ -44,10 +45,12 @@ class InputStreams:
         *,
         chunk_bytes: int,
         buffered_bytes: int,
+        at_work: SliceAtWork,
     ) -> None:
         self.reads = reads
         """The object; it counts the requests."""
         self._ref = ref
+        self._at_work = at_work
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
         self._buffered_bytes = buffered_bytes
@@ -94,7 +97,13 @@ class InputStreams:
         assert stream is not None
         keys = self._key_part or self._open_keys()
         reader = SpoolReader(keys, self._place_among_keys(stream, keys), stream.size_bytes)
-        return read_key_stream(reader.read, stream, entry.record_count)
+
+        def read(size: int) -> Buffer:
+            # Streams are read by turns.
+            self._at_work.begin(self._ref.name, entry)
+            return reader.read(size)
+
+        return read_key_stream(read, stream, entry.record_count)
 
     def _place_among_keys(self, stream: KeyStreamRef, keys: Spool) -> int:
         position = stream.position - self._ref.directory_position
@@ -106,16 +115,18 @@ class InputStreams:
         """The index of the slice, which has its producers. Raises StoreCorruptError, StoreNotUsableError for
         a newer format, and what the store raises.
         """
-        return decode_slice_index(self._index_bytes(entry.index), entry.data_bytes)
+        return decode_slice_index(self._index_bytes(entry), entry.data_bytes)
 
     def has_plain_index(self, entry: SliceEntry) -> bool:
         """Whether the index of the slice is proved to have neither producers nor transactions, by its bytes
         alone. Raises StoreCorruptError, and what the store raises.
         """
-        return is_plain_index(self._index_bytes(entry.index))
+        return is_plain_index(self._index_bytes(entry))
 
-    def _index_bytes(self, part: PartRef) -> Buffer:
+    def _index_bytes(self, entry: SliceEntry) -> Buffer:
+        part = entry.index
         keys = self._key_part or self._open_keys()
+        self._at_work.begin(self._ref.name, entry)
         position = part.position - self._ref.directory_position
         if position < self._ref.directory_bytes or position + part.size_bytes > keys.size_bytes:
             raise self._corrupt("refers to an index outside its own part")
@@ -163,6 +174,7 @@ class InputStreams:
         if entry.data_bytes > 0:
             self._open_data()
             self._skip_to(entry.data_position)
+        self._at_work.begin(self._ref.name, entry)
 
     def close(self) -> None:
         """May be called again."""
@@ -179,6 +191,7 @@ class InputStreams:
         if self._key_part is not None:
             return self._key_part
         ref = self._ref
+        self._at_work.begin(ref.name, None)
         self._key_part = keys = self._make_scratch()
         indexes = (entry.index for entry in self._entries)
         end_position = max(part.position + part.size_bytes for part in indexes)

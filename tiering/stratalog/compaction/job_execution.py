@@ -37,6 +37,7 @@ from stratalog.compaction.scratch_budget import (
     require_scratch,
 )
 from stratalog.compaction.small_run import compact_small_run
+from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
@@ -95,6 +96,8 @@ class JobExecution:
         self.job = job
         self.inputs: dict[str, InputStreams] = {}
         """The streams of the inputs, by name."""
+        self.at_work = SliceAtWork()
+        """The slice that is being read, for errors."""
         self._plans: dict[TopicIdPartition, SurvivorPlan] = {}
         """The survivors of runs that are not rewritten yet, where no data was needed for them."""
         self._filesystem = filesystem
@@ -222,6 +225,7 @@ class JobExecution:
                 self._make_scratch,
                 chunk_bytes=self._settings.read_chunk_bytes,
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
+                at_work=self.at_work,
             )
             closing.callback(self.inputs[name].close)
 

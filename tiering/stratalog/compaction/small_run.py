@@ -83,7 +83,7 @@ def _kept_slices(
         live = run.slices[index]
         entry, streams = live.entry, inputs[live.object_name]
         assert entry.key_stream is not None, "its survivors are known"
-        keys = streams.small_key_stream(entry.key_stream)
+        keys = streams.proved_key_stream(entry.key_stream)
         assert keys is not None, "its key stream is small"
         kept.append(
             (

@@ -1,0 +1,139 @@
+"""Resident memory of a compaction: a process of its own compacts inputs of 8 GiB that another one wrote.
+
+The promise is a bound that holds whatever the inputs are: many partitions or one, many keys or few. So little
+data is held in memory (`job_memory_bytes`) that a row shows what grows with keys and partitions. Values are
+zeros, so that the files, which are packed, take little of the disk.
+
+A quick run takes a sixty-fourth of the bytes and the keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from report import Row, promised_cost, run
+from stratalog.base.clock import SystemClock
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from tests.support.packed_files import PackedFileSystem
+from tests.support.tiered.tiered_store import TieredStore
+
+MIB = 1 << 20
+GIB = 1 << 30
+PROMISED_MIB = 256
+OBJECTS = 64
+QUICK_PART = 64
+BATCH_RECORDS = 2000
+RECORD_BYTES = 30
+"""The bytes of a record beside its value, about."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The inputs of a compaction. Immutable."""
+
+    partition_count: int
+    key_count: int
+    total_bytes: int = 8 * GIB
+
+    @property
+    def name(self) -> str:
+        return f"{self.partition_count:,} partitions, {self.key_count:,} keys"
+
+    @property
+    def value_bytes(self) -> int:
+        """At least 1 KiB; less if there would be fewer records than keys."""
+        return max(0, min(1024, self.total_bytes // self.key_count) - RECORD_BYTES)
+
+    def part(self, denominator: int) -> Inputs:
+        """The same with fewer bytes and keys, and as many partitions."""
+        return Inputs(
+            partition_count=self.partition_count,
+            key_count=self.key_count // denominator,
+            total_bytes=self.total_bytes // denominator,
+        )
+
+
+CASES = (
+    Inputs(partition_count=2000, key_count=1_000_000),
+    Inputs(partition_count=2000, key_count=50_000_000),
+    Inputs(partition_count=1, key_count=50_000_000),
+)
+
+
+def open_store(root: str) -> TieredStore:
+    filesystem, clock, ids = PackedFileSystem(), SystemClock(), SystemIdGenerator()
+    store = LocalObjectStore(filesystem, clock, ids, f"{root}/store")
+    return TieredStore(filesystem, store, clock, ids, directory=f"{root}/work")
+
+
+def fill(root: str, inputs: Inputs) -> None:
+    """Write the objects. All partitions have the same records."""
+    tiered = open_store(root)
+    topic = tiered.catalog.create("bench", inputs.partition_count, {"cleanup.policy": "compact"})
+    tips = [TopicIdPartition(topic.topic_id, number) for number in range(inputs.partition_count)]
+    keys_here = max(1, inputs.key_count // inputs.partition_count)
+    record_bytes = RECORD_BYTES + inputs.value_bytes
+    slice_records = max(1, inputs.total_bytes // OBJECTS // inputs.partition_count // record_bytes)
+    value = bytes(inputs.value_bytes)
+    for number in range(OBJECTS):
+        first, end = number * slice_records, (number + 1) * slice_records
+        batches: list[bytes] = []
+        for base_offset in range(first, end, BATCH_RECORDS):
+            records = [
+                Record(offset, 1000, b"key-%012d" % (offset % keys_here), value)
+                for offset in range(base_offset, min(end, base_offset + BATCH_RECORDS))
+            ]
+            batches.append(encode_batch(records, base_offset=base_offset, leader_epoch=1))
+        tiered.upload(dict.fromkeys(tips, batches))
+        # As the upkeep of a server does.
+        tiered.metadata.fold_if_needed()
+
+
+def compact(root: str, total_bytes: int) -> None:
+    """Compact all partitions with one job, and print the largest resident memory in MiB."""
+
+    def change(settings: CompactionSettings) -> CompactionSettings:
+        return dataclasses.replace(settings, job_memory_bytes=16 * MIB, max_job_bytes=2 * total_bytes)
+
+    (report,) = open_store(root).compactor(change=change).run_once()
+    assert report.refused is None, report
+    assert report.inputs == OBJECTS
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB)
+
+
+def resident_mib(inputs: Inputs) -> float:
+    """The largest resident memory of a process that compacts such inputs."""
+    with tempfile.TemporaryDirectory() as root:
+        arguments = [root, str(inputs.partition_count), str(inputs.key_count), str(inputs.total_bytes)]
+        subprocess.run([sys.executable, __file__, "fill", *arguments], check=True)
+        command = [sys.executable, __file__, "compact", *arguments]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """Resident memory of a compaction of 8 GiB, beside what is promised."""
+    for inputs in CASES:
+        measured = inputs.part(QUICK_PART) if quick else inputs
+        yield promised_cost(f"compact {measured.name}", "MiB", resident_mib(measured), PROMISED_MIB)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["fill", directory, partitions, keys, size]:
+            fill(
+                directory, Inputs(partition_count=int(partitions), key_count=int(keys), total_bytes=int(size))
+            )
+        case ["compact", directory, _, _, size]:
+            compact(directory, int(size))
+        case _:
+            sys.exit(run(measure))
