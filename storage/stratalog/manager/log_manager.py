@@ -86,6 +86,7 @@ class LogManager:
             directories.filesystem,
             max_open_files=settings.max_open_files,
             index_cache_bytes=settings.index_cache_bytes,
+            tail_bytes=settings.tail_bytes,
         )
         self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
