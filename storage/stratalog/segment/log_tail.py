@@ -83,13 +83,13 @@ class LogTail:
     def add(self, segment: LogSegment, position: int, data: bytes, batches: Sequence[AppendedBatch]) -> None:
         """Keep batches that were written to that position of the segment, behind all others of the log."""
         block = TailBlock(
-            segment,
-            position,
-            data,
-            batches[0].base_offset,
-            batches[-1].last_offset,
-            array("q", accumulate(batch.size_bytes for batch in batches)),
-            array("q", [batch.last_offset for batch in batches]),
+            segment=segment,
+            position=position,
+            data=data,
+            base_offset=batches[0].base_offset,
+            last_offset=batches[-1].last_offset,
+            ends=array("q", accumulate(batch.size_bytes for batch in batches)),
+            last_offsets=array("q", [batch.last_offset for batch in batches]),
         )
         assert block.ends[-1] == len(data), "the bytes are those of the batches"
         if not self._memory.admits(block.memory_bytes):
