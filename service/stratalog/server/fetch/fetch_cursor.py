@@ -226,9 +226,13 @@ class FetchCursor:
 
     def look(self, budget_bytes: int, *, is_first: bool, from_memory: bool = False) -> Found:
         """Like `read`, but adds nothing: the event loop may use the cursor meanwhile, except to read.
-        `from_memory` does not block."""
+        `from_memory` does not block, for a cursor whose next read was located to be local by now."""
         try:
-            return self._look(budget_bytes, is_first, from_memory)
+            return (
+                self._look_in_memory(budget_bytes, is_first)
+                if from_memory
+                else self._look(budget_bytes, is_first)
+            )
         except LogStoreError as error:
             return Found(error=error)
 
@@ -258,7 +262,18 @@ class FetchCursor:
         else:
             self.error = error
 
-    def _look(self, budget_bytes: int, is_first: bool, from_memory: bool) -> Found:
+    def _look_in_memory(self, budget_bytes: int, is_first: bool) -> Found:
+        """Read what is in memory."""
+        assert self.partition is not None
+        max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
+        if max_bytes <= 0 and not is_first:
+            return Found(lacks_room=True)
+        data = self.partition.read_recent(self.position, max_bytes, self.isolation, min_one_message=is_first)
+        if data is None:
+            return Found(is_in_file=True)
+        return Found(data) if data.next_offset > self.position else Found(lacks_room=True)
+
+    def _look(self, budget_bytes: int, is_first: bool) -> Found:
         assert self.partition is not None
         source = self.locate()
         if source is NextRead.NONE:
@@ -266,15 +281,6 @@ class FetchCursor:
         max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
         if max_bytes <= 0 and not is_first:
             return Found(lacks_room=True)
-        if from_memory:
-            recent = None
-            if source is NextRead.LOCAL:
-                recent = self.partition.read_recent(
-                    self.position, max_bytes, self.isolation, min_one_message=is_first
-                )
-            if recent is None:
-                return Found(is_in_file=True)
-            return Found(recent) if recent.next_offset > self.position else Found(lacks_room=True)
         if source is NextRead.LOCAL:
             try:
                 data = self.partition.read_local(
