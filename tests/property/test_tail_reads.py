@@ -112,7 +112,6 @@ class Twins:
         recent = log.reader.read_recent(offset, max_bytes, isolation, min_one_message=min_one)
         if recent is not None:
             assert_alike(recent, wanted, visible_end)
-            assert all(isinstance(chunk, memoryview) for chunk in recent.chunks)
             self.memory_read_count += recent.size_bytes > 0
         below = max(0, start_offset - 1)
         if below < start_offset:

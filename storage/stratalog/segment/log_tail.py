@@ -48,11 +48,17 @@ class TailBlock(NamedTuple):
     def memory_bytes(self) -> int:
         return len(self.data) + _BLOCK_BYTES + _BATCH_BYTES * len(self.ends)
 
+    def part(self, begin: int, end: int) -> bytes | memoryview:
+        """Those bytes of `data`. A view holds the whole block as long as a reader holds it, so a small part
+        is a copy: readers hold at most twice the bytes that they have read."""
+        view = memoryview(self.data)[begin:end]
+        return view if 2 * len(view) >= len(self.data) else bytes(view)
+
 
 class TailRead(NamedTuple):
     """Whole batches, and the offset after the last one; without batches the offset of the call."""
 
-    chunks: tuple[memoryview, ...]
+    chunks: tuple[bytes | memoryview, ...]
     next_offset: int
 
 
@@ -133,7 +139,7 @@ class LogTail:
         """
         with self._memory.lock:
             blocks = self._since(offset)
-        chunks: list[memoryview] = []
+        chunks: list[bytes | memoryview] = []
         next_offset = offset
         for block in blocks[:MAX_BLOCKS_PER_READ]:
             first = bisect_left(block.last_offsets, next_offset)
@@ -148,7 +154,7 @@ class LogTail:
                 if not min_one:
                     return TailRead((), offset)
                 stop = first + 1
-            chunks.append(memoryview(block.data)[begin : block.ends[stop - 1]])
+            chunks.append(block.part(begin, block.ends[stop - 1]))
             max_bytes -= len(chunks[-1])
             next_offset = block.last_offsets[stop - 1] + 1
             if stop < len(block.ends):

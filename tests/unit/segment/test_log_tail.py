@@ -95,3 +95,15 @@ def test_batches_of_a_place_in_a_file() -> None:
     assert tail.batches_at(SEGMENT, 0, 49, 1_000) is None
     assert tail.batches_at(SEGMENT, 1, 50, 1_000) is None
     assert tail.batches_at(OTHER_SEGMENT, 0, 50, 1_000) is None
+
+
+def test_readers_hold_at_most_twice_the_bytes_that_they_have_read() -> None:
+    tail = LogTail(TailMemory(100_000))
+    add(tail, 0, 100, 200, 300, 400)
+    for max_bytes in range(100, 1_001, 50):
+        found = tail.read(0, max_bytes, 4, min_one=True)
+        assert found is not None
+        for chunk in found.chunks:
+            held = chunk.obj if isinstance(chunk, memoryview) else chunk
+            assert isinstance(held, bytes)
+            assert len(held) <= 2 * len(chunk)
