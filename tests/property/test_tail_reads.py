@@ -90,6 +90,7 @@ class Twins:
         wanted = self.chance.randint(offsets.log_start_offset, offsets.high_watermark)
         for log in pair:
             log.increment_log_start_offset(wanted)
+        assert pair[0].local_log.tail.read(wanted - 1, 1, 2**60, min_one=True) is None, "it is dropped, too"
 
     def restart(self, pair: tuple[UnifiedLog, ...]) -> None:
         wanted = pair[0].offsets.log_end_offset + self.chance.randint(0, 5)
