@@ -124,6 +124,11 @@ class LogManager:
             delay_ms=settings.producer_id_expiration_check_interval_ms,
         )
 
+    @property
+    def tail_bytes(self) -> int:
+        """The memory of the newest batches of all logs."""
+        return self._resources.tails.held_bytes
+
     def _let_cleaner_into(self, directories: DirectorySet) -> None:
         for directory in directories.online():
             try:

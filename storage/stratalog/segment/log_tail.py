@@ -80,12 +80,6 @@ class LogTail:
         """Whether there is memory for tails."""
         return self._memory.limit_bytes > 0
 
-    @property
-    def size_bytes(self) -> int:
-        """The memory of the blocks."""
-        with self._memory.lock:
-            return sum(block.memory_bytes for block in self._blocks if block is not None)
-
     def add(self, segment: LogSegment, position: int, data: bytes, batches: Sequence[AppendedBatch]) -> None:
         """Keep batches that were written to that position of the segment, behind all others of the log."""
         block = TailBlock(
