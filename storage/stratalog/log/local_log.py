@@ -87,8 +87,9 @@ class LocalLog:
         """Append batches to the active segment. Raises as LogSegment.append does."""
         self.is_changed = True
         active = self.segments.active
-        if not self.tail.is_kept:
+        if not self.tail.admits(batches):
             active.append(parts, batches)
+            self.tail.clear()
             return
         # One copy, of which every reader takes a part as it is.
         position, data = active.size_bytes, b"".join(parts)

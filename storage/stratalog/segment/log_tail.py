@@ -75,13 +75,15 @@ class LogTail:
         """From `_first` on; None before it."""
         self._first = 0
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether there is memory for tails."""
-        return self._memory.limit_bytes > 0
+    def admits(self, batches: Sequence[AppendedBatch]) -> bool:
+        """Whether these batches are kept."""
+        return self._memory.admits(
+            sum(batch.size_bytes for batch in batches) + _BLOCK_BYTES + _BATCH_BYTES * len(batches)
+        )
 
     def add(self, segment: LogSegment, position: int, data: bytes, batches: Sequence[AppendedBatch]) -> None:
-        """Keep batches that were written to that position of the segment, behind all others of the log."""
+        """Keep batches that it admits. They were written to that position of the segment, behind all others
+        of the log."""
         block = TailBlock(
             segment=segment,
             position=position,
@@ -92,9 +94,6 @@ class LogTail:
             last_offsets=array("q", [batch.last_offset for batch in batches]),
         )
         assert block.ends[-1] == len(data), "the bytes are those of the batches"
-        if not self._memory.admits(block.memory_bytes):
-            self.clear()
-            return
         with self._memory.lock:
             assert not self._is_behind(block), "a tail is one piece"
             self._blocks.append(block)
@@ -102,6 +101,9 @@ class LogTail:
 
     def clear(self) -> None:
         """Keep nothing of what is here by now."""
+        if not self._blocks:
+            # Only the caller adds some.
+            return
         with self._memory.lock:
             if self._first < len(self._blocks):
                 self._memory.forget(self)

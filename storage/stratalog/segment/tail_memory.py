@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from typing import Protocol
 
-MAX_PART_OF_LIMIT = 4
+MAX_PART_OF_LIMIT = 2
 """A larger block would push out most of the others."""
 
 

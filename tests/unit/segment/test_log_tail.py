@@ -34,11 +34,13 @@ def test_the_oldest_blocks_of_all_logs_leave_first() -> None:
     assert other.read(4, 10_000, 100, min_one=True) is not None
 
 
-def test_a_block_that_is_not_kept_empties_the_tail() -> None:
+def test_a_tail_begins_anew_behind_batches_that_it_does_not_admit() -> None:
     memory = TailMemory(10_000)
     tail = LogTail(memory)
     add(tail, 0, 100)
-    add(tail, 1, 9_000)
+    assert tail.admits([AppendedBatch(2_000, 1, 1, 0, 1)] * 2)
+    assert not tail.admits([AppendedBatch(2_000, 1, 1, 0, 1)] * 3)
+    tail.clear()
     assert tail.read(0, 10_000, 100, min_one=True) is None
     assert memory.held_bytes == 0
     add(tail, 2, 100)
