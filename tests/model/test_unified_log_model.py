@@ -40,14 +40,15 @@ CONFIGS = st.builds(
     retention_bytes=st.sampled_from([-1, 3000]),
     retention_ms=st.just(-1),
 )
+TAIL_BYTES = st.sampled_from([0, 4_000, 1 << 20])
 
 
 class UnifiedLogMachine(RuleBasedStateMachine):
     """`records` is the list: everything that was acknowledged, by offset, dropped or not."""
 
-    @initialize(config=CONFIGS, start_offset=st.sampled_from([0, 5, 2**40]))
-    def begin(self, config: LogConfig, start_offset: int) -> None:
-        self.machine = machine_on(MemoryFileSystem(), config, SequentialIds())
+    @initialize(config=CONFIGS, start_offset=st.sampled_from([0, 5, 2**40]), tail_bytes=TAIL_BYTES)
+    def begin(self, config: LogConfig, start_offset: int, tail_bytes: int) -> None:
+        self.machine = machine_on(MemoryFileSystem(), config, SequentialIds(), tail_bytes=tail_bytes)
         self.ledger = LogLedger()
         self.log: UnifiedLog = self.machine.start(start_offset=start_offset)
         # The empty log is kept as a fact; without a record in it, a crash may take the fact away.

@@ -226,6 +226,9 @@ def _of_logs(logs: LogManager) -> Iterator[Metric]:
         sum(log.availability.is_offline for log in opened),
     )
     yield _gauge(
+        "log_manager_tail_bytes", "Memory of the newest records, which are read from there.", logs.tail_bytes
+    )
+    yield _gauge(
         "log_future_timestamp_segments",
         "Segments with timestamps in the future that stopped the last retention by time, at most one a log.",
         sum(log.retention.future_segment_count for log in opened),

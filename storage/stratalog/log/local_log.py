@@ -23,6 +23,7 @@ from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.file_names import SEAL_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.log_tail import LogTail
 from stratalog.segment.segment_resources import SegmentResources
 
 _MAX_HINTS = 64
@@ -79,11 +80,21 @@ class LocalLog:
         self._may_be_reserved = may_be_reserved
         # The ends of reads, where the next read of the same reader begins. A lost hint costs a look-up.
         self._hints: dict[int, tuple[LogSegment, int]] = {}
+        self.tail = LogTail(resources.tails)
+        """The newest batches, in memory. Empty after any change of the files but an append."""
 
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
         """Append batches to the active segment. Raises as LogSegment.append does."""
         self.is_changed = True
-        self.segments.active.append(parts, batches)
+        active = self.segments.active
+        if not self.tail.admits(batches):
+            active.append(parts, batches)
+            self.tail.clear()
+            return
+        # One copy, of which every reader takes a part as it is.
+        position, data = active.size_bytes, b"".join(parts)
+        active.append([data], batches)
+        self.tail.add(active, position, data, batches)
 
     def roll(
         self,
@@ -224,6 +235,7 @@ class LocalLog:
         later. Durable when it returns, or with the next sync if the process has no descriptor left now.
         Raises OSError."""
         dropped, self.segments = self.segments[:count], LogSegments(self.segments[count:])
+        self.tail.clear_below(self.segments.start_offset)
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in dropped]
         # The segment behind these must have a durable name, also in a directory that was never synced.
         directories = tuple(dict.fromkeys((self.directory, *self._unsynced_directories)))
@@ -240,7 +252,7 @@ class LocalLog:
         """Put `new` in the place of `replaced`, which are neighbours; the files have their new names
         already."""
         self.is_changed = True
-        self._hints = {}
+        self._forget_places()
         self._unsynced_sealed = [segment for segment in self._unsynced_sealed if segment not in replaced]
         first = self.segments.index(replaced[0])
         behind = self.segments[first + len(replaced) :]
@@ -260,7 +272,7 @@ class LocalLog:
         later. Raises OSError."""
         self.is_changed = True
         self.cut_count += 1
-        self._hints = {}
+        self._forget_places()
         # A reader that meets a file that becomes shorter looks at the list again, and finds this one.
         self.segments = truncated.segments
         sealed = self.segments.sealed
@@ -281,7 +293,7 @@ class LocalLog:
         self.is_changed = True
         self.cut_count += 1
         dropped = self.segments
-        self._hints = {}
+        self._forget_places()
         self._unsynced_sealed.clear()
         # Newest first, so that a crash in between leaves a beginning of the old log. The new segment comes
         # after all of them are gone for good, because it may lie among their offsets.
@@ -309,6 +321,9 @@ class LocalLog:
         """
         log_end_offset = segments[-1].end_offset
         assert offset < end_offset <= log_end_offset
+        recent = self.tail.read(offset, max_bytes, end_offset, min_one=min_one)
+        if recent is not None:
+            return FetchData(*recent)
         for segment in segments.since(offset):
             if segment.base_offset >= end_offset:
                 break
@@ -337,12 +352,17 @@ class LocalLog:
         # Compaction has left no batch here: the reader goes on behind the hole.
         return FetchData((), end_offset)
 
+    def _forget_places(self) -> None:
+        """Forget where batches lie in the files, which change now."""
+        self._hints = {}
+        self.tail.clear()
+
     def relocate(self, directory: str, segments: Sequence[LogSegment]) -> None:
         """Use the durable files in that directory, through these segments. Cannot fail."""
         for segment in self.segments:
             segment.let_go()
         self.is_changed = True
-        self._hints = {}
+        self._forget_places()
         self._unsynced_sealed.clear()
         self._unsynced_directories.clear()
         self._may_be_reserved = False
@@ -359,6 +379,7 @@ class LocalLog:
 
     def close(self) -> None:
         """Close the files. Writes nothing."""
+        self.tail.clear()
         for segment in self.segments:
             segment.close()
 
@@ -366,4 +387,5 @@ class LocalLog:
         """Check the segments, and assert that only segments of the log wait for a sync. Raises
         CorruptRecordError, OSError."""
         self.segments.check()
+        self.tail.check()
         assert all(segment in self.segments.sealed for segment in self._unsynced_sealed)

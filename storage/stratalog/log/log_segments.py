@@ -55,6 +55,11 @@ class LogSegments(tuple[LogSegment, ...]):  # noqa: SLOT001 - a tuple has no roo
         return self[-1].end_offset
 
     @property
+    def has_aborted(self) -> bool:
+        """Whether a segment has an aborted transaction."""
+        return bool(self._sealed_with_aborted) or self.active.has_aborted
+
+    @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self)
 

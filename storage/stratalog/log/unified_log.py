@@ -214,6 +214,7 @@ class UnifiedLog:
                     with self.availability.unchanged_on_refusal():
                         self._checkpoint(self, offset)
                 self.offsets.log_start_offset = offset
+                self.local_log.tail.clear_below(offset)
                 self.retention.follow_log_start()
 
     def copy_to(self, directory: str) -> LogCopy:

@@ -86,6 +86,7 @@ class LogManager:
             directories.filesystem,
             max_open_files=settings.max_open_files,
             index_cache_bytes=settings.index_cache_bytes,
+            tail_bytes=settings.tail_bytes,
         )
         self._guard = directories.guard
         self._logs: dict[TopicPartition, UnifiedLog] = {}
@@ -122,6 +123,11 @@ class LogManager:
             settings.producer_id_expiration_check_interval_ms,
             delay_ms=settings.producer_id_expiration_check_interval_ms,
         )
+
+    @property
+    def tail_bytes(self) -> int:
+        """The memory of the newest batches of all logs."""
+        return self._resources.tails.held_bytes
 
     def _let_cleaner_into(self, directories: DirectorySet) -> None:
         for directory in directories.online():

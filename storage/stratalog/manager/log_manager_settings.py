@@ -22,6 +22,8 @@ class LogManagerSettings:
     once."""
     index_cache_bytes: int = DEFAULT_MAX_BYTES
     """Memory for pages of index files that were read."""
+    tail_bytes: int = 0
+    """Memory for the newest batches of all logs together, which are read without their files; 0: none."""
     file_delete_delay_ms: int = 60 * 1000
     """Directories of deleted partitions are removed after this long. It can be changed while the manager is
     open."""

@@ -209,6 +209,8 @@ async def test_bad_bytes_of_a_request_and_damage_of_stored_ones_differ(
         # The highest byte of the batch's length.
         stored[8] ^= 0x10
         path.write_bytes(stored)
+        # The file is read, as if others had been appended since.
+        bench.partition().log.local_log.tail.clear()
         request = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")])
         with caplog.at_level(logging.WARNING):
             first = await bench.client.log.Fetch(request)

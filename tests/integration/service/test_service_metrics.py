@@ -82,6 +82,7 @@ async def test_what_the_cleaner_and_retention_did_is_counted(tmp_path: Path) -> 
         for number in range(10):
             record = Record(0, SystemClock().now_ms(), b"k", b"%03d" % number + bytes(600))
             await bench.client.append("t", 0, [record])
+        assert await value(bench, "log_manager_tail_bytes") > 10 * 600
         engine = bench.server.engine
         assert await asyncio.to_thread(engine.local.cleaning.workers.clean_filthiest)
         assert await value(bench, "log_cleaner_cleans_total") == 1
@@ -97,6 +98,7 @@ async def test_what_the_cleaner_and_retention_did_is_counted(tmp_path: Path) -> 
         assert await value(bench, "log_retention_deleted_segments_total") == before.segment_count
         assert await value(bench, "log_manager_log_directory_partitions", **directory) == 1
         assert await value(bench, "log_manager_log_count") == 1
+        assert await value(bench, "log_manager_tail_bytes") == 0
 
 
 async def test_records_of_the_future_and_what_cannot_be_cleaned_are_counted(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class LogMachine:
         cordoned_dirs: tuple[str, ...] = (),
         ids: IdGenerator | None = None,
         written_by_broker: bool = False,
+        tail_bytes: int = 0,
     ) -> None:
         """`ids`: of all processes; every one begins with the same ones otherwise. `written_by_broker`: see
         LogManagerSettings."""
@@ -59,6 +60,7 @@ class LogMachine:
         self._data_dirs = data_dirs
         self._cordoned_dirs = cordoned_dirs
         self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._tail_bytes = tail_bytes
 
     def open(self) -> LogManager:
         """Start a process, without its log."""
@@ -68,6 +70,7 @@ class LogMachine:
             cordoned_dirs=self._cordoned_dirs,
             max_open_files=self._max_open,
             index_cache_bytes=4 * 1024,
+            tail_bytes=self._tail_bytes,
             file_delete_delay_ms=1000,
             producer_id_expiration_ms=self._producer_id_expiration_ms,
             written_by_broker=self._written_by_broker,
@@ -137,6 +140,7 @@ def machine_on(
     config: LogConfig = SMALL_SEGMENTS,
     ids: IdGenerator | int = 0,
     data_dirs: tuple[str, ...] = DATA_DIRS,
+    tail_bytes: int = 0,
 ) -> LogMachine:
     """A machine with two log directories. `ids`: of the process, which no two processes share, or the seed
     that they follow from."""
@@ -146,4 +150,5 @@ def machine_on(
         producer_id_expiration_ms=NEVER_MS,
         data_dirs=data_dirs,
         ids=SequentialIds(ids) if isinstance(ids, int) else ids,
+        tail_bytes=tail_bytes,
     )

@@ -82,6 +82,7 @@ class TieredLogs:
         stop: StopSignal | None = None,
         sends: UploadThreads | None = None,
         uploader_settings: Mapping[str, Any] | None = None,
+        tail_bytes: int = 0,
     ) -> None:
         """`stop` ends the work of the uploader; `sends` and `uploader_settings` are for it."""
         self.store = store
@@ -98,7 +99,7 @@ class TieredLogs:
         self.catalog = Catalog.open(actor)
         load = partial(read_directory, store, StoreLayout(0))
         self.metadata = MetadataLog.open(actor, 0, load, settings=commit_settings)
-        in_data = LogManagerSettings(data_dirs=("/data",))
+        in_data = LogManagerSettings(data_dirs=("/data",), tail_bytes=tail_bytes)
         self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, in_data)
         self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
         self.turns = UploadTurns(sends or clock)

@@ -166,7 +166,7 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     metavar="MIB",
     help="Memory for the records of running requests. Half is for appends: above it, the server refuses more,"
     " and clients send them again. Half is for answers of fetches: near it, they get smaller. The process"
-    " takes about twice as much memory.",
+    " takes about twice as much memory, and a sixteenth for the newest records.",
 )
 @environment_option(
     "--metadata-cache",

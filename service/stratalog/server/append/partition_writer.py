@@ -77,7 +77,7 @@ class PartitionWriter:
         commit_waiters: CommitWaiters,
         on_advance: Callable[[], None],
     ) -> None:
-        """Answers on `loop`. `on_advance` follows each append."""
+        """Answers on `loop`. `on_advance` follows each append and each flush that lets readers see more."""
         self.commit_waiters = commit_waiters
         self._loop = loop
         self._executor = executor
@@ -88,6 +88,8 @@ class PartitionWriter:
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
+        self._shown = self._visible_ends()
+        """The ends of what readers saw after the last turn. Belongs to the turn."""
 
     def submit(self, append: PendingAppend) -> None:
         """Queue `append` behind all earlier ones; its future is resolved on the event loop."""
@@ -175,7 +177,7 @@ class PartitionWriter:
                     to_flush.append((append, outcome))
                     if append.session is not None:
                         flushed_sessions.add(append.session)
-            self._on_advance()
+            self._advance()
             self._deliver(finished)
             if to_commit:
                 self.commit_waiters.add(to_commit, lambda: self._log.offsets.tiered_end_offset)
@@ -225,7 +227,7 @@ class PartitionWriter:
         """
         try:
             recovery_point = self._log.flusher.flush()
-            self._on_advance()
+            self._advance()
             # Again, because another server may have taken over while this process was suspended.
             if self._ensure_heard is not None:
                 self._ensure_heard()
@@ -237,6 +239,16 @@ class PartitionWriter:
             return
         assert all(info.last_offset < recovery_point for _, info in waiting)
         self._deliver(list(waiting))
+
+    def _advance(self) -> None:
+        """Wake readers if they see more. Records that wait for their commit are no news."""
+        shown = self._visible_ends()
+        if shown != self._shown:
+            self._shown = shown
+            self._on_advance()
+
+    def _visible_ends(self) -> tuple[int, int]:
+        return self._log.offsets.high_watermark, self._log.offsets.last_stable_offset
 
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         if outcomes:

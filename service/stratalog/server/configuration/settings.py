@@ -84,8 +84,9 @@ class ServerSettings:
     max_request_memory_bytes: int = 512 * MIB
     """Memory for the records of running requests, over all connections. Half is for appends: one more is
     refused as retriable. Half is for answers of fetches, which get smaller. At least twice
-    `max_request_bytes`. The process takes about twice as much, since the transport copies. Raise it for many
-    producers of large batches on a slow disk, lower it if memory is short."""
+    `max_request_bytes`. The process takes about twice as much, since the transport copies, and a sixteenth
+    for the newest records, which are read from memory (`tail_bytes`). Raise it for many producers of large
+    batches on a slow disk, lower it if memory is short."""
 
     max_call_count: int = 1_000
     """Calls and streams that may be open at once; one more is refused before its message is read. Each
@@ -227,6 +228,11 @@ class ServerSettings:
     def request_memory_share_bytes(self) -> int:
         """Share of the request memory for appends, and for fetches."""
         return self.max_request_memory_bytes // 2
+
+    @property
+    def tail_bytes(self) -> int:
+        """Memory for the newest records of all partitions, beside that of requests."""
+        return self.max_request_memory_bytes // 16
 
 
 def default_store_url(data_dir: str) -> str:

@@ -226,6 +226,7 @@ class StorageEngineBuilder:
                 path for path in self._settings.all_log_dirs if path in config.cordoned_log_dirs
             ),
             max_open_files=max_open_below(open_file_limit()),
+            tail_bytes=self._settings.tail_bytes,
             producer_id_expiration_ms=config.producer_expiration_ms,
             producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
             file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,

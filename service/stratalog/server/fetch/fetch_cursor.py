@@ -5,6 +5,8 @@ two meet without a gap because local segments are deleted only after their data 
 store. If the deletion happens between the look at the local log start and the read, the read fails and the
 cursor looks again.
 
+What was appended a moment ago is in memory. The event loop reads it without a thread (`from_memory`).
+
 A reader of committed records ends at the last stable offset, and gets aborted transactions from both tiers.
 """
 
@@ -76,6 +78,12 @@ class ReadablePartition(Protocol):
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData: ...
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        """Like `read_local`, from memory alone; None if that takes a file. Does not block."""
+        ...
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData: ...
 
     def leave_tiered(self, offset: int) -> None:
@@ -102,6 +110,8 @@ class Found(NamedTuple):
     """There may be more data than fitted."""
     lacks_memory: bool = False
     """Nothing was read, because the memory of all fetches had no room."""
+    is_in_file: bool = False
+    """Nothing was read, because the data are not in memory."""
     error: LogStoreError | None = None
 
 
@@ -214,10 +224,15 @@ class FetchCursor:
         """
         return self.accept(self.look(budget_bytes, is_first=is_first))
 
-    def look(self, budget_bytes: int, *, is_first: bool) -> Found:
-        """Like `read`, but adds nothing: the event loop may use the cursor meanwhile, except to read."""
+    def look(self, budget_bytes: int, *, is_first: bool, from_memory: bool = False) -> Found:
+        """Like `read`, but adds nothing: the event loop may use the cursor meanwhile, except to read.
+        `from_memory` does not block, for a cursor whose next read was located to be local by now."""
         try:
-            return self._look(budget_bytes, is_first)
+            return (
+                self._look_in_memory(budget_bytes, is_first)
+                if from_memory
+                else self._look(budget_bytes, is_first)
+            )
         except LogStoreError as error:
             return Found(error=error)
 
@@ -246,6 +261,17 @@ class FetchCursor:
             self.is_full = True
         else:
             self.error = error
+
+    def _look_in_memory(self, budget_bytes: int, is_first: bool) -> Found:
+        """Read what is in memory."""
+        assert self.partition is not None
+        max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
+        if max_bytes <= 0 and not is_first:
+            return Found(lacks_room=True)
+        data = self.partition.read_recent(self.position, max_bytes, self.isolation, min_one_message=is_first)
+        if data is None:
+            return Found(is_in_file=True)
+        return Found(data) if data.next_offset > self.position else Found(lacks_room=True)
 
     def _look(self, budget_bytes: int, is_first: bool) -> Found:
         assert self.partition is not None

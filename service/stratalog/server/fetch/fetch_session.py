@@ -1,9 +1,10 @@
 """Reads many partitions within one byte budget, and waits for more data if there is too little.
 
-A fill reads local partitions one after the other in one job on the read pool, and starts reads of tiered ones
-in parallel on the cold pool, each with its share of the remaining budget; it does not wait for these (see
-`tiered_reads`). The tier of the first partition comes first, and reads of tiered partitions leave half of the
-budget to the local ones. Data stays with its cursor, so a wake-up continues there.
+A fill takes what is in memory, at once on the event loop if the partitions are few. Then it reads local
+partitions one after the other in one job on the read pool, and starts reads of tiered ones in parallel on the
+cold pool, each with its share of the remaining budget; it does not wait for these (see `tiered_reads`). The
+tier of the first partition comes first, and reads of tiered partitions leave half of the budget to the local
+ones. Data stays with its cursor, so a wake-up continues there.
 
 A session does not poll: it enters the signals of all its partitions, looks, and waits for a signal or for the
 deadline.
@@ -38,6 +39,8 @@ MAX_READS_PER_FILL = 64
 """Local reads of one cursor within a fill; a read may end at a segment's end, and tiny segments must not
 starve others.
 """
+MAX_RECENT_COUNT = 16
+"""The most cursors whose newest data the event loop takes from memory: each one takes some of its time."""
 
 
 class Answered(NamedTuple, Generic[_Answer]):
@@ -208,7 +211,11 @@ class FetchSession:
         # In the order of their first cursors: a busy tier must not use up every answer's budget.
         for source, cursors in tiers.items():
             if source is NextRead.LOCAL:
-                await self._pools.read(partial(self._read_local, cursors, self._tiered.reserved_bytes))
+                reserved_bytes = self._tiered.reserved_bytes
+                is_few = len(cursors) <= MAX_RECENT_COUNT
+                left = self._read_recent(cursors, reserved_bytes) if is_few else cursors
+                if left:
+                    await self._pools.read(partial(self._read_local, left, reserved_bytes))
             else:
                 has_others = len(cursors) + len(self._tiered) < len(self.cursors)
                 budget_bytes = self._max_bytes // 2 if has_others else self._max_bytes
@@ -216,18 +223,35 @@ class FetchSession:
                 left_bytes -= self._tiered.reserved_bytes
                 self._tiered.start(cursors, max(left_bytes, 0), is_owed=self.size_bytes == 0)
 
+    def _read_recent(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> list[FetchCursor]:
+        """Read what is in memory, and return the cursors whose files must be read."""
+        return [cursor for cursor in cursors if not self._read_one(cursor, reserved_bytes, from_memory=True)]
+
     def _read_local(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> None:
         for cursor in cursors:
-            for _ in range(MAX_READS_PER_FILL):
-                before = cursor.position
-                size_bytes = self.size_bytes
-                is_first = size_bytes == 0
-                left_bytes = self._max_bytes - size_bytes - reserved_bytes
-                budget_bytes = max(left_bytes, 1) if is_first else left_bytes
-                cursor.accept(
-                    leased_look(self._lease, cursor, budget_bytes, is_first=is_first, is_owed=is_first)
-                )
-                # On a segment's end there may be more to read; where the rest is tiered the cold pool must
-                # read it.
-                if cursor.position == before or cursor.locate() is not NextRead.LOCAL:
-                    break
+            self._read_one(cursor, reserved_bytes, from_memory=False)
+
+    def _read_one(self, cursor: FetchCursor, reserved_bytes: int, *, from_memory: bool) -> bool:
+        """Read a cursor's local data within the budget. Returns False if more of it is in files only."""
+        for _ in range(MAX_READS_PER_FILL):
+            before = cursor.position
+            size_bytes = self.size_bytes
+            is_first = size_bytes == 0
+            left_bytes = self._max_bytes - size_bytes - reserved_bytes
+            budget_bytes = max(left_bytes, 1) if is_first else left_bytes
+            found = leased_look(
+                self._lease,
+                cursor,
+                budget_bytes,
+                is_first=is_first,
+                is_owed=is_first,
+                from_memory=from_memory,
+            )
+            if found.is_in_file:
+                return False
+            cursor.accept(found)
+            # On a segment's end there may be more to read; where the rest is tiered the cold pool must read
+            # it.
+            if cursor.position == before or cursor.locate() is not NextRead.LOCAL:
+                break
+        return True

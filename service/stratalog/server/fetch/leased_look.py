@@ -7,10 +7,16 @@ from stratalog.server.request_memory import LEAST_FETCH_BYTES, MemoryLease
 
 
 def leased_look(
-    lease: MemoryLease, cursor: FetchCursor, budget_bytes: int, *, is_first: bool, is_owed: bool
+    lease: MemoryLease,
+    cursor: FetchCursor,
+    budget_bytes: int,
+    *,
+    is_first: bool,
+    is_owed: bool,
+    from_memory: bool = False,
 ) -> Found:
-    """Read once, on a thread, as much as the memory of all fetches has room for. The lease has the bytes of
-    the result.
+    """Read once, on a thread unless `from_memory`, as much as the memory of all fetches has room for. The
+    lease has the bytes of the result.
 
     Without room, read only what the answer owes to the readers that wait for it.
     """
@@ -21,7 +27,7 @@ def leased_look(
         return Found(lacks_room=True, lacks_memory=wish_bytes > 0)
     used_bytes = 0
     try:
-        found = cursor.look(granted_bytes, is_first=is_first)
+        found = cursor.look(granted_bytes, is_first=is_first, from_memory=from_memory)
         used_bytes = 0 if found.data is None else found.data.size_bytes
         return found
     finally:

@@ -69,5 +69,10 @@ class FollowedPartition(HostedPartition):
     ) -> FetchData:
         return self.read_tiered(offset, max_bytes, isolation)
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        return None
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         return self._reader.read(self.topic_id_partition, offset, max_bytes, isolation)

@@ -254,6 +254,12 @@ class HostedPartition:
             self._intact_from_offset = max(self._intact_from_offset, tiered_end_offset)
             return self.read_tiered(offset, max_bytes, isolation)
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        """Like `read_local`, from memory alone; None if that takes a file. Does not block."""
+        return self.log.reader.read_recent(offset, max_bytes, isolation, min_one_message=min_one_message)
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         """Read from the object store. Records that the local log has lost before they reached the store are
         passed like a hole, also while no commit says so. Raises StoreUnavailableError while an upload may

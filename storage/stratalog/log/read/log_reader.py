@@ -82,6 +82,24 @@ class LogReader:
 
         return self._availability.reading(read_once)
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        """Like `read`, but from memory alone: it does not block. None if it takes a file, or if there is
+        nothing to read."""
+        if self._availability.is_closed or self._availability.health.reason is not None:
+            return None
+        # As for `read`, the end comes first.
+        end_offset = self._offsets.end_offset(isolation)
+        segments = self._local.segments
+        start_offset = max(self._offsets.log_start_offset, segments.start_offset)
+        if not start_offset <= offset < min(end_offset, segments.end_offset):
+            return None
+        if isolation is Isolation.TXN_COMMITTED and segments.has_aborted:
+            return None
+        recent = self._local.tail.read(offset, max_bytes, end_offset, min_one=min_one_message)
+        return None if recent is None else FetchData(*recent)
+
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with records in [start_offset, end_offset) and markers on this disk, in
         the order of the markers. The records may be in the object store only.
@@ -225,6 +243,20 @@ class LogReader:
             return self._segment_of(source).read_bytes(position, min(size, end_position - position))
 
         return self._availability.reading(read)
+
+    def recent_batches(
+        self, source: SegmentSource, offset: int, position: int, size: int
+    ) -> memoryview | None:
+        """Whole batches of the source from memory, at most `size` bytes from `position` on, where the first
+        batch lies that ends at or above `offset`. They were proved when they were appended. None if they are
+        not in memory, or the log takes no changes."""
+        if self._availability.refusal() is not None:
+            return None
+        segment = self._local.segments.with_base_offset(source.segment_base_offset)
+        left_bytes = source.first_position + source.size_bytes - position
+        if segment is None:
+            return None
+        return self._local.tail.batches_at(segment, offset, position, min(size, left_bytes))
 
     def _segment_of(self, source: SegmentSource) -> LogSegment:
         segment = self._local.segments.with_base_offset(source.segment_base_offset)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stratalog.record.header import BatchHeader
+from stratalog.record.records_summary import RecordsSummary
+
 
 class ScannedBatches(NamedTuple):
     """Facts of consecutive bare batches that a scan has proved."""
@@ -37,3 +40,20 @@ class ScannedBatches(NamedTuple):
     """Records of control batches. They are no tombstones, and do not count as records without a key."""
     is_transactional: bool = False
     """Some of the batches are part of a transaction."""
+
+    def summary_of(self, header: BatchHeader) -> RecordsSummary:
+        """The summary of the one batch that was scanned, with this header and times of creation."""
+        assert self.first_base_offset == self.last_base_offset == header.base_offset
+        assert header.append_time_ms is None
+        base_offset, base_timestamp = header.base_offset, header.base_timestamp
+        return RecordsSummary(
+            tombstone_count=self.tombstone_count,
+            null_key_count=self.null_key_count,
+            max_timestamp_delta=self.max_timestamp - base_timestamp,
+            # Their deltas ascend from 0 on.
+            is_dense=self.records_count == header.last_offset_delta + 1,
+            min_timestamp_delta=self.min_timestamp - base_timestamp,
+            first_offset_delta=self.first_offset - base_offset,
+            last_offset_delta=self.last_offset - base_offset,
+            max_timestamp_offset_delta=self.max_timestamp_offset - base_offset,
+        )

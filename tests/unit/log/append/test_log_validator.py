@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import tracemalloc
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from stratalog.base.errors import (
     RecordTooLargeError,
     UnsupportedOperationError,
 )
+from stratalog.log.append import log_validator
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import CompressionType, LogConfig
@@ -29,10 +31,13 @@ from stratalog.record.header import (
     TRANSACTIONAL_BIT,
     parse_header,
 )
+from stratalog.record.native import pure_batch_kernels
+from stratalog.record.native.batch_kernels import scan_batches
 from stratalog.record.record import Record
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
 from tests.support.logs.plain_batches import timed_batch, with_header, with_section
+from tests.support.logs.sampling import SEED
 
 CONFIG = LogConfig()
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact", "delete"}))
@@ -310,3 +315,33 @@ def test_one_batch_of_a_request_is_decompressed_at_a_time() -> None:
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_plain_batch_has_the_same_summary_without_the_row_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`proven_records` takes one call of a kernel, or three steps: nothing shows which."""
+    chance = random.Random(SEED)
+    for _ in range(50):
+        records = [
+            Record(
+                0,
+                chance.randint(-1, 2_000),
+                chance.choice([None, b"", b"key"]),
+                chance.choice([None, b"", b"v" * chance.randint(1, 300)]),
+            )
+            for _ in range(chance.randint(1, 8))
+        ]
+        data = encode_batch(records)
+        header = parse_header(data)
+        taken, summary = log_validator.proven_records(data, 0, header, 0)
+        assert scan_batches(data, 0, 1, 0).end_position in (0, len(data))
+        with monkeypatch.context() as patch:
+            patch.setattr(log_validator, "scan_batches", pure_batch_kernels.scan_batches)
+            assert log_validator.proven_records(data, 0, header, 0) == (taken, summary)
+
+
+def test_a_batch_with_holes_is_refused_by_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = with_header(some(3), last_offset_delta=3)
+    for _ in range(2):
+        with pytest.raises(InvalidRecordError, match="lacks a record"):
+            validate_append(data, CONFIG, NOW_MS)
+        monkeypatch.setattr(log_validator, "scan_batches", pure_batch_kernels.scan_batches)

@@ -38,7 +38,11 @@ class BusySite:
             self.site.bucket, random.Random(seed), self.fault, before=self.sends.hang
         )
         self.site.store = self.faulty
-        self.logs = self.site.start(sends=self.sends, uploader_settings={"put_count": 3})
+        # The newest batches come from memory, or from files, or from both.
+        tail_bytes = random.Random(seed).choice([0, 4_000, 1 << 20])
+        self.logs = self.site.start(
+            sends=self.sends, uploader_settings={"put_count": 3}, tail_bytes=tail_bytes
+        )
         self.sends.on_wait = self.note_more
         # Records that consumers do not see yet cannot be deleted.
         self.logs.create_topic("t", 3, {"segment.bytes": "2048"} if is_deleting else OBJECT)

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import pytest
 
+from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.header import MAGIC_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.tier import followed_producers, slice_producers
-from stratalog.remote.tier.slice_producers import MAX_PART_COUNT, SMALL_PRODUCER_COUNT
+from stratalog.remote.tier.slice_producers import (
+    LARGE_BATCH_BYTES,
+    MAX_PART_COUNT,
+    SMALL_PRODUCER_COUNT,
+    note_batches,
+)
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.overwriting import flip
 from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -191,3 +199,43 @@ def test_of_too_many_producers_the_idle_ones_are_left_out_of_a_whole_snapshot(
     monkeypatch.setattr(slice_producers, "MAX_PRODUCER_COUNT", 390)
     tails = Tails(400)
     assert tails.lose().keys() == set(range(10, 400))
+
+
+@pytest.mark.parametrize("damaged_at", [None, 5_000, 100_000])
+def test_large_batches_are_noted_by_their_headers(damaged_at: int | None) -> None:
+    """As by the walk that compares checksums: what follows proves them anyway."""
+    sizes = [100, LARGE_BATCH_BYTES, 200, 2 * LARGE_BATCH_BYTES, LARGE_BATCH_BYTES]
+    data = bytearray()
+    for number, size in enumerate(sizes):
+        record = Record(0, 1_000 + number, b"k", b"v" * size)
+        data += encode_batch([record], base_offset=number, producer=BatchProducer(7, 0, number))
+    if damaged_at is not None:
+        data[damaged_at] ^= 1
+    noted = note_batches(bytes(data))
+    assert (noted.end_position, noted.error) == (len(data), None)
+    assert [batch.header.base_sequence for _, batch in noted.batches] == [0, 1, 2, 3, 4]
+    assert [position for position, _ in noted.batches] == [row.end_position for row in noted.rows]
+    assert [row.max_timestamp_ms for row in noted.rows] == [1_000, 1_001, 1_002, 1_003, 1_004]
+    data[noted.rows[2].end_position + MAGIC_POSITION] = 9
+    assert note_batches(bytes(data)).end_position == noted.rows[2].end_position
+
+
+@pytest.mark.parametrize(("tail_bytes", "end_offset"), [(0, 1), (4 << 20, 3)])
+def test_a_damaged_file_ends_the_upload_unless_memory_has_its_batches(
+    tail_bytes: int, end_offset: int
+) -> None:
+    """The proof of an upload does not rest on what was noted."""
+    site = TieredSite(max_object_bytes=8 << 20, tail_bytes=tail_bytes)
+    logs = site.start()
+    topic = logs.create_topic("t", 1)
+    for number in range(3):
+        record = Record(0, site.clock.now_ms(), b"k", b"v" * 2 * LARGE_BATCH_BYTES)
+        data = encode_batch([record], producer=BatchProducer(7, 0, number))
+        logs.logs[T0].appender.append_as_leader(data, logs.claimed.epoch)
+    logs.logs[T0].flusher.flush()
+    segment = logs.logs[T0].local_log.segments.active
+    flip(site.disk, segment.path, segment.size_bytes // 2)
+    report = logs.upload_tails()
+    assert [type(one.error) for one in report.failed] == [CorruptRecordError] * (end_offset < 3)
+    tip = TopicIdPartition(topic.topic_id, 0)
+    assert logs.metadata.state().partition(tip).tiered_end_offset == end_offset

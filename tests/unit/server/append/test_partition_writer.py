@@ -60,7 +60,7 @@ class FakeLog:
         self.appender = self.flusher = self.offsets = self
         self.calls: list[str] = []
         self.stored: list[bytes] = []
-        self.recovery_point = 0
+        self.recovery_point = self.tiered_end_offset = 0
         self.min_durability = Durability.OS
         self.flush_error: Exception | None = None
 
@@ -71,6 +71,13 @@ class FakeLog:
     @property
     def log_end_offset(self) -> int:
         return len(self.stored)
+
+    @property
+    def high_watermark(self) -> int:
+        ends = {Durability.OS: self.log_end_offset, Durability.DISK: self.recovery_point}
+        return ends.get(self.min_durability, self.tiered_end_offset)
+
+    last_stable_offset = high_watermark
 
     def append_group(
         self, requests: Sequence[Buffer], leader_epoch: int, expected_offsets: Sequence[int | None]
@@ -106,7 +113,8 @@ class Bench:
         self.loop = asyncio.get_running_loop()
         self.executor = HandExecutor()
         self.log = FakeLog()
-        self.advances = 0
+        self.advances: list[str] = []
+        """The last call of the log, each time that readers were woken."""
         self.appends: list[PendingAppend] = []
         self.memory = RequestMemory(1000)
         self.clock = ManualClock()
@@ -122,7 +130,7 @@ class Bench:
         )
 
     def _advance(self) -> None:
-        self.advances += 1
+        self.advances.append(self.log.calls[-1])
 
     def append(
         self,
@@ -311,11 +319,20 @@ async def test_a_replaced_owner_writes_nothing() -> None:
     assert bench.log.stored == []
 
 
-async def test_readers_are_woken_after_the_append_and_after_the_flush() -> None:
+@pytest.mark.parametrize(
+    ("min_durability", "advances"),
+    [(Durability.OS, ["append 1"]), (Durability.DISK, ["flush"]), (Durability.OBJECT, [])],
+)
+async def test_readers_are_woken_when_they_see_more(min_durability: Durability, advances: list[str]) -> None:
+    """At `object` the commit wakes them."""
     bench = Bench()
+    bench.log.min_durability = min_durability
     bench.submit(b"x", Durability.DISK)
+    while bench.executor.waiting:
+        bench.executor.run_one()
+    assert bench.advances == advances
+    bench.writer.commit_waiters.fail(StoppingError("the test ends"))
     await bench.run_all()
-    assert bench.advances == 2
 
 
 async def test_a_caller_that_left_does_not_disturb_the_others() -> None:
@@ -392,6 +409,7 @@ async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
             silent()
 
     bench = Bench(ensure_heard=silent_at_the_second_call)
+    bench.log.min_durability = Durability.DISK
     session = AppendSession()
     disk = bench.append(b"d", Durability.DISK, session)
     await bench.run_all()
@@ -399,7 +417,7 @@ async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
     with pytest.raises(StoreUnavailableError):
         await disk
     assert session.is_broken
-    assert bench.advances == 2, "what was flushed can be read"
+    assert bench.advances == ["flush"], "what was flushed can be read"
 
 
 async def test_an_append_holds_its_memory_until_it_is_answered_even_if_its_caller_left() -> None:

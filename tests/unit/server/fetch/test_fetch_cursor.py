@@ -63,6 +63,11 @@ class FakePartition:
     def watermarks(self) -> Watermarks:
         return Watermarks(self.start, self.local_start, self.end, self.last_stable_offset)
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        return None
+
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:

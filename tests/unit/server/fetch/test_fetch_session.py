@@ -15,7 +15,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
-from stratalog.server.fetch.fetch_session import FetchSession
+from stratalog.server.fetch.fetch_session import MAX_RECENT_COUNT, FetchSession
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.fetch.tiered_reads import PATIENCE_S
 from stratalog.server.log_identity import LogIdentity
@@ -37,6 +37,10 @@ class Partition:
         self.left_at: int | None = None
         self.failure: Exception | None = None
         self.is_behind = False
+        self.recent_from: int | None = None
+        """The first offset that is in memory, if any is."""
+        self.recent_end = 1 << 20
+        self.file_read_count = 0
         self._gate = gate
 
     @property
@@ -59,9 +63,17 @@ class Partition:
     def watermarks(self) -> Watermarks:
         return Watermarks(0, self.local_start, self.end, self.end)
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        if self.recent_from is None or not self.recent_from <= offset < self.recent_end:
+            return None
+        return self._data(offset, max_bytes, min(self.end, self.recent_end), min_one_message)
+
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
+        self.file_read_count += 1
         return self._data(offset, max_bytes, self.end, min_one_message)
 
     def leave_tiered(self, offset: int) -> None:
@@ -285,3 +297,38 @@ async def test_a_mistake_in_a_read_ends_the_call() -> None:
         found.gate.open()
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(found.session.collect(1, 60), 30)
+
+
+async def test_recent_data_takes_no_thread() -> None:
+    """Neither with the local data in memory nor for a partition whose file is read beside it."""
+    async with world(tiered_count=0) as found:
+        for partition in found.partitions:
+            partition.recent_from = 0
+        found.partitions[3].recent_from = None
+        for partition in found.partitions:
+            append(partition, 3)
+        await found.session.collect(1, None)
+        assert [cursor.position for cursor in found.session.cursors] == [3] * LOCAL_COUNT
+        assert [partition.file_read_count for partition in found.partitions] == [0, 0, 0, 1] + [0] * 6
+
+
+async def test_memory_and_file_meet_in_one_fill() -> None:
+    async with world(tiered_count=0) as found:
+        behind = found.partitions[0]
+        append(behind, 10)
+        behind.recent_from, behind.recent_end = 0, 4
+        await found.session.collect(1, None)
+        assert found.session.cursors[0].position == 10
+        assert behind.file_read_count == 1
+
+
+async def test_many_partitions_are_left_to_a_thread() -> None:
+    async with world(tiered_count=0) as found:
+        found.session.cursors += [
+            FetchCursor(TopicPartition("u", number), found.partitions[0], 0, 1 << 20)
+            for number in range(MAX_RECENT_COUNT)
+        ]
+        found.partitions[0].recent_from = 0
+        append(found.partitions[0], 1)
+        await found.session.collect(1, None)
+        assert found.partitions[0].file_read_count == MAX_RECENT_COUNT + 1

@@ -54,6 +54,11 @@ class FixedPartition:
     def watermarks(self) -> Watermarks:
         return self._marks
 
+    def read_recent(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        raise AssertionError
+
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:

@@ -294,8 +294,8 @@ class ObjectWriter:
             directory_crc=crc_of(directory),
         )
         parts = self._data.parts()
-        parts += [bytes(padding_bytes(data_end)), directory, *self._key_streams.parts()]
-        parts += [b"".join(self._indexes), encode_footer(ref)]
+        parts += [bytes(padding_bytes(data_end)) + directory, *self._key_streams.parts()]
+        parts.append(b"".join((*self._indexes, encode_footer(ref))))
         finished = FinishedObject(ref, entries, Parts(parts))
         assert finished.parts.size_bytes in (ref.size_bytes, ref.size_bytes - data_end)
         return finished

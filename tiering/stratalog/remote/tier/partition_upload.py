@@ -9,6 +9,9 @@ starts from the tiered end again.
 No checksum of a batch covers its base offset and its leader epoch. So before the first batch of a segment is
 read, the headers of the whole segment are compared with its seal, also where the upload begins inside of the
 segment. A segment that differs ends the upload, with no batch of it uploaded.
+
+The newest batches of a tail are still in memory, as they were proved and appended, and fsynced since. They
+are taken from there, without a read of the file.
 """
 
 from __future__ import annotations
@@ -235,9 +238,13 @@ class PartitionUpload:
         size_bytes = min(left_bytes, read_bytes, max(room_bytes, least_bytes))
         if size_bytes <= 0:
             return b""
+        log = self.candidate.log
+        recent = log.reader.recent_batches(source, self.next_offset, self._position, size_bytes)
+        if recent is not None:
+            return recent
         try:
             if not self._is_proven:
-                self.candidate.log.reader.prove_headers(source, self._stop.check)
+                log.reader.prove_headers(source, self._stop.check)
                 self._is_proven = True
             data = self._read_exactly(size_bytes)
             whole_bytes = complete_prefix_size(data)

@@ -39,6 +39,7 @@ SMALL_PRODUCER_COUNT = 64
 """A snapshot of so few producers is always whole."""
 MAX_PART_OF_PRODUCERS = 4
 """A snapshot is whole if more than one in so many producers has changed."""
+LARGE_BATCH_BYTES = 64 << 10
 
 
 class NotedBatches(NamedTuple):
@@ -142,8 +143,7 @@ def note_batches(data: Buffer) -> NotedBatches:
     position = 0
     try:
         while position < len(data):
-            # Without a row the batch is damaged, but its header may still be readable.
-            rows = walk_batches(data, position, 0, 0, NO_LEADER_EPOCH) or [_row_of(data, position)]
+            rows = _rows_at(data, position)
             all_rows += rows
             for row in rows:
                 if row.is_noted:
@@ -154,6 +154,17 @@ def note_batches(data: Buffer) -> NotedBatches:
     except CorruptRecordError as error:
         return NotedBatches(noted, position, error, all_rows)
     return NotedBatches(noted, position, None, all_rows)
+
+
+def _rows_at(data: Buffer, position: int) -> list[BatchRow]:
+    """The rows of the batch at `position` and of some behind it. Raises CorruptRecordError."""
+    if len(data) - position >= LARGE_BATCH_BYTES:
+        row = _row_of(data, position)
+        if row.size_bytes >= LARGE_BATCH_BYTES:
+            # A walk would compare its checksum, which takes longer than a look at the header.
+            return [row]
+    # Without a row the batch is damaged, but its header may still be readable.
+    return walk_batches(data, position, 0, 0, NO_LEADER_EPOCH) or [_row_of(data, position)]
 
 
 def _row_of(data: Buffer, position: int) -> BatchRow:
