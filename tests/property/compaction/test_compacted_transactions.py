@@ -20,12 +20,14 @@ def test_a_life_with_transactions_keeps_every_promise(seed: int) -> None:
     for _ in range(STEPS):
         history.step()
     history.settle()
+    history.require_scans()
     history.upload(ends_all=True)
     history.settle()
     # One job finds no data of a transaction, and one drops its marker.
     for _ in range(4):
         history.clock.advance(2 * DELETE_RETENTION_MS)
         history.settle()
+    history.require_scans()
     for tip, written in history.written.items():
         partition = history.tiered.partition(tip)
         assert history.has_bound or partition.compacted_upto == partition.tiered_end_offset

@@ -33,6 +33,7 @@ from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     CONTROL_BIT,
@@ -75,6 +76,9 @@ class Row(NamedTuple):
 
 def some_batch(random: Random, base_offset: int, *, is_plain: bool) -> bytes:
     """A batch with gaps, horizons, append times and whatever else compaction can meet."""
+    if not is_plain and random.random() < 0.3:
+        marker = EndTransactionMarker(random.choice((ControlType.COMMIT, *ControlType)), 0)
+        return marker.to_batch(random.choice((1, 2)), 0, 1000, base_offset=base_offset, leader_epoch=1)
     count = random.randrange(1, 6)
     records = [
         Record(
@@ -104,7 +108,8 @@ def some_batch(random: Random, base_offset: int, *, is_plain: bool) -> bytes:
     )
     attributes = random.choice((0, 0, TIMESTAMP_TYPE_BIT)) | random.choice((0, 0, DELETE_HORIZON_BIT))
     if not is_plain:
-        attributes |= random.choice((0, Codec.ZSTD, CONTROL_BIT, TRANSACTIONAL_BIT))
+        attributes |= random.choice((0, Codec.ZSTD, CONTROL_BIT, TRANSACTIONAL_BIT, TRANSACTIONAL_BIT))
+        header = header._replace(producer_id=random.choice((1, 2)))
     return rebuild_batch(
         header._replace(attributes=attributes),
         copied.payload,

@@ -4,15 +4,19 @@ compactions, with the oracle after each of these."""
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from random import Random
 from typing import Any
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.client.isolation_level import IsolationLevel
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.isolation import Isolation
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.pipeline.slice_scan import scan
+from stratalog.pipeline.topic_snapshot import read_snapshot
 from stratalog.record.batch import batches, decode
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
@@ -151,14 +155,23 @@ class TransactionalHistory:
             for live in partition.slices:
                 self._require_markers(written, live, {record.offset for record in found}, start_offset)
 
-    def markers(self, tip: TopicIdPartition) -> list[int]:
-        """The offsets of all markers in the slices."""
-        return [
-            header.base_offset
-            for live in self.tiered.partition(tip).slices
-            for _, header in batches(self.tiered.slice_data(live.object_name, live.entry))
-            if header.is_control
-        ]
+    def require_scans(self) -> None:
+        """Check that a scan of the objects, as Spark makes it, has the same records. Raises
+        AssertionError."""
+        for isolation in IsolationLevel:
+            is_committed = isolation is IsolationLevel.READ_COMMITTED
+            found: dict[int, list[int]] = defaultdict(list)
+            for span in sorted(read_snapshot(self.store, "t", isolation), key=lambda one: one.first_offset):
+                for batch in scan(self.store, "t", [span], ("offset",)):
+                    found[span.partition] += [row["offset"] for row in batch.to_pylist()]
+            for tip, written in self.written.items():
+                end_offset = written.stable_end(written.next_offset) if is_committed else written.next_offset
+                assert found[tip.partition] == [
+                    record.offset
+                    for record in self.tiered.records(tip)
+                    if record.offset < end_offset
+                    and (not is_committed or written.is_committed(record.offset))
+                ]
 
     def _offset_in(self, start_offset: int, end_offset: int) -> int:
         return self.random.randint(start_offset, max(start_offset, end_offset))

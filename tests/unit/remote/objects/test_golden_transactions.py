@@ -11,13 +11,19 @@ from typing import NamedTuple
 import pytest
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import CompactedShard
 from stratalog.log.isolation import Isolation
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_index import SliceIndex
+from stratalog.remote.store_identity import StoreIdentity
 from stratalog.segment.indexes.transaction_index import AbortedTransaction, TransactionIndex
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.golden_records import golden_records
 from tests.support.logs.log_consumer import committed_records
 from tests.support.places import GOLDEN
@@ -48,10 +54,11 @@ def directory(name: str) -> Path:
     return GOLDEN / "data" / f"g1-{name}-0"
 
 
-def uploaded(name: str, max_object_bytes: int) -> Uploaded:
+def uploaded(name: str, max_object_bytes: int, *, is_compacted: bool = False) -> Uploaded:
     """The broker's segments, as ours."""
+    policy = "compact" if is_compacted or name == "compacted" else "delete"
     logs = TieredSite(max_object_bytes=max_object_bytes).start()
-    topic = logs.create_topic("t", 1, {"cleanup.policy": "compact" if name == "compacted" else "delete"})
+    topic = logs.create_topic("t", 1, {"cleanup.policy": policy})
     log = logs.logs[TopicPartition("t", 0)]
     for path in sorted(directory(name).glob("*.log")):
         log.roll()
@@ -64,6 +71,18 @@ def uploaded(name: str, max_object_bytes: int) -> Uploaded:
     return Uploaded(logs, log, TopicIdPartition(topic.topic_id, 0))
 
 
+def read_all(found: Uploaded, isolation: Isolation, max_bytes: int) -> list[Record]:
+    """What a consumer gets from the object store."""
+    records: list[Record] = []
+    offset = 0
+    while offset < found.log.offsets.tiered_end_offset:
+        data = found.logs.reader.read(found.tip, offset, max_bytes, isolation)
+        records += committed_records(data, offset)
+        assert data.next_offset > offset
+        offset = data.next_offset
+    return records
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
 @pytest.mark.parametrize("name", TOPICS)
@@ -72,14 +91,35 @@ def test_what_kafka_read_is_read_from_the_object_store(
 ) -> None:
     found = uploaded(name, max_object_bytes)
     for max_bytes in (0, 1 << 20):
-        records: list[Record] = []
-        offset = 0
-        while offset < found.log.offsets.tiered_end_offset:
-            data = found.logs.reader.read(found.tip, offset, max_bytes, ISOLATIONS[isolation])
-            records += committed_records(data, offset)
-            assert data.next_offset > offset
-            offset = data.next_offset
-        assert records == golden_records(GOLDEN, name, isolation)
+        assert read_all(found, ISOLATIONS[isolation], max_bytes) == golden_records(GOLDEN, name, isolation)
+
+
+@pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])
+@pytest.mark.parametrize("name", ["txn", "compacted"])
+def test_compaction_leaves_the_last_committed_records_that_kafka_read(
+    name: str, max_object_bytes: int
+) -> None:
+    found = uploaded(name, max_object_bytes, is_compacted=True)
+    logs = found.logs
+    identity = StoreIdentity.find(logs.store)
+    assert identity is not None
+    compactor = Compactor(
+        MemoryFileSystem(),
+        logs.clock,
+        SequentialIds(7),
+        CompactedShard(logs.store, identity.store_id, logs.metadata, logs.catalog),
+        CompactionSettings(spool_directory="/compaction"),
+    )
+    reports = compactor.run_once(("t",))
+    assert [report.refused for report in reports] == [None] * len(reports)
+    assert reports
+    partition = logs.metadata.state().partition(found.tip)
+    assert partition.compacted_upto == partition.tiered_end_offset
+    committed = golden_records(GOLDEN, name, "read_committed")
+    newest = {record.key: record.offset for record in committed if record.key is not None}
+    expected = [one for one in committed if one.key is None or newest[one.key] == one.offset]
+    for isolation in ISOLATIONS.values():
+        assert read_all(found, isolation, 1 << 20) == expected
 
 
 @pytest.mark.parametrize("max_object_bytes", [2000, 1 << 20])

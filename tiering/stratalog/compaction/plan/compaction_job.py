@@ -30,7 +30,7 @@ class JobReason(enum.Enum):
     DIRTY = "dirty"
     """Enough of a partition is not compacted yet."""
     TOMBSTONES = "tombstones"
-    """The horizon of tombstones has passed."""
+    """The horizon of tombstones or markers has passed."""
     SPACE = "space"
     """Objects hold more dead bytes than live ones."""
     MERGE = "merge"
