@@ -529,7 +529,7 @@ def test_a_full_disk_is_reported_and_nothing_changes() -> None:
     gets: list[str] = []
 
     def fill(operation: Operation) -> None:
-        """Behind the reads of two directories, when the job has begun."""
+        """Fill the disk behind the reads of two directories, when the job has begun."""
         gets.extend([operation.key] if "/data/" in operation.key else [])
         if len(gets) > 2:
             disk.fill("/tiered/compaction")
