@@ -269,7 +269,7 @@ class Compactor:
             StoreNotUsableError,
             UnsupportedOperationError,
         ) as error:
-            self._exclude(execution, execution.current, error)
+            self._exclude(execution, execution.blamed_for(error), error)
             return _report(execution, refused=str(error)), _Ending.DONE
         except (LogStoreError, OSError) as error:
             attempts = self._history.failed(job)
