@@ -82,7 +82,7 @@ def require_need(seed: int) -> None:
 
 
 def test_each_kind_of_file_counts() -> None:
-    """Where nothing fits memory; spools gather small pieces, so their files are smaller in these jobs."""
+    """Nothing fits memory here. Spools gather small pieces, so that the files of these jobs are smaller."""
     kinds: set[str] = set()
     for seed in range(8):
         history = past(seed)

@@ -418,6 +418,32 @@ def test_a_defect_is_laid_to_one_partition(
     assert any(record.exc_info and "defect" in record.message for record in caplog.records)
 
 
+def test_an_output_that_is_not_as_planned_is_not_stored_and_its_partition_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The proof comes late: the last partition was written by then."""
+    world = World()
+    world.upload(("a", "1"), ("a", "2"))
+    world.tiered.upload({tip: [world.batch(tip, [("a", "3")])] for tip in (world.tip, world.other)})
+    before = world.values()
+    rewrite = PartitionRewriter.rewrite
+
+    def forgetful(rewriter: PartitionRewriter, *arguments: Any, **named: Any) -> Any:
+        result: Any = rewrite(rewriter, *arguments, **named)
+        return result._replace(kept=result.kept._replace(record_count=2)) if broken.pop() else result
+
+    broken = [False, False, True]
+    monkeypatch.setattr(PartitionRewriter, "rewrite", forgetful)
+    compactor = world.tiered.compactor()
+    objects = list(world.store.list(world.tiered.layout.data_prefix))
+    failed, *_ = compactor.run_once(["state"])
+    assert "not those that were to be kept" in (failed.refused or "")
+    assert list(compactor.excluded()) == [world.tip]
+    stored = list(world.store.list(world.tiered.layout.data_prefix))
+    assert len(stored) <= len(objects) + 1
+    assert world.values() == before
+
+
 def test_a_compactor_rests_after_a_plan_that_took_long() -> None:
     world = World()
     world.upload(("a", "1"), ("a", "2"))
@@ -554,7 +580,7 @@ def test_a_full_disk_is_reported_and_nothing_changes() -> None:
     gets: list[str] = []
 
     def fill(operation: Operation) -> None:
-        """Behind the reads of two directories, when the job has begun."""
+        """Fill the disk behind the reads of two directories, when the job has begun."""
         gets.extend([operation.key] if "/data/" in operation.key else [])
         if len(gets) > 2:
             disk.fill("/tiered/compaction")

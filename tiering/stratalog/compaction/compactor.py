@@ -315,7 +315,7 @@ class Compactor:
             UnsupportedOperationError,
         ) as error:
             named = error if execution.current is None else execution.at_work.named(error)
-            self._exclude(execution, execution.current, named)
+            self._exclude(execution, execution.blamed_for(named), named)
             return _report(execution, refused=str(named)), _Ending.DONE
         except (LogStoreError, OSError) as error:
             attempts = self._history.failed(job)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -112,6 +113,17 @@ class JobExecution:
         self._bounds = OutputBounds(
             max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
         )
+
+    def blamed_for(self, error: LogStoreError) -> TopicIdPartition | None:
+        """The partition to blame for a failure: the one that the error names, because outputs are proved
+        after they were written, or the one at work."""
+        named = error.fields.get("topic"), error.fields.get("partition")
+        tips = (
+            run.topic_id_partition
+            for run in self.job.runs
+            if (run.topic.name, run.topic_id_partition.partition) == named
+        )
+        return next(tips, self.current)
 
     def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
         """Rewrite the inputs; commits nothing. Calls `on_run` behind each run, with the number of its records

@@ -536,7 +536,7 @@ class S3ObjectStore:
             code = error.fields.get("store_code")
             if has_whole_crc and code in ("BadDigest", "XAmzContentChecksumMismatch"):
                 raise other_bytes(key, store=self.url, sent_crc=f"{crc:08x}") from None
-            # An earlier request has ended the upload: it was completed, or somebody has aborted it.
+            # An earlier request has ended the upload: it was completed or aborted.
             if code != "NoSuchUpload" or not self._is_there(key, crc):
                 raise
 

@@ -93,13 +93,16 @@ class World:
             nonlocal is_planned
             is_planned = job_count > 0
 
+        def renewed(settings: CompactionSettings) -> CompactionSettings:
+            return bounded(settings) if is_planned else settings
+
         compactor = Compactor(
             MemoryFileSystem(),
             self.clock,
             SequentialIds(2),
             self.tiered.shard(self.store),
             CompactionSettings(spool_directory="/compaction"),
-            CompactorConfig(renewed=lambda settings: bounded(settings) if is_planned else settings),
+            CompactorConfig(renewed=renewed),
         )
         (report,) = compactor.run_once(["state"], on_report=note)
         assert report.refused is None

@@ -32,7 +32,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 TOPIC_ID = UUID(int=7)
 CRC_POSITION = 17
-"""Of the checksum in a batch, which covers all behind it."""
+"""The position of the checksum in a batch, which covers all behind it."""
 NAME = format_object_name(2, UUID(int=9))
 HEADER = ObjectHeader(
     store_id=UUID(int=1),
@@ -50,7 +50,7 @@ def batch(base_offset: int, keys: Sequence[bytes]) -> bytes:
     return encode_batch(records, base_offset=base_offset, leader_epoch=1)
 
 
-SLICES = (
+SLICES: tuple[list[bytes], ...] = (
     [batch(0, [b"a", b"b"]), batch(2, [b"c"])],
     [],
     [batch(0, [b"d"]) + batch(1, [b"e", b"f"]), batch(5, [b"g"])],
@@ -85,7 +85,7 @@ class World:
         self.windows: list[str] = []
         writes = RepeatedWrites(ManualClock(), self.store, "data", PutAttempts())
         self.flipped_position: int | None = None
-        """Of a byte of the object that changes in its window."""
+        """The byte of the object that changes in its window."""
         self._part_bytes = part_bytes
         self._memory_bytes = memory_bytes
         self.stream = OutputStream(NAME, writes, self._make_window, part_bytes)

@@ -45,11 +45,12 @@ class OutputStream:
         self._crc = 0
 
     def begin_slice(self, *, is_carried: bool) -> None:
-        """Before the data of a slice. `is_carried`: its plan will be one of `CarriedBytes`."""
+        """The data of a slice follow. `is_carried`: its plan will be one of `CarriedBytes`."""
         self._proof.begin_slice(self.size_bytes, is_carried=is_carried)
 
     def end_slice(self, entry: SliceEntry, planned: PlannedSlice) -> None:
-        """Behind the data of a slice. Raises StoreCorruptError if data that were sent are not as planned."""
+        """The data of the slice are whole. Raises StoreCorruptError if those that were sent are not as
+        planned."""
         self._proof.end_slice(entry, planned)
 
     def append(self, data: Buffer) -> None:

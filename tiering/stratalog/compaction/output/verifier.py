@@ -134,13 +134,13 @@ class _SliceProof:
             else self._tally.result()
         )
         return _FoundSlice(
-            kept,
-            self._data_bytes,
-            self._crc,
-            self._record_count,
-            self._tombstone_count,
-            self._marker_count,
-            self._keyless_count,
+            kept=kept,
+            data_bytes=self._data_bytes,
+            data_crc=self._crc,
+            record_count=self._record_count,
+            tombstone_count=self._tombstone_count,
+            marker_count=self._marker_count,
+            keyless_count=self._keyless_count,
         )
 
     def _keep(self, data: memoryview) -> None:
@@ -230,7 +230,7 @@ class ObjectProof:
     def __init__(self, name: str) -> None:
         self._name = name
         self._position = 0
-        """Of the next byte that passes."""
+        """The position of the next byte that passes."""
         self._passing: deque[_PassingSlice] = deque()
         self._proved: list[_ProvedSlice] = []
 
@@ -292,7 +292,7 @@ class ObjectProof:
 
 
 def _facts(entry: SliceEntry) -> tuple[object, ...]:
-    """What a directory must say of a slice whose data were proved."""
+    """The facts that a directory must have of a slice whose data were proved."""
     return (
         entry.topic_id_partition,
         entry.base_offset,
