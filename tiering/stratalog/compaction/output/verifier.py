@@ -215,7 +215,7 @@ class _ProvedSlice(NamedTuple):
     """A slice whose data are as planned."""
 
     entry: SliceEntry
-    """As it was before key streams and indexes had their places."""
+    """The entry before key streams and indexes had their places."""
     keyed_count: int
     has_one_record_a_key: bool
 
