@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import partial
 from random import Random, randrange
 
 import pytest
@@ -53,7 +54,7 @@ class Race:
     def play(self) -> None:
         """Run both to their ends, and compare the shard with the oracle after each change."""
         for name in ACTORS:
-            self.scheduler.spawn(name, lambda name=name: self._compact(name))
+            self.scheduler.spawn(name, partial(self._compact, name))
         try:
             before, seq = self._readable(), self.history.tiered.metadata.refresh().seq
             while self.scheduler.runnable:

@@ -223,7 +223,7 @@ class OperationProgress(_message.Message):
     """Size of all of it; 0 if it is not known."""
     @_builtins.property
     def compaction(self) -> Global___CompactionProgress:
-        """Of a compaction more; unset for other kinds."""
+        """Says more about a compaction; unset for other kinds."""
 
     def __init__(
         self,

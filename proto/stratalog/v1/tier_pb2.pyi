@@ -859,7 +859,7 @@ class PlannedJob(_message.Message):
 
     @_builtins.property
     def cost(self) -> Global___CompactionCost:
-        """What it takes and gives back."""
+        """Requests, bytes read and written, and bytes freed."""
 
     def __init__(
         self,

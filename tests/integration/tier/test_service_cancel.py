@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicPartition
 from stratalog.client import values
-from stratalog.objectstore.counted import CountedObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import DEFAULT_PART_BYTES, Buffer, ObjectStore, ReadStream
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.operations.operation import Operation, OperationKind, OperationState, OperationView
@@ -27,6 +25,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.stop_at_look import StopAtLook
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
+from tests.support.tiered.stores.cancelling_store import CancellingStore
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
 PARTITION_COUNT = 2
@@ -94,29 +93,6 @@ async def test_an_operation_may_end_at_each_step(kind: OperationKind) -> None:
             break
         assert at > {OperationKind.RETENTION: PARTITION_COUNT}.get(kind, 2 * PARTITION_COUNT)
         await check_consistent(bench, number)
-
-
-class CancellingStore(CountedObjectStore):
-    """Cancels what runs when the data of an object are asked for, or sent, for the time number `at`."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner, lambda key: "data" if "/data/" in key else "other")
-        self.cancel: Callable[[], None] | None = None
-        self.at = self.request_count = 0
-
-    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        self._look()
-        return super().open_range(key, position, size, if_match=if_match)
-
-    def put_parts(self, key: str, parts: Iterable[Buffer], *, part_bytes: int = DEFAULT_PART_BYTES) -> None:
-        self._look()
-        super().put_parts(key, parts, part_bytes=part_bytes)
-
-    def _look(self) -> None:
-        if self.cancel is not None:
-            self.request_count += 1
-            if self.request_count == self.at:
-                self.cancel()
 
 
 async def test_a_periodic_compaction_is_shown_and_may_be_cancelled_at_each_request(

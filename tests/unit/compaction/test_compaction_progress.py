@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from random import Random
@@ -51,9 +52,18 @@ class World:
             tips = [TopicIdPartition(topic.topic_id, number) for number in range(PARTITION_COUNT)]
             for number in range(ROUND_COUNT):
                 self.tiered.upload({tip: [self._batch(tip, number)] for tip in tips})
+        self.tips = [
+            TopicIdPartition(topic.topic_id, number)
+            for topic in self.tiered.catalog.topics().values()
+            for number in range(PARTITION_COUNT)
+        ]
         self.told: list[tuple[CompactionProgress, tuple[CompactionReport, ...]]] = []
         self.data = self.tiered.layout.data_key("")
         self.get_count = 0
+
+    def upload(self, number: int) -> None:
+        """Another object with all partitions."""
+        self.tiered.upload({tip: [self._batch(tip, number)] for tip in self.tips})
 
     def _batch(self, tip: TopicIdPartition, number: int) -> bytes:
         base_offset = self.tiered.partition(tip).tiered_end_offset
@@ -144,9 +154,37 @@ def test_the_cost_of_a_job_is_what_it_takes(topics: Sequence[str]) -> None:
     assert before_bytes - after_bytes >= sum(cost.freed_bytes for cost in costs)
 
 
+def test_of_a_compacted_partition_the_output_is_foretold_by_its_first_slice() -> None:
+    world = World()
+    compactor = world.tiered.compactor()
+    compactor.run_once(TOPICS)
+    for number in range(ROUND_COUNT, ROUND_COUNT + 3):
+        world.upload(number)
+    (job,) = compactor.plan(TOPICS).jobs
+    cost = cost_of(job, 1 << 30)
+    all_bytes = sum(run.data_bytes for run in job.runs)
+    (report,) = compactor.run_once(TOPICS)
+    assert report.output_bytes < cost.written_bytes < 0.9 * all_bytes
+
+
+def test_large_outputs_take_a_put_for_each_part() -> None:
+    world = World()
+    (job, *_) = world.tiered.compactor().plan(TOPICS).jobs
+    assert cost_of(job, 1 << 30).put_count == 1
+    size_bytes = cost_of(job, 1 << 30).written_bytes
+    assert cost_of(job, size_bytes // 2).put_count == 2, "so many objects"
+    live = job.runs[0].slices[0]
+    large = live._replace(entry=dataclasses.replace(live.entry, data_bytes=200 << 20))
+    run = dataclasses.replace(job.runs[0], slices=(large, *job.runs[0].slices[1:]))
+    job = dataclasses.replace(job, runs=(run, *job.runs[1:]))
+    assert cost_of(job, 1 << 30).put_count == 4 + 2, "parts of 64 MiB, the beginning and the end"
+
+
 def test_behind_another_run_all_is_added_but_the_time_left() -> None:
-    one = CompactionProgress(1, 2, 3, 4, Transfer(1, 2, 3, 4, 5), 6, 7, 8, 9, 10)
-    other = CompactionProgress(10, 20, 30, 40, Transfer(10, 20, 30, 40, 50), 60, 70, 80, 90, None)
-    both = CompactionProgress(11, 22, 33, 44, Transfer(11, 22, 33, 44, 55), 66, 77, 88, 99, 10)
-    assert one.behind(other) == both
-    assert other.behind(one) == both._replace(remaining_ms=None)
+    def progress(factor: int, remaining_ms: int | None) -> CompactionProgress:
+        numbers = [factor * number for number in range(1, 9)]
+        transfer = Transfer._make(factor * number for number in range(10, 15))
+        return CompactionProgress._make([*numbers[:4], transfer, *numbers[4:], remaining_ms])
+
+    assert progress(1, 10).behind(progress(10, None)) == progress(11, 10)
+    assert progress(10, None).behind(progress(1, 10)) == progress(11, None)

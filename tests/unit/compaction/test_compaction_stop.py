@@ -14,7 +14,6 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ReadStream
 from stratalog.objectstore.stoppable import StoppableObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -23,42 +22,12 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.hasty_clock import HastyClock
 from tests.support.cleaner.stop_at_look import StopAtLook
-from tests.support.tiered.counting_object_store import CountingObjectStore
+from tests.support.tiered.stores.open_streams_store import OpenStreamsStore
 from tests.support.tiered.tiered_store import TieredStore
 
 PARTITION_COUNT = 4
 ROUND_COUNT = 2
 SCRATCH = "/tiered/compaction"
-
-
-class WatchedStore(CountingObjectStore):
-    """Counts the streams that are open."""
-
-    open_count = 0
-
-    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        self.open_count += 1
-        return WatchedStream(super().open_range(key, position, size, if_match=if_match), self)
-
-
-class WatchedStream:
-    """A stream that is closed at least once."""
-
-    def __init__(self, inner: ReadStream, store: WatchedStore) -> None:
-        self._inner = inner
-        self._store = store
-        self._is_open = True
-
-    def read(self, size: int) -> bytes:
-        return self._inner.read(size)
-
-    def etag(self) -> str:
-        return self._inner.etag()
-
-    def close(self) -> None:
-        self._store.open_count -= self._is_open
-        self._is_open = False
-        self._inner.close()
 
 
 class Shard:
@@ -67,7 +36,7 @@ class Shard:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.filesystem = MemoryFileSystem()
-        self.store = WatchedStore(MemoryObjectStore(self.clock))
+        self.store = OpenStreamsStore(MemoryObjectStore(self.clock))
         self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(1))
         topic = self.tiered.catalog.create("state", PARTITION_COUNT, {"cleanup.policy": "compact"})
         self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(PARTITION_COUNT)]

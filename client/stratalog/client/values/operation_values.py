@@ -140,7 +140,7 @@ class OperationProgress(NamedTuple):
     total_bytes: int
     """Size of all of it; 0 if it is not known."""
     compaction: CompactionProgress | None
-    """Of a compaction more; unset for other kinds."""
+    """Says more about a compaction; unset for other kinds."""
 
 
 class FailedPartition(NamedTuple):

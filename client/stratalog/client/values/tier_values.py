@@ -316,7 +316,7 @@ class PlannedJob(NamedTuple):
     runs: tuple[PlannedRun, ...]
     """By topic id and partition."""
     cost: CompactionCost
-    """What it takes and gives back."""
+    """Requests, bytes read and written, and bytes freed."""
 
 
 class StorePrices(NamedTuple):

@@ -142,8 +142,8 @@ class TierCompaction:
         return compaction_outcome(self.run(topics, operation), [tier.shard for tier in self._tiers])
 
     def compact_pass(self) -> PassOutcome:
-        """Compact what is due, periodically, in shards whose compactor does not rest. A run with jobs is an
-        operation, which people may cancel. Raises StoreError, DataDirectoryError, StoppingError."""
+        """Compact what is due, periodically, in shards whose compactor does not rest. Where there are jobs it
+        is an operation, which people may cancel. Raises StoreError, DataDirectoryError, StoppingError."""
         left_alone = self._left_alone(())
 
         def compact_in(tier: ShardTier) -> Sequence[CompactionReport]:

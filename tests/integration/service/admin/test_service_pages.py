@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import grpc
@@ -205,7 +205,7 @@ class CountedJobs(list[CompactionJob]):
 
     def __getitem__(self, index: Any) -> Any:
         self.made_count += 1
-        return super().__getitem__(index)
+        return cast("Any", super().__getitem__(index))
 
 
 async def planned_job(bench: ServiceBench) -> CompactionJob:
