@@ -203,7 +203,7 @@ def test_of_too_many_producers_the_idle_ones_are_left_out_of_a_whole_snapshot(
 
 @pytest.mark.parametrize("damaged_at", [None, 5_000, 100_000])
 def test_large_batches_are_noted_by_their_headers(damaged_at: int | None) -> None:
-    """As by the walk that compares checksums: what follows proves them anyway."""
+    """The walk that compares checksums finds the same, and the upload proves the batches later."""
     sizes = [100, LARGE_BATCH_BYTES, 200, 2 * LARGE_BATCH_BYTES, LARGE_BATCH_BYTES]
     data = bytearray()
     for number, size in enumerate(sizes):
