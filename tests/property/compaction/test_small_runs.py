@@ -82,7 +82,8 @@ def test_both_ways_are_taken() -> None:
 @needs_native
 def test_a_refused_run_goes_the_long_way_with_its_bits_as_they_were() -> None:
     def refuse(slices: Sequence[SliceInput], *_: object) -> None:
-        for *_, bits, _rule in slices:
+        for one in slices:
+            bits = one[4]
             bits[:] = bytes(len(bits))
 
     with mock.patch.object(small_run, "compact_slices", refuse):

@@ -107,8 +107,8 @@ def step_by_step(run: Run) -> tuple[BuiltSlice, bytes]:
         position = builder.add(output, position)
     builder.sum_up(output)
     (entries,) = merged_keys(sources, builder.record_count)
-    keys = encode_key_stream(entries)
-    return builder.build(SliceEnd(2**62), MergedKeyStream(keys, HASHING)), output
+    stream = encode_key_stream(entries)
+    return builder.build(SliceEnd(2**62), MergedKeyStream(stream, HASHING)), output
 
 
 def at_once(run: Run) -> CompactedSlices | None:
@@ -184,8 +184,9 @@ def test_a_run_that_contradicts_itself_is_refused_or_sound(seed: int) -> None:
 @needs_native
 def test_a_wrong_checksum_is_refused() -> None:
     run = next(run for run in map(some_run, map(Random, range(100))) if run.slices and at_once(run))
-    data, crc, *rest = run.slices[0]
-    assert at_once(run._replace(slices=[(data, crc ^ 1, *rest), *run.slices[1:]])) is None
+    data, crc, count, keys, bits, rule = run.slices[0]
+    wrong = data, crc ^ 1, count, keys, bits, rule
+    assert at_once(run._replace(slices=[wrong, *run.slices[1:]])) is None
 
 
 @needs_native

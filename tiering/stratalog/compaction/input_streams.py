@@ -27,7 +27,7 @@ from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_entry import KeyStreamRef, PartRef, SliceEntry
+from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, is_plain_index
 from stratalog.remote.objects.spool import Spool, SpoolReader
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
@@ -89,9 +90,9 @@ class World:
         """Compact the whole partition in one job, whose outputs are bounded once it is planned."""
         is_planned = False
 
-        def note(_reports: Sequence[CompactionReport], job_count: int) -> None:
+        def note(progress: CompactionProgress, _reports: Sequence[CompactionReport]) -> None:
             nonlocal is_planned
-            is_planned = job_count > 0
+            is_planned = progress.job_count > 0
 
         def renewed(settings: CompactionSettings) -> CompactionSettings:
             return bounded(settings) if is_planned else settings
@@ -104,7 +105,7 @@ class World:
             CompactionSettings(spool_directory="/compaction"),
             CompactorConfig(renewed=renewed),
         )
-        (report,) = compactor.run_once(["state"], on_report=note)
+        (report,) = compactor.run_once(["state"], on_progress=note)
         assert report.refused is None
         return report
 

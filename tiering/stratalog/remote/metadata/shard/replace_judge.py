@@ -196,7 +196,9 @@ def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: S
 
 
 def _tile(slices: Sequence[LiveSlice] | Sequence[SliceEntry]) -> bool:
-    return all(earlier.end_offset == later.base_offset for earlier, later in itertools.pairwise(slices))
+    begins = [one.base_offset for one in slices]
+    ends = [one.end_offset for one in slices]
+    return begins[1:] == ends[:-1]
 
 
 def require_request(is_valid: bool, message: str, **fields: object) -> None:
