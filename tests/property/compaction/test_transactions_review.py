@@ -1,4 +1,4 @@
-"""Plans of partitions with transactions that are longer than a job."""
+"""Partitions with transactions that are longer than a job, or that come back after a disaster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.objects.slice_entry import OpenTransaction
+from tests.support.compaction.written_transactions import WrittenTransactions
 from tests.support.simulation.planned_shard import NOW_MS, Shard, entry_of, topic
+from tests.support.tiered.restore_world import RestoreWorld
 
 SLICES = 12
 SLICE_BYTES = 10_000
@@ -99,3 +103,35 @@ def test_a_horizon_has_no_effect_before_the_slice_that_decides_its_records_may_b
     aged = dataclasses.replace(policy, min_compaction_lag_ms=0)
     assert carry_out(shard, aged, SETTINGS) == 1
     assert shard.partitions[tip].compacted_upto == 30
+
+
+def test_deleted_records_of_a_transaction_that_come_back_without_its_marker_can_be_deleted_again() -> None:
+    """A rebuild undoes deletions that only the head knew. A compaction has dropped the marker meanwhile, so
+    whether the records count is not known any more: no job may guess, and the error says the way out."""
+    world, written = RestoreWorld(0), WrittenTransactions()
+    tip = world.tips[0]
+
+    def upload(*batches: bytes, base_offset: int) -> None:
+        world.tiered.upload({tip: batches}, ends={tip: written.slice_end(base_offset)})
+
+    def put(key: bytes, producer_id: int | None = None) -> bytes:
+        return written.data([Record(0, world.clock.now_ms(), key, b"x")], Codec.NONE, producer_id)
+
+    def end() -> bytes:
+        return written.end(8, world.clock.now_ms(), is_aborted=True)
+
+    upload(put(b"a", 8), base_offset=0)
+    upload(end(), put(b"b"), base_offset=1)
+    world.tiered.advance_log_start(tip, 2)
+    assert [report.refused for report in world.tiered.compactor().run_once()] == [None]
+    upload(end(), put(b"c"), base_offset=3)
+    world.lose("shards/0000/head")
+    world.rebuild()
+    assert world.tiered.partition(tip).log_start_offset == 0
+    refused = world.tiered.compactor().run_once()[0].refused
+    assert refused is not None
+    assert "marker_offset=`3`" in refused
+    assert "delete its records again" in refused
+    world.tiered.advance_log_start(tip, 1)
+    assert [report.refused for report in world.tiered.compactor().run_once()] == [None]
+    assert [record.offset for record in world.tiered.records(tip)] == [2, 4]

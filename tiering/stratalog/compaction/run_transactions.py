@@ -27,6 +27,12 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
+_WITHOUT_MARKER = "has an aborted transaction without its marker;"
+_WITHOUT_ENTRY = (
+    "does not have the aborted transaction of a marker; if a rebuild of a lost head has brought deleted"
+    " records back, delete its records again; if not,"
+)
+
 LoadIndex = Callable[[LiveSlice], SliceIndex]
 
 
@@ -82,21 +88,21 @@ class SliceMarkers:
         found, is_abort = self._next, control_type is ControlType.ABORT
         if found is None or found.last_offset > header.last_offset:
             if is_abort and has_data:
-                raise self._corrupt("does not have the aborted transaction of a marker", header.last_offset)
+                raise self._corrupt(_WITHOUT_ENTRY, header.last_offset)
             return None
         if found.last_offset < header.last_offset or not is_abort or found.producer_id != header.producer_id:
-            raise self._corrupt("has an aborted transaction without its marker", found.last_offset)
+            raise self._corrupt(_WITHOUT_MARKER, found.last_offset)
         self._next = next(self._left, None)
         return found
 
     def end(self) -> None:
         """Raise StoreCorruptError if there are transactions left without their markers."""
         if self._next is not None:
-            raise self._corrupt("has an aborted transaction without its marker", self._next.last_offset)
+            raise self._corrupt(_WITHOUT_MARKER, self._next.last_offset)
 
     def _corrupt(self, problem: str, marker_offset: int) -> StoreCorruptError:
         return StoreCorruptError(
-            f"the index of a slice {problem}; keep the object and find out what changed it",
+            f"the index of a slice {problem} keep the object and find out what changed it",
             topic=self._entry.topic,
             partition=self._entry.partition,
             base_offset=self._entry.base_offset,
