@@ -29,8 +29,8 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 _WITHOUT_MARKER = "has an aborted transaction without its marker;"
 _WITHOUT_ENTRY = (
-    "does not have the aborted transaction of a marker; if a rebuild of a lost head has brought deleted records"
-    " back, delete its records again; if not,"
+    "does not have the aborted transaction of a marker; if a rebuild of a lost head has brought deleted"
+    " records back, delete its records again; if not,"
 )
 
 LoadIndex = Callable[[LiveSlice], SliceIndex]
