@@ -73,7 +73,15 @@ def test_the_checksum_of_the_whole_object_goes_to_servers_that_announce_it(serve
     assert header(request, "x-amz-checksum-type") == "FULL_OBJECT"
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-amz-checksum-type": "COMPOSITE"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-amz-checksum-type": "COMPOSITE"},
+        # Of another algorithm, which a server may choose where the client sends none or another one.
+        {"x-amz-checksum-algorithm": "CRC64NVME", "x-amz-checksum-type": "FULL_OBJECT"},
+    ],
+)
 def test_a_server_that_does_not_announce_it_gets_none(server: ScriptedS3, headers: dict[str, str]) -> None:
     [request] = complete(server, completed(), begin=begun(headers))
     assert header(request, "x-amz-checksum-crc32c") is None

@@ -259,8 +259,10 @@ class S3ObjectStore:
                 **cast("Any", {**self._options.of_new_upload, **self._options.of_data_object}),
             )
             upload_id = begun["UploadId"]
-        # A server that does not say so may take the checksum of the whole object for one of its parts'.
-        has_whole_crc = begun.get("ChecksumType") == "FULL_OBJECT"
+        # A server that does not say so may take the checksum of the whole object for one of its parts', or
+        # for one of the algorithm that it chose.
+        announced = begun.get("ChecksumType"), begun.get("ChecksumAlgorithm")
+        has_whole_crc = announced == ("FULL_OBJECT", "CRC32C")
         return _S3Upload(
             partial(self._put_part, key, upload_id),
             partial(self._complete, key, upload_id, has_whole_crc),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from random import Random
 from uuid import UUID
@@ -193,3 +194,23 @@ def test_an_object_that_is_not_as_planned_does_not_appear() -> None:
     world.writer.close()
     assert world.sent()[-1] == "abort"
     assert list(world.inner.list_uploads("")) == []
+
+
+class _StuckWindow(Spool):
+    """A window whose file cannot be removed. Not thread-safe: one test uses it."""
+
+    def close(self) -> None:
+        super().close()
+        raise OSError(errno.EIO, "the disk is broken")
+
+
+def test_an_upload_is_aborted_if_its_window_cannot_be_removed() -> None:
+    filesystem, store = MemoryFileSystem(), MemoryObjectStore(ManualClock())
+    writes = RepeatedWrites(ManualClock(), store, "data", PutAttempts())
+    stream = OutputStream(NAME, writes, lambda: _StuckWindow(filesystem, "/spool/0.scratch", 100), 100)
+    writes.put_part(1, [b"x"])
+    assert [one.key for one in store.list_uploads("")] == ["data"]
+    with pytest.raises(OSError) as failed:  # noqa: PT011 - its number is compared
+        stream.close()
+    assert failed.value.errno == errno.EIO
+    assert not list(store.list_uploads(""))

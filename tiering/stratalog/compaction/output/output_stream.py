@@ -83,12 +83,15 @@ class OutputStream:
         self._writes.complete(self._crc)
 
     def close(self) -> None:
-        """Discard the bytes. May be called repeatedly."""
-        self._window.close()
+        """Discard the bytes. May be called repeatedly. Raises OSError if the window's disk fails; the upload
+        is aborted all the same."""
         self._proved = []
-        # The sweep of orphans aborts it later.
-        with suppress(StoreError):
-            self._writes.abort()
+        try:
+            self._window.close()
+        finally:
+            # The sweep of orphans aborts it later.
+            with suppress(StoreError):
+                self._writes.abort()
 
     def _take_window(self) -> list[Buffer]:
         """The bytes of the window, which are proved; it is empty then."""
