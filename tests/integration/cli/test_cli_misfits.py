@@ -62,11 +62,12 @@ NUMBERS = [
 @pytest.mark.parametrize(("path", "parameter"), NUMBERS)
 def test_a_number_has_both_bounds(path: tuple[str, ...], parameter: click.Parameter) -> None:
     bounds = parameter.type
-    assert isinstance(bounds, click.IntRange)
+    assert isinstance(bounds, click.IntRange | click.FloatRange)
     assert bounds.min is not None
     assert bounds.max is not None
     assert -1 <= bounds.min < bounds.max < 1 << 63
-    for number in (bounds.min - 1, bounds.max + 1, 10**20, -(10**20)):
+    form = float if isinstance(bounds, click.FloatRange) else int
+    for number in map(form, (bounds.min - 1, bounds.max + 1, 10**20, -(10**20))):
         result = CliRunner().invoke(stratalog, (*path, parameter.opts[0], str(number)))
         assert result.exit_code == 2, result.output
         assert f": {number} is not in the range" in result.stderr

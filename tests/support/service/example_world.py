@@ -121,7 +121,7 @@ class ExampleWorld:
         if "log-dirs move" in line:
             self._run("log-dirs", "uncordon", str(self._log_dirs[1]))
             self._run("log-dirs", "move", "orders", "--partition", "0", "--to", str(self._log_dirs[0]))
-        if "--follow" in line:
+        if "--follow" in line and "status" not in line:
             # It would go on until Ctrl-C.
             line += " --max 1"
         with contextlib.chdir(room):

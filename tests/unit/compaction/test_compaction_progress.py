@@ -29,6 +29,7 @@ PARTITION_COUNT = 3
 KEY_COUNT = 4
 ROUND_COUNT = 2
 TOPICS = ("one", "two")
+SETTINGS = CompactionSettings(spool_directory="/spool")
 
 
 class HurryingClock(ManualClock):
@@ -140,8 +141,7 @@ def test_resumed_requests_are_counted_apart() -> None:
 def test_the_cost_of_a_job_is_what_it_takes(topics: Sequence[str]) -> None:
     world = World()
     compactor = world.tiered.compactor()
-    settings = CompactionSettings(spool_directory="/spool")
-    costs = [cost_of(job, settings) for job in compactor.plan(topics).jobs]
+    costs = [cost_of(job, SETTINGS) for job in compactor.plan(topics).jobs]
     before_bytes = sum(live.ref.size_bytes for live in world.tiered.metadata.refresh().objects.values())
     world.store.reset()
     reports = compactor.run_once(topics)
@@ -161,7 +161,7 @@ def test_of_a_compacted_partition_the_output_is_foretold_by_its_first_slice() ->
     for number in range(ROUND_COUNT, ROUND_COUNT + 3):
         world.upload(number)
     (job,) = compactor.plan(TOPICS).jobs
-    cost = cost_of(job, 1 << 30)
+    cost = cost_of(job, SETTINGS)
     all_bytes = sum(run.data_bytes for run in job.runs)
     (report,) = compactor.run_once(TOPICS)
     assert report.output_bytes < cost.written_bytes < 0.9 * all_bytes
@@ -170,14 +170,15 @@ def test_of_a_compacted_partition_the_output_is_foretold_by_its_first_slice() ->
 def test_large_outputs_take_a_put_for_each_part() -> None:
     world = World()
     (job, *_) = world.tiered.compactor().plan(TOPICS).jobs
-    assert cost_of(job, 1 << 30).put_count == 1
-    size_bytes = cost_of(job, 1 << 30).written_bytes
-    assert cost_of(job, size_bytes // 2).put_count == 2, "so many objects"
+    assert cost_of(job, SETTINGS).put_count == 1
+    size_bytes = cost_of(job, SETTINGS).written_bytes
+    smaller = dataclasses.replace(SETTINGS, max_job_bytes=size_bytes // 2)
+    assert cost_of(job, smaller).put_count == 2, "so many objects"
     live = job.runs[0].slices[0]
     large = live._replace(entry=dataclasses.replace(live.entry, data_bytes=200 << 20))
     run = dataclasses.replace(job.runs[0], slices=(large, *job.runs[0].slices[1:]))
     job = dataclasses.replace(job, runs=(run, *job.runs[1:]))
-    assert cost_of(job, 1 << 30).put_count == 4 + 2, "parts of 64 MiB, the beginning and the end"
+    assert cost_of(job, SETTINGS).put_count == 7 + 2, "parts of 32 MiB, the beginning and the end"
 
 
 def test_behind_another_run_all_is_added_but_the_time_left() -> None:

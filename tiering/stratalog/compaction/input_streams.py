@@ -149,14 +149,15 @@ class InputStreams:
         """
         held, self._held = self._held, None
         if held is not None and held[0] == entry.data_position:
+            self._at_work.begin(self._ref.name, entry)
             return SliceReader(entry, PieceReader(held[1]).read_some, self._chunk_bytes)
         self._move_to(entry)
         return SliceReader(entry, self._read_data, self._chunk_bytes)
 
     def whole_slice(self, entry: SliceEntry) -> Buffer:
         """The data of a slice that was not passed by, in one piece and not proved; cut off if the object is.
-        Call it instead of `slice_reader`, or right before: then that reads the same bytes. Raises
-        StoreCorruptError, and what the store raises.
+        Call it instead of `slice_reader`, or right before: then that reads the same bytes. They are held
+        until then, or until `let_go`. Raises StoreCorruptError, and what the store raises.
         """
         self._move_to(entry)
         pieces: list[Buffer] = []
@@ -167,6 +168,10 @@ class InputStreams:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._held = entry.data_position, data
         return data
+
+    def let_go(self) -> None:
+        """Hold the data of the last `whole_slice` no longer."""
+        self._held = None
 
     def _move_to(self, entry: SliceEntry) -> None:
         if self._key_part is None:

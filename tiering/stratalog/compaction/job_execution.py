@@ -37,8 +37,8 @@ from stratalog.compaction.scratch_budget import (
     part_bytes,
     require_scratch,
 )
-from stratalog.compaction.small_run import compact_small_run
 from stratalog.compaction.slice_at_work import SliceAtWork
+from stratalog.compaction.small_run import compact_small_run
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads

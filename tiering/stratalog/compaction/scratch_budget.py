@@ -21,6 +21,7 @@ from stratalog.objectstore.protocol import MAX_PART_COUNT
 from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
+
 def output_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     """The memory of each of the two spools of an output object: half of the job's memory is for outputs."""
     return settings.job_memory_bytes // (4 * job.output_count)

@@ -19,8 +19,8 @@ from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.compacted_slices import SliceInput
 from stratalog.record.native.batch_kernels import compact_slices
+from stratalog.record.native.compacted_slices import SliceInput
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import joined_epochs
@@ -47,6 +47,8 @@ def compact_small_run(
     compacted = compact_slices(kept, run.base_offset, writer.index_interval_bytes)
     if compacted is None:
         return None
+    for live in run.slices:
+        inputs[live.object_name].let_go()
     topic = run.topic
     writer.begin_slice(
         topic.topic_id, topic.name, run.topic_id_partition.partition, base_offset=run.base_offset

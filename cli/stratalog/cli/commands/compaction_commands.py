@@ -82,7 +82,7 @@ class _Price(click.FloatRange):
     name = "dollars"
 
     def __init__(self) -> None:
-        super().__init__(min=0.0)
+        super().__init__(min=0.0, max=1e6)
 
 
 @compaction.command()

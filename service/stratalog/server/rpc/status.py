@@ -82,6 +82,7 @@ MAX_REASON_BYTES = 1_000
 INNER_FIELDS = frozenset(
     {
         "path",
+        "directory",
         "other_path",
         "real_path",
         "data_dir",

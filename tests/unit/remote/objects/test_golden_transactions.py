@@ -72,7 +72,7 @@ def uploaded(name: str, max_object_bytes: int, *, is_compacted: bool = False) ->
 
 
 def read_all(found: Uploaded, isolation: Isolation, max_bytes: int) -> list[Record]:
-    """What a consumer gets from the object store."""
+    """The records that a consumer gets from the object store."""
     records: list[Record] = []
     offset = 0
     while offset < found.log.offsets.tiered_end_offset:

@@ -48,10 +48,14 @@ class SliceKeys:
 
     def _add_row(self, row: Buffer, ordinal: int) -> int:
         """Add whole batches, of which the first record has this ordinal; returns that behind the last."""
-        position, is_within = 0, True
+        position = slow_end = 0
+        is_within = True
         while position < len(row):
-            scanned = scan_batches(row, position, len(row), 0) if is_within else None
-            if scanned is not None and scanned.end_position > position:
+            is_slow = not is_within or position < slow_end
+            scanned = None if is_slow else scan_batches(row, position, len(row), 0)
+            if scanned is not None and scanned.is_transactional:
+                slow_end = scanned.end_position
+            elif scanned is not None and scanned.end_position > position:
                 is_within = self._bounds.hold(scanned.first_offset, scanned.last_offset)
                 if is_within:
                     self._add_scanned(row, position, ordinal, scanned)

@@ -116,19 +116,18 @@ class SliceBrief(NamedTuple):
     @staticmethod
     def of(live: LiveSlice) -> SliceBrief:
         entry = live.entry
-        # By position: names would cost more than the rest.
         return SliceBrief(
-            live.object_name,
-            live.end_offset,
-            entry.data_bytes,
-            entry.record_count,
-            entry.min_timestamp,
-            entry.max_timestamp,
-            entry.tombstone_count,
-            entry.marker_count,
-            entry.stable_end_offset,
-            entry.earliest_delete_horizon_ms,
-            live.gap,
+            object_name=live.object_name,
+            end_offset=live.end_offset,
+            data_bytes=entry.data_bytes,
+            record_count=entry.record_count,
+            min_timestamp=entry.min_timestamp,
+            max_timestamp=entry.max_timestamp,
+            tombstone_count=entry.tombstone_count,
+            marker_count=entry.marker_count,
+            stable_end_offset=entry.stable_end_offset,
+            earliest_delete_horizon_ms=entry.earliest_delete_horizon_ms,
+            gap=live.gap,
         )
 
 

@@ -13,7 +13,7 @@ proved before, a bit for each record that stays, and the rest of the rule."""
 
 
 class CompactedSlices(NamedTuple):
-    """The slice that replaces a run, and all that its entry, index and key stream say of it."""
+    """The slice that replaces others, and all that its entry, index and key stream say of it."""
 
     data: bytes
     """The batches that stay; none if no record stays, and the statistics mean nothing then."""
