@@ -21,7 +21,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.native.compacted_slices import SliceInput
+from stratalog.record.native.batch_filter import SliceInput
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem

@@ -14,9 +14,8 @@ from stratalog.base.errors import LogStoreError
 from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
-from stratalog.record.native.batch_filter import BatchFilter
+from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, SliceInput
 from stratalog.record.native.batch_kernels import compact_slices, filter_batches
-from stratalog.record.native.compacted_slices import CompactedSlices, SliceInput
 from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream

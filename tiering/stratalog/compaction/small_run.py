@@ -19,8 +19,8 @@ from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.native.batch_filter import SliceInput
 from stratalog.record.native.batch_kernels import compact_slices
-from stratalog.record.native.compacted_slices import SliceInput
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import joined_epochs

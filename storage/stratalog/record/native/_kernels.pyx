@@ -38,7 +38,7 @@ from stratalog.record.native.batch_filter import FilteredBatches
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.columns import MAX_COLUMN_BYTES
-from stratalog.record.native.compacted_slices import CompactedSlices
+from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text

@@ -16,10 +16,9 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, parse_header
-from stratalog.record.native.batch_filter import BatchFilter, FilteredBatches
+from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, FilteredBatches, SliceInput
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
-from stratalog.record.native.compacted_slices import CompactedSlices, SliceInput
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_clean_kernels import OpenTransactions
 from stratalog.record.native.pure_offset_map import OffsetMap

@@ -24,7 +24,7 @@ from uuid import UUID
 from stratalog.base.filesystem import Buffer, FileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.record.native.compacted_slices import CompactedSlices
+from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.remote.objects.directory_codec import directory_size_bytes, encode_directory
 from stratalog.remote.objects.fixed_layout import padding_bytes
 from stratalog.remote.objects.key_stream import (

@@ -24,8 +24,8 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches, records_payload
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader, parse_header
+from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.record.native.batch_kernels import hash_batches, scan_batches
-from stratalog.record.native.compacted_slices import CompactedSlices
 from stratalog.record.native.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
 from stratalog.record.native.scanned_batches import ScannedBatches
 from stratalog.remote.objects.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream

@@ -57,7 +57,7 @@ typedef struct {
 } compact_result;
 
 /* Compacts the slices, oldest first, into one that begins at `base_offset`. False if any of them is not sound, not plain,
- * or not what its bits say: the run is left to Python then. */
+ * or not what its bits say: Python takes them then. */
 bool kernel_compact(compacted_slice *slices, size_t count, int64_t base_offset, size_t interval_bytes,
                     compact_memory *memory, compact_result *result);
 
