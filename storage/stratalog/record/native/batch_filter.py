@@ -1,5 +1,6 @@
-"""The rule by which object compaction filters the batches of a slice, and the results of the filter: for a row
-of batches, and for a few small slices with one call."""
+"""The rule by which object compaction filters the batches of a slice, and the results: for a row of batches,
+and for a few small slices with one call.
+"""
 
 from __future__ import annotations
 
