@@ -195,10 +195,12 @@ async def test_a_damaged_topic_is_left_out_and_named(tmp_path: Path) -> None:
             await bench.client.admin.create_topic(name, 2)
             for number in range(2):
                 await bench.client.append(name, number, [Record(0, 1000, b"k", b"value")])
-        path = tmp_path / "data" / "bad-1" / f"{0:020}.log"
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
+    # The process that appended them would read them from memory.
+    path = tmp_path / "data" / "bad-1" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    async with service_bench(tmp_path) as bench:
         target = tmp_path / "out"
         code, output, errors = await run(bench.client.address, "bad", "good", str(target), "--json")
         assert code == 1

@@ -102,7 +102,9 @@ def plan(
     as_json: bool,
     server: str,
 ) -> None:
-    """Show the jobs of a compaction now, with requests, bytes and price, and why topics have none.
+    """Show the jobs that a compaction would run.
+
+    Each has its requests, bytes and price; topics without a job have the reason.
 
     Prices are US dollars. Those of requests are without the few of each commit. WRITTEN is an estimate: of a
     compacted partition as many records stay for each offset as in its first slice. SAVED is the price of the
@@ -299,7 +301,7 @@ async def _running(client: Client) -> list[values.Operation]:
 @json_option
 @server_option
 def excluded(as_json: bool, server: str) -> None:
-    """Show the partitions that compaction leaves alone, why, and since when.
+    """Show partitions that are left alone, and why.
 
     \b
     Example: stratalog compaction excluded
