@@ -17,7 +17,7 @@ from stratalog.server.metrics import ServerMetrics
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.service.service_bench import ServiceBench, service_bench, until
 from tests.support.tiered.shard_states import partitions_in
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
@@ -391,5 +391,7 @@ async def test_the_cache_gives_its_space_back_while_the_disk_is_short_of_it() ->
         bench.server.engine.local.pressure.run()
         bench.server.engine.tier.upkeep.reads.ranges.clear()
         await bench.read_all("t")
+        # The cache writes behind the answer.
+        await until(lambda: len(disk.inner.list_directory("/data/cache")) == 1)
         [_, _, cache] = await bench.client.admin.describe_caches()
         assert cache.entry_count == 1
