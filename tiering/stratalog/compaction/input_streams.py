@@ -17,13 +17,14 @@ commit, so it contains the same entries and is not decoded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import PieceReader, SliceReader
 from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -256,3 +257,9 @@ class InputStreams:
         return StoreCorruptError(
             f"an object {problem}; keep it and find out what changed it", key=self.reads.key
         )
+
+
+def index_of(inputs: Mapping[str, InputStreams], live: LiveSlice) -> SliceIndex:
+    """The index of a slice of the job's inputs, which are given by name. Raises as
+    `InputStreams.slice_index`."""
+    return inputs[live.object_name].slice_index(live.entry)

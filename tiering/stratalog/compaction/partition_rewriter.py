@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.input_streams import InputStreams, index_of
 from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
 from stratalog.compaction.keys.merged_keys import merged_keys
 from stratalog.compaction.keys.survivor_bits import bits_between, clear_bits, set_bits
@@ -36,7 +36,6 @@ from stratalog.record.native.kernels import clear_dropped, copy_records
 from stratalog.record.records_summary import CopiedRecords
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter, SortedKeys
-from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.remote.objects.spool import SpoolReader
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
@@ -124,7 +123,7 @@ class PartitionRewriter:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        end = end_of(run, self._index_of, self._aborted)
+        end = end_of(run, inputs, self._aborted)
         self._writer.end_slice(end, self._keys(inputs))
         records_in = sum(entry.record_count for entry in entries)
         return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
@@ -137,14 +136,11 @@ class PartitionRewriter:
         sources = self._plan.key_sources(self._run.slices, inputs)
         return SortedKeys(self._run.topic.hashing, merged_keys(sources, self._writer.record_count))
 
-    def _index_of(self, live: LiveSlice) -> SliceIndex:
-        return self._inputs[live.object_name].slice_index(live.entry)
-
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
         survivors, transactions = self._plan.survivors[index], self._plan.transactions
         rule = self._rule.batch_filter(live, self._run.log_start_offset)
         rule = rule._replace(aborted=transactions.aborted.values)
-        aborted = self._index_of(live).aborted if live.entry.has_aborted else ()
+        aborted = index_of(self._inputs, live).aborted if live.entry.has_aborted else ()
         rewrite = _SliceRewrite(survivors, rule, SliceMarkers(live.entry, aborted, rule.first_offset))
         ordinal = 0
         for row in reader.rows():

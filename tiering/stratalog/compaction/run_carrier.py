@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.input_streams import InputStreams, index_of
 from stratalog.compaction.kept_records import CarriedTally
 from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
 from stratalog.compaction.keys.survivor_bits import clear_bits, new_bitmap
@@ -25,7 +25,6 @@ from stratalog.record.native.batch_kernels import whole_batches
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, verify_key_stream
 from stratalog.remote.objects.object_writer import ObjectWriter, SortedKeys
-from stratalog.remote.objects.slice_index import SliceIndex
 
 
 class RunCarrier:
@@ -56,16 +55,13 @@ class RunCarrier:
             else:
                 survivors.append(None)
                 self._carry_whole(live, reader)
-        end = end_of(run, self._index_of, aborted_in(run, self._index_of))
+        end = end_of(run, self._inputs, aborted_in(run, self._inputs))
         writer.end_slice(end, self._keys(survivors))
         records_in = sum(live.entry.record_count for live in run.slices)
         return RewrittenPartition(self._tally.result(), records_in, 0)
 
-    def _index_of(self, live: LiveSlice) -> SliceIndex:
-        return self._inputs[live.object_name].slice_index(live.entry)
-
     def _carry_whole(self, live: LiveSlice, reader: SliceReader) -> None:
-        self._writer.carry(live.entry, self._index_of(live))
+        self._writer.carry(live.entry, index_of(self._inputs, live))
         for row in reader.rows():
             self._tally.add(row)
             self._writer.append_carried(row)

@@ -14,17 +14,16 @@ compared with the index of its slice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from stratalog.base.errors import StoreCorruptError
+from stratalog.compaction.input_streams import InputStreams, index_of
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.record.end_transaction_marker import ControlType
 from stratalog.record.header import MAX_OFFSET, BatchHeader
 from stratalog.record.native.aborted_spans import AbortedSpans, ordered
 from stratalog.record.native.offset_map import OpenTransactions
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.slice_entry import SliceEntry
-from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 _WITHOUT_MARKER = "has an aborted transaction without its marker;"
@@ -32,8 +31,6 @@ _WITHOUT_ENTRY = (
     "does not have the aborted transaction of a marker; if a rebuild of a lost head has brought deleted"
     " records back, delete its records again; if not,"
 )
-
-LoadIndex = Callable[[LiveSlice], SliceIndex]
 
 
 class RunTransactions:
@@ -48,13 +45,13 @@ class RunTransactions:
         """Those with data before the place that phase 2 has reached, and whether it stays."""
 
     @staticmethod
-    def of(run: PartitionRun, load_index: LoadIndex) -> RunTransactions:
-        """Read which transactions of the run were aborted. Raises as `load_index`."""
+    def of(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> RunTransactions:
+        """Read which transactions of the run were aborted. Raises as `index_of`."""
         aborted = [
             (one.producer_id, one.first_offset, one.last_offset)
             for live in run.slices
             if live.entry.has_aborted
-            for one in load_index(live).aborted
+            for one in index_of(inputs, live).aborted
         ]
         opened = run.slices[-1].entry.open_transactions
         undecided = [(one.producer_id, one.first_offset, MAX_OFFSET) for one in opened]

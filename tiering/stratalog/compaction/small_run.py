@@ -22,8 +22,6 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.batch_filter import SliceInput
 from stratalog.record.native.batch_kernels import compact_slices
 from stratalog.remote.objects.object_writer import ObjectWriter
-from stratalog.remote.objects.slice_builder import SliceEnd
-from stratalog.remote.objects.slice_entry import joined_epochs
 
 MAX_RUN_BYTES = 1 << 20
 """The most data of slices with survivors: a call holds them in memory. Larger runs cost more by their bytes
@@ -53,7 +51,7 @@ def compact_small_run(
     writer.begin_slice(
         topic.topic_id, topic.name, run.topic_id_partition.partition, base_offset=run.base_offset
     )
-    writer.end_compacted(compacted, _end_of(run, inputs), topic.hashing)
+    writer.end_compacted(compacted, end_of(run, inputs, ()), topic.hashing)
     return RewrittenPartition(
         KeptRecords(
             compacted.records_count, compacted.first_offset, compacted.last_offset, compacted.fingerprint
@@ -99,12 +97,3 @@ def _kept_slices(
             )
         )
     return kept
-
-
-def _end_of(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> SliceEnd:
-    """The same as `end_of` of a run without transactions; the index of a slice without producers is not
-    decoded."""
-    last = run.slices[-1]
-    if inputs[last.object_name].has_plain_index(last.entry):
-        return SliceEnd(run.end_offset, leader_epochs=joined_epochs(live.entry for live in run.slices))
-    return end_of(run, lambda live: inputs[live.object_name].slice_index(live.entry), ())

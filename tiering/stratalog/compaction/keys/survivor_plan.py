@@ -67,7 +67,7 @@ class SurvivorPlan:
         survivors = merge_key_streams(key_streams)
         if survivors is None:
             return None
-        plan = SurvivorPlan(_transactions(run, inputs))
+        plan = SurvivorPlan(RunTransactions.of(run, inputs))
         plan.survivors = survivors
         return plan
 
@@ -84,7 +84,7 @@ class SurvivorPlan:
         at_once = SurvivorPlan.at_once(run, inputs)
         if at_once is not None:
             return at_once
-        plan = SurvivorPlan(_transactions(run, inputs))
+        plan = SurvivorPlan(RunTransactions.of(run, inputs))
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
             cursors: list[KeyCursor] = []
@@ -154,10 +154,6 @@ class SurvivorPlan:
         )
         self._closing.callback(hasher.close)
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
-
-
-def _transactions(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> RunTransactions:
-    return RunTransactions.of(run, lambda live: inputs[live.object_name].slice_index(live.entry))
 
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:
