@@ -78,12 +78,9 @@ class SurvivorPlan:
         make_scratch: Callable[[], Spool],
         settings: CompactionSettings,
     ) -> SurvivorPlan:
-        """Read the keys of a run and decide. Raises StoreCorruptError, CorruptRecordError and what the store
-        raises.
+        """Read the keys of a run block by block, and decide: the long way, for a run that `at_once` does not
+        take. Raises StoreCorruptError, CorruptRecordError and what the store raises.
         """
-        at_once = SurvivorPlan.at_once(run, inputs)
-        if at_once is not None:
-            return at_once
         plan = SurvivorPlan(RunTransactions.of(run, inputs))
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
