@@ -54,7 +54,6 @@ from stratalog.remote.objects import key_stream, slice_builder
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
-from stratalog.remote.objects.slice_index import SliceIndex
 from stratalog.segment.batch_headers import row_of
 from tests.support.decoded_records import decode_all
 from tests.support.kernels import each_kind, native, needs_native
@@ -314,10 +313,10 @@ def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
     def reader_of(_: object) -> SliceReader:
         return SliceReader(entry, PartsReader([data]).read, 1 << 20)
 
-    def no_producers(_: object) -> SliceIndex:
-        return SliceIndex(entry.data_bytes, (), (), ())
+    def without_producers(_: object) -> bool:
+        return True
 
-    streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, slice_index=no_producers)
+    streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, has_plain_index=without_producers)
     settling = TombstoneRule(rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset)
     rewriter = PartitionRewriter(run, plan, settling, sink)
     return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data), bytes(plan.survivors[0])

@@ -16,6 +16,8 @@ class KeyCursor:
 
     def __init__(self, blocks: Iterator[KeyBlock], survivors: bytearray) -> None:
         self.survivors = survivors
+        self.consumed_count = 0
+        """Entries so far."""
         self._blocks = blocks
         self._block = next(blocks, None)
         # One block ahead, to know whether this window is the last; its end also proves the stream's checksum.
@@ -54,6 +56,7 @@ class KeyCursor:
         assert block is not None
         assert 0 <= count <= block.entry_count - self._start
         self._start += count
+        self.consumed_count += count
         if self._start == block.entry_count:
             self._block = self._next_block
             self._next_block = None if self._block is None else next(self._blocks, None)

@@ -1,8 +1,8 @@
 """Makes the key stream of an output slice from those of its inputs, in order and in bounded memory.
 
 Hashes stay what they are, so the inputs' sorted entries are merged; a record that stays gets the ordinal that
-counts the records that stay before it, by the bits of its slice. Windows of all inputs are taken up to the
-smallest hash at which a block ends. Of equal hashes, which carried slices may have, the newest one's counts.
+counts the records that stay before it, by the bits of its slice. Windows of all inputs are taken in rounds
+(`key_rounds`). Of equal hashes, which carried slices may have, the newest one's counts.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.keys.key_cursor import KeyCursor
+from stratalog.compaction.keys.key_rounds import key_rounds
 from stratalog.record.native.kernels import (
     KeyEntries,
     RankedSurvivors,
@@ -65,14 +66,13 @@ def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[Key
 
 
 def _merged(sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]) -> Iterator[KeyEntries]:
-    active: list[tuple[KeyCursor, RankedSurvivors]] = [
-        (KeyCursor(open_part(), bytearray()), kept)
-        for source, kept in zip(sources, ranked, strict=True)
-        for open_part in source.parts
+    of_parts = [
+        (open_part, kept) for source, kept in zip(sources, ranked, strict=True) for open_part in source.parts
     ]
-    while active := [(cursor, kept) for cursor, kept in active if not cursor.is_at_end]:
-        limit = min((bound for cursor, _ in active if (bound := cursor.bound) is not None), default=None)
+    cursors = [KeyCursor(open_part(), bytearray()) for open_part, _ in of_parts]
+    for numbers, limit in key_rounds(cursors):
         entries = KeyEntries()
-        for cursor, kept in active:
+        for number in numbers:
+            cursor, (_, kept) = cursors[number], of_parts[number]
             cursor.consume(translate_keys(cursor.window, limit, kept, entries))
         yield sort_key_entries(entries)

@@ -15,6 +15,8 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.keys.key_cursor import KeyCursor
+from stratalog.compaction.keys.key_parts import KeyParts
+from stratalog.compaction.keys.key_rounds import key_rounds
 from stratalog.compaction.keys.merged_keys import KeySource
 from stratalog.compaction.keys.slice_hasher import SliceHasher
 from stratalog.compaction.keys.survivor_bits import new_bitmap
@@ -146,21 +148,16 @@ class SurvivorPlan:
         entry = run.slices[index].entry
         copy = self.copies[index] = make_scratch()
         self._closing.callback(copy.close)
-        hasher = SliceHasher(
-            run.topic.hashing, self.transactions, entry.record_count, make_scratch, max_part_entries
-        )
-        self._closing.callback(hasher.close)
+        keys = KeyParts(make_scratch, entry.record_count, max_part_entries, keeps_repeats=False)
+        self._closing.callback(keys.close)
+        hasher = SliceHasher(run.topic.hashing, self.transactions, keys)
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
 
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:
     """Set the bit of the newest entry of each hash. `cursors`: from the oldest to the newest."""
-    active: list[KeyCursor] = [cursor for cursor in cursors if not cursor.is_at_end]
-    while active:
-        limit = min((bound for one in active if (bound := one.bound) is not None), default=None)
+    for numbers, limit in key_rounds(cursors):
+        active = [cursors[number] for number in numbers]
         consumed = merge_windows([one.window for one in active], limit, [one.survivors for one in active])
-        # The window that sets the limit is used up, so every round gets on.
-        assert sum(consumed) > 0
         for cursor, count in zip(active, consumed, strict=True):
             cursor.consume(count)
-        active = [cursor for cursor in active if not cursor.is_at_end]

@@ -11,8 +11,8 @@ import contextlib
 from typing import NamedTuple
 
 from stratalog.compaction.keys.key_cursor import KeyCursor
-from stratalog.compaction.proof.key_parts import KeyParts
-from stratalog.compaction.proof.key_rounds import key_rounds, merged
+from stratalog.compaction.keys.key_parts import KeyParts
+from stratalog.compaction.proof.key_ranges import key_ranges, merged
 from stratalog.compaction.proof.proof_means import ProofMeans
 from stratalog.compaction.proof.record_fates import RecordFates
 from stratalog.compaction.proof.slice_keys import OffsetBounds, SliceKeys, offsets_of
@@ -47,8 +47,8 @@ def key_stream_fault(
             keys.read(reader)
         if keys.keyless_count:
             return KeyStreamFault(live.base_offset, LACKS_A_KEYLESS)
-        sources = [means.reads.key_blocks(live, _WINDOW_BYTES), *parts.end()]
-        for stream, *hashed in key_rounds([KeyCursor(blocks, bytearray()) for blocks in sources]):
+        sources = [means.reads.key_blocks(live, _WINDOW_BYTES), *(blocks() for blocks in parts.end())]
+        for stream, *hashed in key_ranges([KeyCursor(blocks, bytearray()) for blocks in sources]):
             expected = merged(hashed)
             if _rows_differ(stream, expected):
                 return _fault(means, live, stream, expected)

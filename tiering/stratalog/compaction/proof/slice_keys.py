@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.proof.key_parts import KeyParts
+from stratalog.compaction.keys.key_parts import KeyParts
 from stratalog.compaction.proof.record_fates import RecordFates
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.record.batch import batches, decode, records_payload, require_crc, verify_records

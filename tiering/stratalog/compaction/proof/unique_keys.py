@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.compaction.keys.key_cursor import KeyCursor
-from stratalog.compaction.proof.key_parts import KeyParts
-from stratalog.compaction.proof.key_rounds import key_rounds, merged
+from stratalog.compaction.keys.key_parts import KeyParts
+from stratalog.compaction.proof.key_ranges import key_ranges, merged
 from stratalog.compaction.proof.proof_means import ProofMeans
 from stratalog.compaction.proof.record_fates import RecordFates
 from stratalog.compaction.proof.slice_keys import OffsetBounds, SliceKeys, offsets_of
@@ -136,7 +136,7 @@ class _Search:
                     entry_count += hashed_entry_count
                 cursors += [KeyCursor(blocks, bytearray()) for blocks in sources]
                 slice_numbers += [number] * len(sources)
-            for taken in key_rounds(cursors):
+            for taken in key_ranges(cursors):
                 found_count = len(merged(taken))
                 key_count += found_count
                 if found_count < sum(map(len, taken)) and len(pairs) < MAX_PAIR_COUNT:
@@ -178,7 +178,7 @@ class _Search:
         keys = SliceKeys(self._hashing.hash_key, self._fates, self._readable(live), parts)
         with means.reads.data(live) as reader:
             keys.read(reader)
-        return parts.end(), parts.entry_count
+        return [blocks() for blocks in parts.end()], parts.entry_count
 
     def _placed(self, pairs: Sequence[_Pair]) -> tuple[RepeatedKey, ...]:
         """The pairs with the offsets of their records, for which their slices are read again."""

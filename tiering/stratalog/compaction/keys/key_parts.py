@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from stratalog.record.native.kernels import KeyEntries, sort_key_entries
 from stratalog.remote.objects.key_stream import KeyBlock, encode_key_stream, read_key_stream
@@ -34,7 +35,7 @@ class KeyParts:
         self.entry_count = 0
         """Entries so far, with all that repeat a key."""
         self._make_scratch = make_scratch
-        self._record_count = record_count
+        self.record_count = record_count
         self._max_part_entries = max_part_entries
         self._keeps_repeats = keeps_repeats
         self._parts: list[tuple[Spool, KeyStreamRef]] = []
@@ -44,14 +45,11 @@ class KeyParts:
         if len(self.entries) >= self._max_part_entries:
             self._put_away()
 
-    def end(self) -> list[Iterator[KeyBlock]]:
-        """The blocks of each part. Call it once, last."""
+    def end(self) -> list[Callable[[], Iterator[KeyBlock]]]:
+        """A function for each part, oldest first, which reads its blocks. Call it once, last."""
         if len(self.entries):
             self._put_away()
-        return [
-            read_key_stream(SpoolReader(scratch, 0, stream.size_bytes).read, stream, self._record_count)
-            for scratch, stream in self._parts
-        ]
+        return [partial(self._blocks, scratch, stream) for scratch, stream in self._parts]
 
     def close(self) -> None:
         """May be called again."""
@@ -59,6 +57,9 @@ class KeyParts:
             for scratch, _ in self._parts:
                 closing.callback(scratch.close)
         self._parts = []
+
+    def _blocks(self, scratch: Spool, stream: KeyStreamRef) -> Iterator[KeyBlock]:
+        return read_key_stream(SpoolReader(scratch, 0, stream.size_bytes).read, stream, self.record_count)
 
     def _put_away(self) -> None:
         entries, self.entries = self.entries, KeyEntries()
