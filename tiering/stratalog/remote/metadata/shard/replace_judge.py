@@ -116,7 +116,7 @@ def judge_replace(
 
 def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
-    if partition.slices.between(planned[0].base_offset, planned[-1].end_offset) == list(planned):
+    if partition.slices.has(planned):
         return planned
     passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
     rest = planned[passed:]

@@ -43,6 +43,7 @@ from stratalog.remote.metadata.shard.shard_state import (
     ShardClaim,
     ShardState,
 )
+from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -84,6 +85,23 @@ def _apply_claim(state: ShardState, claim: Claim, commit: Commit) -> ShardState:
         time_ms=commit.time_ms,
     )
     return dataclasses.replace(state, epoch=claim.epoch, claims=(*state.claims, taken))
+
+
+class _LostSlices:
+    """The slices that a commit takes from its objects, as numbers: a job may replace a hundred thousand. Not
+    thread-safe: one call uses it."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = defaultdict(int)
+        """By the name of the object. Gaps do not count: they have none."""
+        self.sizes: dict[str, int] = defaultdict(int)
+        """Their data, in bytes."""
+
+    def add(self, slices: Iterable[SliceBrief]) -> None:
+        for brief in slices:
+            if brief.gap is None:
+                self.counts[brief.object_name] += 1
+                self.sizes[brief.object_name] += brief.data_bytes
 
 
 class _Builder:
@@ -171,7 +189,7 @@ class _Builder:
         compacted = {
             tip for number, entries in enumerate(directories) for tip in replace.compacted_in(number, entries)
         }
-        lost: list[LiveSlice] = []
+        lost = _LostSlices()
         for tip, slices in outputs.items():
             before = self._partition(tip)
             after = before.with_replaced(slices)
@@ -179,9 +197,9 @@ class _Builder:
                 raise self._contradiction(
                     "an output does not have the range of live slices", **tip.error_fields
                 )
-            if any(live.gap is not None for live in after.lost):
+            if any(brief.gap is not None for brief in after.lost):
                 raise self._contradiction("it replaces a gap", **tip.error_fields)
-            lost.extend(after.lost)
+            lost.add(after.lost)
             row = after.row
             if tip in compacted:
                 upto = _compacted_upto(before, slices[-1])
@@ -224,33 +242,33 @@ class _Builder:
 
     def _advance(self, advance: AdvanceLogStart) -> None:
         self._use_catalog(advance.catalog_seq)
-        lost: list[LiveSlice] = []
+        lost = _LostSlices()
         for tip, offset in advance.starts:
             before = self._partition(tip)
             if offset <= before.log_start_offset:
                 raise self._contradiction("log start does not move forward", **tip.error_fields)
             after = before.with_log_start(offset)
-            lost.extend(after.lost)
+            lost.add(after.lost)
             self._change(tip, before.row, after.row)
         self._drop_slices(lost, set(advance.dropped))
 
     def _lower(self, lower: LowerTieredEnd) -> None:
         self._use_catalog(lower.catalog_seq)
-        lost: list[LiveSlice] = []
+        lost = _LostSlices()
         for tip, offset in lower.ends:
             before = self._partition(tip)
             after = before.with_tiered_end(offset)
             if after is None:
                 raise self._contradiction("a tiered end does not move back to a boundary", **tip.error_fields)
-            lost.extend(after.lost)
+            lost.add(after.lost)
             self._change(tip, before.row, after.row._replace(lowered_seq=self._commit.seq))
         self._drop_slices(lost, set(lower.dropped))
 
     def _drop_topic(self, drop: DropPartitions) -> None:
         self._use_catalog(drop.catalog_seq)
-        lost: list[LiveSlice] = []
+        lost = _LostSlices()
         for tip in partitions_of(self._state, drop.topic_id):
-            lost.extend(self._partition(tip).slices)
+            lost.add(self._partition(tip).slices.in_brief())
             self._unfolded_slices -= self._partitions.pop(tip).unfolded_count
             self._changed_partitions.append(tip)
         self._drop_slices(lost, set(drop.dropped))
@@ -283,14 +301,9 @@ class _Builder:
         self._objects[ref.name] = LiveObject(ref, self._commit.seq, slices, slice_bytes, uploaded_ms)
         self._changed_objects.append(ref.name)
 
-    def _drop_slices(self, lost: Iterable[LiveSlice], dropped: set[str]) -> None:
+    def _drop_slices(self, lost: _LostSlices, dropped: set[str]) -> None:
         """Subtract slices from their objects. Exactly the objects in `dropped` have none left then."""
-        counts: dict[str, int] = defaultdict(int)
-        sizes: dict[str, int] = defaultdict(int)
-        for live in lost:
-            if live.gap is None:
-                counts[live.object_name] += 1
-                sizes[live.object_name] += live.entry.data_bytes
+        counts = lost.counts
         for name in dropped - counts.keys():
             raise self._contradiction("it drops an object that loses no slice", object=name)
         for name, count in counts.items():
@@ -301,7 +314,7 @@ class _Builder:
                 raise self._contradiction("it is wrong about the last slice of an object", object=name)
             self._changed_objects.append(name)
             if left:
-                left_bytes = live_object.live_bytes - sizes[name]
+                left_bytes = live_object.live_bytes - lost.sizes[name]
                 self._objects[name] = live_object._replace(live_slices=left, live_bytes=left_bytes)
             else:
                 self._objects.pop(name)

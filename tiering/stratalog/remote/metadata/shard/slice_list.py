@@ -102,15 +102,28 @@ class SliceList(Sequence[LiveSlice]):
 
     def between(self, base_offset: int, end_offset: int) -> list[LiveSlice]:
         """The slices that begin in [base_offset, end_offset)."""
+        found: list[LiveSlice] = []
+        for piece, start, end in self._pieces_in(base_offset, end_offset):
+            found += self._slices_of(piece, start, end, is_exact=True)
+        return found
+
+    def briefs_between(self, base_offset: int, end_offset: int) -> list[SliceBrief]:
+        """The same in brief."""
+        found: list[SliceBrief] = []
+        for piece, start, end in self._pieces_in(base_offset, end_offset):
+            if isinstance(piece, StoredSlices):
+                found += self._stored.briefs_between(self._tip, start, end)
+            elif base_offset <= piece.base_offset:
+                found.append(SliceBrief.of(piece))
+        return found
+
+    def has(self, slices: Sequence[LiveSlice]) -> bool:
+        """Whether these slices, in order, are all that begin in their range."""
+        base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
         held = self._held
         if held is not None:
-            return [live for live in held if base_offset <= live.base_offset < end_offset]
-        found: list[LiveSlice] = []
-        for piece in self._row.pieces:
-            if piece.base_offset < end_offset and base_offset < piece.end_offset:
-                start = max(base_offset, piece.base_offset)
-                found += self._slices_of(piece, start, min(end_offset, piece.end_offset), is_exact=True)
-        return found
+            return [live for live in held if base_offset <= live.base_offset < end_offset] == list(slices)
+        return self.briefs_between(base_offset, end_offset) == list(map(SliceBrief.of, slices))
 
     def without(self, base_offset: int, end_offset: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         """The pieces before and behind a range that begins with a slice and ends with one."""
@@ -122,6 +135,12 @@ class SliceList(Sequence[LiveSlice]):
             if piece.end_offset > end_offset:
                 behind.append(self._cut(piece, max(end_offset, piece.base_offset), piece.end_offset))
         return tuple(before), tuple(behind)
+
+    def _pieces_in(self, base_offset: int, end_offset: int) -> Iterator[tuple[Piece, int, int]]:
+        """The pieces with offsets of a range, each with those that it has of them."""
+        for piece in self._row.pieces:
+            if piece.base_offset < end_offset and base_offset < piece.end_offset:
+                yield piece, max(base_offset, piece.base_offset), min(end_offset, piece.end_offset)
 
     def _cut(self, piece: Piece, base_offset: int, end_offset: int) -> Piece:
         if (base_offset, end_offset) == (piece.base_offset, piece.end_offset):

@@ -101,7 +101,8 @@ class SliceBrief(NamedTuple):
     Immutable."""
 
     object_name: str
-    """Empty for a gap."""
+    """Empty for a gap. An object never changes, so name and range tell one slice from another."""
+    base_offset: int
     end_offset: int
     data_bytes: int
     record_count: int
@@ -118,6 +119,7 @@ class SliceBrief(NamedTuple):
         entry = live.entry
         return SliceBrief(
             object_name=live.object_name,
+            base_offset=live.base_offset,
             end_offset=live.end_offset,
             data_bytes=entry.data_bytes,
             record_count=entry.record_count,
@@ -133,6 +135,7 @@ class SliceBrief(NamedTuple):
 
 _BRIEF_COLUMNS = (
     "object",
+    "base_offset",
     "end_offset",
     "data_bytes",
     "record_count",

@@ -18,6 +18,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.slice_list import SliceList
 from stratalog.remote.metadata.shard.slice_pages import SlicePages
+from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction
 
 
@@ -25,7 +26,7 @@ class ChangedPartition(NamedTuple):
     """A partition that has lost slices."""
 
     row: PartitionRow
-    lost: Sequence[LiveSlice]
+    lost: Sequence[SliceBrief]
 
 
 class TieredPartition:
@@ -130,7 +131,7 @@ class TieredPartition:
         """The partition without the slices that lie wholly below `offset`."""
         row = self.row
         assert offset >= row.log_start_offset, "log start only grows"
-        lost = list(itertools.takewhile(lambda live: live.end_offset <= offset, self.slices))
+        lost = list(itertools.takewhile(lambda brief: brief.end_offset <= offset, self.slices.in_brief()))
         end_offset = max(row.tiered_end_offset, offset)
         row = self._without(row._replace(log_start_offset=offset), lost)
         if not row.pieces:
@@ -142,7 +143,8 @@ class TieredPartition:
         end of a slice, below its tiered end.
         """
         row = self.row
-        lost = list(itertools.takewhile(lambda live: live.end_offset > offset, reversed(self.slices)))
+        newest_first = itertools.takewhile(lambda live: live.end_offset > offset, reversed(self.slices))
+        lost = list(map(SliceBrief.of, newest_first))
         is_boundary = offset in (row.log_start_offset, lost[-1].base_offset) if lost else False
         if not is_boundary or offset < row.log_start_offset:
             return None
@@ -151,7 +153,7 @@ class TieredPartition:
             tiered_end_offset=offset,
             compacted_upto=min(row.compacted_upto, offset),
             slice_count=row.slice_count - len(lost),
-            tiered_bytes=row.tiered_bytes - sum(live.entry.data_bytes for live in lost),
+            tiered_bytes=row.tiered_bytes - sum(brief.data_bytes for brief in lost),
             pieces=kept,
         )
         if not kept:
@@ -174,13 +176,13 @@ class TieredPartition:
         is no row of slices with exactly this range.
         """
         base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
-        lost = self.slices.between(base_offset, end_offset)
+        lost = self.slices.briefs_between(base_offset, end_offset)
         if not lost or (lost[0].base_offset, lost[-1].end_offset) != (base_offset, end_offset):
             return None
         row = self.row
         before, behind = self.slices.without(base_offset, end_offset)
         size_bytes = sum([live.entry.data_bytes for live in slices])
-        size_bytes -= sum([live.entry.data_bytes for live in lost])
+        size_bytes -= sum([brief.data_bytes for brief in lost])
         row = row._replace(
             slice_count=row.slice_count + len(slices) - len(lost),
             tiered_bytes=row.tiered_bytes + size_bytes,
@@ -192,14 +194,14 @@ class TieredPartition:
         )
         return ChangedPartition(row, lost)
 
-    def _without(self, row: PartitionRow, lost: Sequence[LiveSlice]) -> PartitionRow:
+    def _without(self, row: PartitionRow, lost: Sequence[SliceBrief]) -> PartitionRow:
         """The row without its first slices."""
         if not lost:
             return row
         _, left = self.slices.without(lost[0].base_offset, lost[-1].end_offset)
         row = row._replace(
             slice_count=row.slice_count - len(lost),
-            tiered_bytes=row.tiered_bytes - sum(live.entry.data_bytes for live in lost),
+            tiered_bytes=row.tiered_bytes - sum(brief.data_bytes for brief in lost),
             pieces=left,
         )
         first = next(iter(SliceList(self._tip, row, self._pages)), None)
