@@ -2,7 +2,8 @@
 
 The promise is a bound that holds whatever the inputs are: many partitions or one, many keys or few. So little
 data is held in memory (`job_memory_bytes`) that a row shows what grows with keys and partitions. Values are
-zeros, so that the files, which are packed, take little of the disk.
+zeros, so that the files, which are packed, take little of the disk. The process that compacts has one view of
+the metadata, as a server has.
 
 A quick run takes a sixty-fourth of the bytes and the keys.
 """
@@ -105,7 +106,10 @@ def compact(root: str, total_bytes: int) -> None:
     def change(settings: CompactionSettings) -> CompactionSettings:
         return dataclasses.replace(settings, job_memory_bytes=16 * MIB, max_job_bytes=2 * total_bytes)
 
-    (report,) = open_store(root).compactor(change=change).run_once()
+    tiered = open_store(root)
+    compactor = tiered.compactor(change=change)
+    del tiered
+    (report,) = compactor.run_once()
     assert report.refused is None, report
     assert report.inputs == OBJECTS
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB)

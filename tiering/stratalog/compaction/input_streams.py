@@ -17,10 +17,11 @@ commit, so it contains the same entries and is not decoded again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
+from stratalog.compaction.plan.input_need import InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import PieceReader, SliceReader
 from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
@@ -41,7 +42,7 @@ class InputStreams:
         self,
         reads: ResumingReads,
         ref: ObjectRef,
-        entries: Iterable[SliceEntry],
+        need: InputNeed,
         make_scratch: Callable[[], Spool],
         *,
         chunk_bytes: int,
@@ -58,9 +59,7 @@ class InputStreams:
         self._key_part: Spool | None = None
         self._key_bytes: memoryview | None = None
         """The same, if it is one piece of memory."""
-        self._entries = tuple(entries)
-        self._with_data = {entry.data_position: entry for entry in self._entries if entry.data_bytes > 0}
-        """The slices with data that the job reads, by position."""
+        self._need = need
         self._data_part: Spool | None = None
         self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
@@ -140,9 +139,7 @@ class InputStreams:
         """No data of this slice will be read. Call it before any slice is read: GET 2 asks for no more than
         the others, and is not sent if there are none."""
         assert self._data is None
-        # A slice without bytes has the position of the next one.
-        if entry.data_bytes > 0:
-            self._with_data.pop(entry.data_position, None)
+        self._need.pass_by(entry)
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
         """A reader of the data of a slice that was not passed by. Call it once for each slice, in order, and
@@ -199,26 +196,21 @@ class InputStreams:
         ref = self._ref
         self._at_work.begin(ref.name, None)
         self._key_part = keys = self._make_scratch()
-        indexes = (entry.index for entry in self._entries)
-        end_position = max(part.position + part.size_bytes for part in indexes)
-        end_position = max(ref.key_streams_end, end_position)
+        end_position = max(ref.key_streams_end, self._need.index_end)
         self._drain(ref.directory_position, end_position - ref.directory_position, keys)
         self._key_bytes = keys.in_one_piece()
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
-        for entry in self._entries:
-            begin, end = entry.data_position, entry.data_end_position
-            if not ref.data_position <= begin <= end <= ref.directory_position:
-                raise self._corrupt("is said to have data outside its own part")
+        if not self._need.lies_in(ref.data_position, ref.directory_position):
+            raise self._corrupt("is said to have data outside its own part")
         return keys
 
     def _open_data(self) -> None:
         if self._data is not None:
             return
-        with_data = self._with_data.values()
-        self._data_position = min(entry.data_position for entry in with_data)
-        size_bytes = max(entry.data_end_position for entry in with_data) - self._data_position
+        self._data_position, end_position = self._need.data_range
+        size_bytes = end_position - self._data_position
         if size_bytes <= self._buffered_bytes:
             self._data_part = self._make_scratch()
             self._drain(self._data_position, size_bytes, self._data_part)

@@ -30,6 +30,7 @@ from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.input_need import InputNeed
 from stratalog.compaction.run_carrier import RunCarrier
 from stratalog.compaction.scratch_budget import (
     input_memory_bytes,
@@ -47,7 +48,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
-from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, SliceEntry
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
@@ -147,7 +148,7 @@ class JobExecution:
                 )
             )
             rewritten: list[RewrittenPartition] = []
-            for run in self.job.runs:
+            for run in map(PartitionRun.unpacked, self.job.runs):
                 parts = self._rewrite(run, output)
                 on_run(sum(one.records_in for one in parts), sum(one.kept.record_count for one in parts))
                 rewritten += parts
@@ -197,9 +198,10 @@ class JobExecution:
     def _decide(self) -> None:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
         must read. Bits are held until phase 2 of their run."""
-        for run in self.job.runs:
-            if run.mode is not RunMode.COMPACT:
+        for packed in self.job.runs:
+            if packed.mode is not RunMode.COMPACT:
                 continue
+            run = packed.unpacked()
             self.current = run.topic_id_partition
             plan = SurvivorPlan.at_once(run, self.inputs)
             if plan is None and all(map(run.has_keys, run.slices)):
@@ -224,10 +226,10 @@ class JobExecution:
         ).rewrite(self.inputs, self._settings.read_chunk_bytes)
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> None:
-        needed: dict[str, list[SliceEntry]] = {name: [] for name in self.job.input_names}
-        for run in self.job.runs:
+        needed = {name: InputNeed() for name in self.job.input_names}
+        for run in map(PartitionRun.unpacked, self.job.runs):
             for live in run.slices:
-                needed[live.object_name].append(live.entry)
+                needed[live.object_name].add(live.entry)
         for live_object in self.job.inputs:
             name = live_object.ref.name
             self.inputs[name] = InputStreams(

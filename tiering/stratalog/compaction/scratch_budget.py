@@ -43,16 +43,19 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     """The most bytes that the job has in scratch files at a time."""
     outputs, inputs = output_memory_bytes(job, settings), input_memory_bytes(job, settings)
     read = (live.ref.size_bytes - live.ref.directory_position for live in job.inputs)
-    compacted = (run for run in job.runs if run.mode is RunMode.COMPACT)
-    hashed = (_hashed_bytes(run, inputs, settings.hash_part_entries) for run in compacted)
-    keys = sum(_key_bytes(live) for run in job.runs if run.topic.is_compacted for live in run.slices)
+    hashed = keys = 0
+    for run in map(PartitionRun.unpacked, job.runs):
+        if run.mode is RunMode.COMPACT:
+            hashed = max(hashed, _hashed_bytes(run, inputs, settings.hash_part_entries))
+        if run.topic.is_compacted:
+            keys += sum(map(_key_bytes, run.slices))
     windows = 0
     if part_bytes(job, settings) > outputs:
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
         windows = min(job.output_count * part_bytes(job, settings), all_bytes)
     return (
         sum(size_bytes for size_bytes in read if size_bytes > inputs)
-        + max(hashed, default=0)
+        + hashed
         + (keys if keys > outputs else 0)
         + windows
     )

@@ -6,10 +6,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.packed_slices import PackedSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
@@ -57,12 +59,28 @@ class PartitionRun(ConsecutiveSlices):
     reappear.
     """
     log_start_offset: int
-    slices: tuple[LiveSlice, ...]
+    slices: Sequence[LiveSlice]
+    """An immutable sequence: `PackedSlices` where a job has very many."""
     part_counts: tuple[int, ...] = ()
     """For each output slice the number of slices that it replaces; empty if there is one output."""
 
+    def packed(self) -> PartitionRun:
+        """The run with its slices in few bytes."""
+        return dataclasses.replace(self, slices=PackedSlices(self.slices))
+
+    def unpacked(self) -> PartitionRun:
+        """The run with its slices as objects, for a piece of work on it."""
+        if isinstance(self.slices, PackedSlices):
+            return dataclasses.replace(self, slices=self.slices.unpacked())
+        return self
+
     @property
-    def parts(self) -> tuple[tuple[LiveSlice, ...], ...]:
+    def part_count(self) -> int:
+        """The number of output slices."""
+        return max(1, len(self.part_counts))
+
+    @property
+    def parts(self) -> tuple[Sequence[LiveSlice], ...]:
         """The slices that each output slice replaces. Each lies in another object."""
         ends = list(itertools.accumulate(self.part_counts or (len(self.slices),)))
         return tuple(self.slices[first:end] for first, end in itertools.pairwise((0, *ends)))
@@ -114,7 +132,7 @@ class CompactionJob:
     def output_count(self) -> int:
         """The objects that hold the outputs, as long as none is full: each kind of topics has its own, and so
         has each output slice of a partition."""
-        return len({(run.topic.kind, place) for run in self.runs for place in range(len(run.parts))})
+        return len({(run.topic.kind, place) for run in self.runs for place in range(run.part_count)})
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:
@@ -126,9 +144,11 @@ class CompactionJob:
         assert list(names) == sorted(set(names))
         partitions = [run.topic_id_partition for run in self.runs]
         assert partitions == sorted(set(partitions)), "a partition has one run in a job"
-        assert {live.object_name for run in self.runs for live in run.slices} == set(names)
-        for run in self.runs:
+        read: set[str] = set()
+        for run in map(PartitionRun.unpacked, self.runs):
             run.check()
+            read.update(live.object_name for live in run.slices)
+        assert read == set(names)
 
 
 class JobSize(NamedTuple):

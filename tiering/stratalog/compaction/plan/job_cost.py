@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.input_need import InputNeed
 from stratalog.remote.metadata.shard.shard_state import LiveObject
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -39,15 +41,17 @@ class JobCost(NamedTuple):
 
 def cost_of(job: CompactionJob, settings: CompactionSettings) -> JobCost:
     """The cost of the job with these settings."""
-    entries: dict[str, list[SliceEntry]] = {}
-    for run in job.runs:
+    needs = {name: InputNeed() for name in job.input_names}
+    outputs: Counter[tuple[int, int]] = Counter()
+    for run in map(PartitionRun.unpacked, job.runs):
         for live in run.slices:
-            entries.setdefault(live.object_name, []).append(live.entry)
-    reads = [read_bytes_of(live, entries[live.ref.name]) for live in job.inputs]
+            needs[live.object_name].add(live.entry)
+        for output, size_bytes in _output_sizes(run):
+            outputs[output] += size_bytes
+    reads = [read_bytes_of(live, needs[live.ref.name]) for live in job.inputs]
     emptied_bytes = sum(
-        live.ref.size_bytes for live in job.inputs if live.live_slices == len(entries[live.ref.name])
+        live.ref.size_bytes for live in job.inputs if live.live_slices == needs[live.ref.name].slice_count
     )
-    outputs = _output_sizes(job)
     return JobCost(
         get_count=sum(1 + (data_bytes > 0) for _, data_bytes in reads),
         put_count=sum(_put_count(size_bytes, settings) for size_bytes in outputs.values()),
@@ -57,27 +61,20 @@ def cost_of(job: CompactionJob, settings: CompactionSettings) -> JobCost:
     )
 
 
-def read_bytes_of(live: LiveObject, entries: list[SliceEntry]) -> tuple[int, int]:
-    """The bytes that the two GETs of an input ask for, if each of these slices has a survivor: see
+def read_bytes_of(live: LiveObject, need: InputNeed) -> tuple[int, int]:
+    """The bytes that the two GETs of an input ask for, if each needed slice has a survivor: see
     `InputStreams`."""
-    end_position = max(entry.index.position + entry.index.size_bytes for entry in entries)
-    keys_bytes = max(live.ref.key_streams_end, end_position) - live.ref.directory_position
-    with_data = [entry for entry in entries if entry.data_bytes > 0]
-    if not with_data:
-        return keys_bytes, 0
-    position = min(entry.data_position for entry in with_data)
-    return keys_bytes, max(entry.data_end_position for entry in with_data) - position
+    keys_bytes = max(live.ref.key_streams_end, need.index_end) - live.ref.directory_position
+    begin, end = need.data_range
+    return keys_bytes, end - begin
 
 
-def _output_sizes(job: CompactionJob) -> Counter[tuple[int, int]]:
+def _output_sizes(run: PartitionRun) -> Iterator[tuple[tuple[int, int], int]]:
     """The estimated data by output object: the kind of topics, and the place."""
-    sizes: Counter[tuple[int, int]] = Counter()
-    for run in job.runs:
-        share = _kept_share(run)
-        for place, slices in enumerate(run.parts):
-            stored_bytes = sum(_stored_bytes(live.entry) for live in slices)
-            sizes[run.topic.kind, place] += round(share * stored_bytes)
-    return sizes
+    share = _kept_share(run)
+    for place, slices in enumerate(run.parts):
+        stored_bytes = sum(_stored_bytes(live.entry) for live in slices)
+        yield (run.topic.kind, place), round(share * stored_bytes)
 
 
 def _stored_bytes(entry: SliceEntry) -> int:

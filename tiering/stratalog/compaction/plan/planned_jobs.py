@@ -11,6 +11,9 @@ from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
 from stratalog.compaction.plan.shard_survey import ShardSurvey
 
+HELD_SLICES = 1 << 15
+"""A job holds so many slices as objects, of 1.1 KiB each; it packs those behind them."""
+
 
 class PlannedJobs(Sequence[CompactionJob]):
     """Jobs with disjoint inputs, most useful first. Immutable, so thread-safe. The length and the sizes are
@@ -65,10 +68,18 @@ class PlannedJobs(Sequence[CompactionJob]):
         job = CompactionJob(
             reason=draft.reason,
             inputs=tuple(sorted(inputs, key=lambda live: live.ref.name)),
-            runs=tuple(map(self._run, selection.runs)),
+            runs=tuple(self._runs(selection.runs)),
         )
         job.check()
         return job
+
+    def _runs(self, choices: Iterable[RunChoice]) -> Iterator[PartitionRun]:
+        """Runs with so many slices as objects as `HELD_SLICES` says, and the others packed."""
+        slice_count = 0
+        for choice in choices:
+            run = self._run(choice)
+            slice_count += len(run.slices)
+            yield run if slice_count <= HELD_SLICES else run.packed()
 
     def _run(self, choice: RunChoice) -> PartitionRun:
         outlook = self._survey.outlook(choice.partition)

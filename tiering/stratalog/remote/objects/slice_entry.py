@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
@@ -116,6 +117,10 @@ class SliceEntry:
     key_stream: KeyStreamRef | None = None
     index: PartRef
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Of a class with slots, pickle sets each field by a call of Python.
+        return _with_values, _VALUES(self)
+
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
@@ -171,6 +176,19 @@ class SliceEntry:
         if stream.entry_count > self.record_count:
             return "its key stream has more entries than it has records"
         return None
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(SliceEntry))
+_VALUES = operator.attrgetter(*_FIELDS)
+_SETTERS = tuple(getattr(SliceEntry, name).__set__ for name in _FIELDS)
+
+
+def _with_values(*values: object) -> SliceEntry:
+    """The entry with these values, in the order of its fields."""
+    entry = object.__new__(SliceEntry)
+    for set_value, value in zip(_SETTERS, values, strict=True):
+        set_value(entry, value)
+    return entry
 
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:

@@ -46,7 +46,7 @@ class Output(ConsecutiveSlices):
     """The slices of one partition that a compaction has made; a job that died half-way left holes in them.
     Immutable."""
 
-    slices: tuple[LiveSlice, ...]
+    slices: Sequence[LiveSlice]
     inputs: frozenset[str]
     """The names of the objects that the job has read."""
 

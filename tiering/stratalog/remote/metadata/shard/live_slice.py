@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
@@ -117,7 +118,7 @@ class ConsecutiveSlices:
 
     __slots__ = ()
 
-    slices: tuple[LiveSlice, ...]
+    slices: Sequence[LiveSlice]
 
     @property
     def base_offset(self) -> int:

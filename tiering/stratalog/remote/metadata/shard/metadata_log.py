@@ -228,9 +228,9 @@ class MetadataLog(CommittedLog[ShardState]):
         plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None, withdrawn)
         plan.check(input_names)
         ranges = [
-            OffsetRange(tip, slices[0].base_offset, slices[-1].end_offset)
-            for tip, slices in inputs.items()
-            if slices
+            OffsetRange(entry.topic_id_partition, entry.base_offset, entry.end_offset)
+            for _, entries in outputs
+            for entry in entries
         ]
 
         def judge(state: ShardState) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:

@@ -9,8 +9,8 @@ is deleted) refuses that partition.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.base.errors import InvalidRequestError
@@ -58,21 +58,23 @@ class ReplacePlan:
     def check(self, input_names: Sequence[str]) -> None:
         """Check that the plan is consistent. Raises InvalidRequestError if the plan contradicts itself."""
         require_request(bool(self.inputs), "a replacement has inputs")
-        read = {live.object_name for slices in self.inputs.values() for live in slices}
-        require_request(read == set(input_names), "input names are those of the objects that were read")
-        require_request(
-            len(read) <= MAX_INPUTS, "read fewer objects in one job", inputs=len(read), max_inputs=MAX_INPUTS
-        )
+        read: set[str] = set()
         made: dict[TopicIdPartition, list[SliceEntry]] = defaultdict(list)
         for _, entries in self.outputs:
             for entry in entries:
                 made[entry.topic_id_partition].append(entry)
         require_request(made.keys() == self.inputs.keys(), "every partition that was read has an output")
-        for tip, planned in self.inputs.items():
+        for tip, slices in self.inputs.items():
+            planned = tuple(slices)
             if any(live.gap is not None for live in planned):
                 raise InvalidRequestError("a gap is never replaced", **tip.error_fields)
             made[tip].sort(key=lambda entry: entry.base_offset)
             _require_tiling(tip, planned, made[tip])
+            read.update(live.object_name for live in planned)
+        require_request(read == set(input_names), "input names are those of the objects that were read")
+        require_request(
+            len(read) <= MAX_INPUTS, "read fewer objects in one job", inputs=len(read), max_inputs=MAX_INPUTS
+        )
 
 
 def judge_replace(
@@ -85,9 +87,11 @@ def judge_replace(
     require_fresh_catalog(state, plan.catalog_seq)
     reasons: dict[TopicIdPartition, str] = {}
     clipped: list[PartitionOffset] = []
-    replaced: dict[TopicIdPartition, Sequence[LiveSlice]] = {}
+    replaced: set[TopicIdPartition] = set()
+    lost: Counter[str] = Counter()
     outputs_reason = next(filter(None, (object_refusal(state, ref) for ref, _ in plan.outputs)), None)
-    for tip, planned in sorted(plan.inputs.items()):
+    for tip in sorted(plan.inputs):
+        planned = tuple(plan.inputs[tip])
         rest = remaining_inputs(state.partition(tip), planned)
         reason = (
             outputs_reason
@@ -97,12 +101,13 @@ def judge_replace(
         if reason is not None:
             reasons[tip] = reason
             continue
-        replaced[tip] = rest
+        replaced.add(tip)
+        lost.update(live.object_name for live in rest)
         if len(rest) < len(planned):
             clipped.append(PartitionOffset(tip, rest[0].base_offset))
     if len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE:
         reasons = {tip: reasons.get(tip, MANY_REFUSED) for tip in plan.inputs}
-        replaced, clipped = {}, []
+        replaced, clipped = set(), []
     refusals = tuple(
         Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
         for ref, entries in plan.outputs
@@ -111,7 +116,8 @@ def judge_replace(
     )
     if not replaced:
         return Judgement((), (refusals, ()))
-    return Judgement((_replacement(state, plan, replaced, reasons, clipped),), (refusals, tuple(clipped)))
+    action = _replacement(state, plan, replaced, lost, reasons, clipped)
+    return Judgement((action,), (refusals, tuple(clipped)))
 
 
 def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
@@ -145,14 +151,12 @@ def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool
 def _replacement(
     state: ShardState,
     plan: ReplacePlan,
-    replaced: Mapping[TopicIdPartition, Sequence[LiveSlice]],
+    replaced: Collection[TopicIdPartition],
+    lost: Mapping[str, int],
     reasons: Mapping[TopicIdPartition, str],
     clipped: Sequence[PartitionOffset],
 ) -> Replace:
-    lost: dict[str, int] = defaultdict(int)
-    for rest in replaced.values():
-        for live in rest:
-            lost[live.object_name] += 1
+    """`lost`: the slices that the objects lose, by name."""
     dropped = set(emptied(state, lost))
     bases = dict(clipped)
     outputs = [(ref, entries) for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases))]
