@@ -40,6 +40,6 @@ class PackedSlices(Sequence[LiveSlice]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return self.unpacked() == tuple(other)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return self.unpacked() == tuple(cast(Sequence[object], other))
 
     __hash__ = None  # type: ignore[assignment]  # as a list
