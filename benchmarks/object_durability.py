@@ -209,7 +209,7 @@ def floor_rows(ours: Written, *, quick: bool) -> list[report.Row]:
 
 
 def measure(quick: bool) -> Iterator[report.Row]:
-    with tempfile.TemporaryDirectory() as folder, running(*stratalog_command(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, running(*stratalog_command(f"{folder}/data")) as server:
         yield from asyncio.run(measure_at(server.address, quick=quick))
         ours = asyncio.run(measure_beside_a_reader(server, _duration_s(quick=quick)))
     yield from floor_rows(ours, quick=quick)

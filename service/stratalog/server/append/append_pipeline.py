@@ -2,8 +2,8 @@
 
 A reader task takes requests off the wire and submits them to the writers of their partitions. The requests
 that name a partition are a `StreamLane`, which keeps their order and their failures. When a writer has
-answered a request, the ready answers of its lane move to one outgoing queue, so a slow partition does not
-delay the answers of the others.
+answered a request, the ready answers of its lane move to the outgoing ones, where partitions take turns: so
+none delays the answers of the others, neither by being slow nor by having many.
 
 A request that names no partition has no lane, because its client knows none to resume: it succeeds or fails
 alone, and is answered as soon as its writer has answered.
@@ -17,7 +17,6 @@ many streams slow down before one is refused.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import partial
 
@@ -26,6 +25,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
 from stratalog.server.append.append_decoding import DecodedStreamAppend
+from stratalog.server.append.outgoing_answers import OutgoingAnswers
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer, StreamLane
@@ -67,7 +67,7 @@ class AppendPipeline:
         """Those with requests in flight or a failure."""
         self._alone: set[PendingAppend] = set()
         """The appends in flight that have no lane."""
-        self._outgoing: deque[StreamAnswer] = deque()
+        self._outgoing = OutgoingAnswers()
         self._has_news = asyncio.Event()
         """Set when there is an answer, or the reader has ended."""
         self._has_answered = asyncio.Event()
@@ -91,7 +91,7 @@ class AppendPipeline:
             while self._in_flight_count > 0 or not self._has_read_all:
                 self._has_news.clear()
                 while self._outgoing:
-                    answer = self._outgoing.popleft()
+                    answer = self._outgoing.take()
                     self._in_flight_count -= 1
                     self._in_flight_bytes -= answer.size_bytes
                     self._has_answered.set()
@@ -188,7 +188,7 @@ class AppendPipeline:
         except Exception as error:  # noqa: BLE001 - it is the answer to this request
             forget_frames(error)
             self._in_flight_count += 1
-            self._outgoing.append(StreamAnswer(sequence, None, named_partition(decoded.request), error))
+            self._outgoing.add(StreamAnswer(sequence, None, named_partition(decoded.request), error))
             self._has_news.set()
             return
         self._in_flight_count += 1
@@ -203,7 +203,7 @@ class AppendPipeline:
         """Move the answer of a request without a lane to the outgoing queue, unless it is abandoned."""
         if append in self._alone:
             self._alone.remove(append)
-            self._outgoing.append(
+            self._outgoing.add(
                 StreamAnswer(sequence, append, append.identity.topic_partition, append.failure())
             )
             self._has_news.set()
@@ -223,7 +223,7 @@ class AppendPipeline:
 
     def _collect(self, lane: StreamLane, _future: asyncio.Future[AppendInfo] | None = None) -> None:
         """Move the ready answers of a lane to the outgoing queue, and forget the lane once it is idle."""
-        lane.collect(self._outgoing.append)
+        lane.collect(self._outgoing.add)
         if self._outgoing:
             self._has_news.set()
         if lane.is_idle and self._lanes.get(lane.topic_partition) is lane:

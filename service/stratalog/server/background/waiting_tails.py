@@ -3,7 +3,9 @@
 A turn begins
 
 * `interval_ms` after the begin of the one before, so that an append which comes alone does not wait,
-* or as soon as `buffer_bytes` wait,
+* or as soon as `buffer_bytes` wait; where a part of them waits, that part of the interval is left out. A
+  producer that waits for its answers before it sends more would fill no object, however long the turn waited.
+  So there is at most a turn for each interval, and one for each `buffer_bytes`;
 * but never sooner than the partitions that wait make more than `max_slices_per_s` slices in a second: slices
   stay in the metadata until compaction has merged them.
 
@@ -32,7 +34,7 @@ class CommitSettings(NamedTuple):
     interval_ms: int
     """Time between the begins of two turns."""
     buffer_bytes: int
-    """A turn begins as soon as appends of so many bytes wait."""
+    """A turn begins as soon as appends of so many bytes wait, and the sooner the more of them do."""
     max_slices_per_s: int
     """The interval is longer where so many partitions wait that they would make more slices in a second."""
     timeout_ms: int
@@ -102,6 +104,6 @@ class WaitingTails:
         if is_hurried:
             return self._begin_s
         spacing_s = len(self._waiting) / settings.max_slices_per_s
-        is_full = self._size_bytes >= settings.buffer_bytes
-        pause_s = spacing_s if is_full else max(spacing_s, settings.interval_ms / 1000)
+        room = max(0.0, 1 - self._size_bytes / settings.buffer_bytes)
+        pause_s = max(spacing_s, room * settings.interval_ms / 1000)
         return min(later_s, self._begin_s + pause_s)

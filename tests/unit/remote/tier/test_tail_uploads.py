@@ -22,6 +22,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.tier import slice_producers
+from stratalog.remote.tier.partition_upload import UploadCandidate
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
@@ -98,6 +99,30 @@ def test_what_was_visible_stays_visible_when_the_level_of_the_topic_grows() -> N
     logs.upload_tails()
     assert log.offsets.high_watermark == 3
     log.offsets.check()
+
+
+def test_partitions_take_turns_to_be_the_first_one_that_knows_of_a_commit() -> None:
+    logs = TieredSite().start()
+    logs.create_topic("t", 3, OBJECT)
+    told: list[int] = []
+    firsts: list[int] = []
+    for round_number in range(6):
+        candidates: list[UploadCandidate] = []
+        for name, log in logs.logs.items():
+            logs.append(log, [record(round_number)])
+            log.flusher.flush()
+
+            def note(reason: str | None, log: UnifiedLog = log, partition: int = name.partition) -> None:
+                assert reason is None
+                assert log.offsets.tiered_end_offset == log.offsets.log_end_offset
+                told.append(partition)
+
+            candidates.append(logs.candidate(log)._replace(is_tail=True, on_tiered=note))
+        logs.tails.upload(candidates, epoch=logs.claimed.epoch)
+        assert sorted(told) == [0, 1, 2]
+        firsts.append(told[0])
+        told.clear()
+    assert sorted(firsts) == [0, 0, 1, 1, 2, 2]
 
 
 class StopsAtLook(StopSignal):

@@ -187,6 +187,16 @@ async def test_a_slow_partition_delays_no_answer_of_another() -> None:
     assert stream.answered[6:] == [0, 3, 6]
 
 
+async def test_partitions_take_turns_with_answers_that_are_ready_at_once() -> None:
+    """A client sends more for each answer: the last partition would fall behind the first one."""
+    stream = Stream([Request(partition, b"x") for partition in (0, 0, 0, 1, 2, 2)])
+    await stream.settle()
+    for writer in stream.writers:
+        writer.write_all()
+    await stream.write_until_done()
+    assert stream.answered == [0, 3, 4, 1, 5, 2]
+
+
 async def test_an_earlier_durability_holds_back_the_later_answers_of_its_partition() -> None:
     """The writer answers `os` before the fsync; the stream keeps the order of the requests."""
     requests = [Request(0, b"a", disk=True), Request(0, b"b"), Request(1, b"c"), Request(0, b"d", disk=True)]

@@ -195,14 +195,15 @@ async def test_an_append_that_comes_alone_does_not_wait_and_the_next_waits_for_t
     bench.scheduler.run_due()
     assert await answered(first) == 0
     second, third = bench.append(), bench.append(1)
-    bench.advance(249)
+    bench.advance(244)
     assert bench.begins_ms == [1_000]
     bench.advance(1)
-    assert (bench.begins_ms, bench.counts) == ([1_000, 1_250], [1, 2])
+    # They fill a fiftieth of the buffer.
+    assert (bench.begins_ms, bench.counts) == ([1_000, 1_245], [1, 2])
     assert [await answered(second), await answered(third)] == [1, 0]
     assert bench.partitions[0].flush_count == 2, "the bucket holds nothing that the disk could lose"
     assert bench.commits.stats.append_count == 3
-    assert bench.commits.stats.wait_s == pytest.approx(0.5)
+    assert bench.commits.stats.wait_s == pytest.approx(0.49)
     assert bench.memory.held_bytes == 0
 
 
@@ -217,6 +218,42 @@ async def test_a_full_buffer_begins_a_turn_at_once(monkeypatch: pytest.MonkeyPat
     bench.append(size_bytes=400)
     bench.scheduler.run_due()
     assert bench.begins_ms == [1_000, 1_020]
+
+
+async def test_a_part_of_the_buffer_leaves_out_that_part_of_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer that waits for its answers sends nothing more, however long the turn waits."""
+    bench = Bench(monkeypatch)
+    bench.append()
+    bench.scheduler.run_due()
+    bench.append(size_bytes=200)
+    bench.append(1, size_bytes=400)
+    bench.advance(99)
+    assert bench.begins_ms == [1_000]
+    bench.advance(1)
+    assert (bench.begins_ms, bench.counts) == ([1_000, 1_100], [1, 2])
+    bench.append(size_bytes=600)
+    bench.advance(50)
+    bench.append(size_bytes=200)
+    bench.scheduler.run_due()
+    assert bench.begins_ms[2:] == [1_150], "what comes later brings the turn forward"
+
+
+@pytest.mark.parametrize("append_bytes", [10, 90, 400, 999, 3_000])
+@pytest.mark.parametrize("gap_ms", [1, 7, 60])
+async def test_there_is_at_most_a_turn_for_each_interval_and_one_for_each_full_buffer(
+    monkeypatch: pytest.MonkeyPatch, append_bytes: int, gap_ms: int
+) -> None:
+    bench = Bench(monkeypatch)
+    appended_bytes = 0
+    for _ in range(300):
+        bench.append(size_bytes=append_bytes)
+        appended_bytes += append_bytes
+        bench.advance(gap_ms)
+    spent_ms = bench.clock.elapsed_ms - 1_000
+    most = 1 + spent_ms / SETTINGS.interval_ms + appended_bytes / SETTINGS.buffer_bytes
+    assert len(bench.begins_ms) <= most
 
 
 async def test_many_partitions_stretch_the_interval_also_if_much_waits(

@@ -491,6 +491,7 @@ class Uploader:
         self._is_settled, self._store_failure = True, None
         state, report = self._metadata.state(), one.report
         refused = {(name, tip): reason for name, tip, reason in outcome.refused}
+        answers: list[tuple[UploadCandidate, str | None]] = []
         for ref, entries, _ in objects:
             if any((ref.name, entry.topic_id_partition) not in refused for entry in entries):
                 report.object_names.append(ref.name)
@@ -509,7 +510,11 @@ class Uploader:
                     one.refused.add(tip)
                     one.uploads.pop(tip, None)
                     report.refused.append(RefusedUpload(log.topic_partition, ref.name, reason))
-                one.candidates[tip].on_tiered(reason)
+                answers.append((one.candidates[tip], reason))
+        # Partitions take turns to be the first one: its callers send more first.
+        first = state.seq % len(answers)
+        for candidate, reason in (*answers[first:], *answers[:first]):
+            candidate.on_tiered(reason)
         one.on_object(report)
 
 
