@@ -4,7 +4,9 @@ A partition whose data fails is excluded for a while. One that this version cann
 meanwhile: its slices move as they are.
 
 An object counts the failures of the jobs that read it, in a row. Later jobs with it come last and become
-smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm.
+smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm. A
+job for which there is no room becomes smaller at once. Of one that cannot become smaller a partition is
+excluded.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 
 
 class Exclusion(NamedTuple):
@@ -46,12 +49,13 @@ class JobHistory:
         self._left_out: dict[TopicIdPartition, Exclusion] = {}
         self._failures: dict[str, int] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
-        self._exclusion_count = 0
+        self._exclusion_count = self._outgrown_count = 0
 
     @property
-    def exclusion_count(self) -> int:
-        """Grows with each partition that is left alone more than it was."""
-        return self._exclusion_count
+    def change_count(self) -> int:
+        """Grows with each partition that is left alone more than it was, and each job that must be smaller:
+        then another plan has other jobs."""
+        return self._exclusion_count + self._outgrown_count
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -127,6 +131,16 @@ class JobHistory:
                 self._failures[name] = self._failures.get(name, 0) + 1
             attempts = self._attempts[job.input_names] = self._attempts.get(job.input_names, 0) + 1
             return attempts
+
+    def outgrown(self, job: CompactionJob, max_inputs: int) -> None:
+        """Note that there is no room for the job, of those that read up to `max_inputs` objects: the next one
+        with its inputs has half as many, or one partition."""
+        level = max(max_inputs // len(job.inputs), 1).bit_length()
+        with self._lock:
+            for name in job.input_names:
+                least = max(self._failures.get(name, 0), FAILURES_TO_SHRINK * (level - 1))
+                self._failures[name] = least + FAILURES_TO_SHRINK
+            self._outgrown_count += 1
 
     def forget_all_but(self, live: Collection[str]) -> None:
         """Forget the objects that are gone."""

@@ -105,6 +105,8 @@ class CompactionJob:
     """By name."""
     runs: tuple[PartitionRun, ...]
     """By topic id and partition, as slices lie in objects."""
+    is_least: bool = False
+    """Whether no smaller job with these inputs would gain anything."""
 
     @property
     def input_names(self) -> tuple[str, ...]:

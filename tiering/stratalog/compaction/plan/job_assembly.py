@@ -13,7 +13,8 @@ which makes slices or objects fewer:
               into being, or each output slice replaces as many slices on average
 
 Failures make jobs smaller. Each two failures with an object halve the number of inputs of a job that has it,
-down to the fewest that gain anything. A covering job around it has one partition then.
+down to the fewest that gain anything. A covering job around it has one partition then. The same goes for a
+job for which there was no room: it counts as so many failures that the next job is smaller.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class JobDraft(NamedTuple):
     partitions: frozenset[int] | None
     """No other partition is taken; None: all that can move."""
     size: JobSize
+    is_least: bool
+    """Whether no smaller job with these objects would gain anything."""
 
 
 class CoveringJob(NamedTuple):
@@ -114,7 +117,8 @@ class JobAssembly:
         if not selection.gains:
             return None
         settled = frozenset(run.partition for run in selection.runs if run.gains)
-        return CoveringJob(self._draft(reason, selection, partitions), settled)
+        is_least = partitions == frozenset({seed}) and len(selection.objects) <= section.least_run
+        return CoveringJob(self._draft(reason, selection, partitions, is_least=is_least), settled)
 
     def space_job(self, numbers: Sequence[int]) -> JobDraft | None:
         """A job that empties as many as possible of the first of these objects that fit one job, all of whose
@@ -123,7 +127,9 @@ class JobAssembly:
         if not selection.runs:
             # Together they do not give all slices away, because a partition has one run. One alone does.
             selection = self.selection.emptying(numbers[:1])
-        return self._draft(JobReason.SPACE, selection, None) if selection.runs else None
+        if not selection.runs:
+            return None
+        return self._draft(JobReason.SPACE, selection, None, is_least=len(selection.objects) == 1)
 
     def merge_job(self, numbers: Sequence[int]) -> JobDraft | None:
         """A job over the first of these objects that fit one job; None if it gains too little."""
@@ -135,7 +141,7 @@ class JobAssembly:
         joins = selection.slice_count >= fanout * selection.output_count
         if not selection.runs or not (empties or joins):
             return None
-        return self._draft(JobReason.MERGE, selection, None)
+        return self._draft(JobReason.MERGE, selection, None, is_least=len(selection.objects) <= fanout)
 
     def fitting(self, numbers: Sequence[int], *, least: int) -> Sequence[int]:
         """The first of the objects, as many as one job may take."""
@@ -182,13 +188,21 @@ class JobAssembly:
             for index in self._survey.outlook(partition).section.eligible
         )
 
-    def _draft(self, reason: JobReason, selection: Selection, partitions: frozenset[int] | None) -> JobDraft:
+    def _draft(
+        self,
+        reason: JobReason,
+        selection: Selection,
+        partitions: frozenset[int] | None,
+        *,
+        is_least: bool,
+    ) -> JobDraft:
         assert selection.runs, "a job has runs"
         self.busy.update(run.partition for run in selection.runs)
         for number in selection.objects:
             assert self.is_free(number), "a plan uses an object once"
             self._used[number] = 1
-        return JobDraft(reason, selection.objects, partitions, self._size(selection, partitions))
+        size = self._size(selection, partitions)
+        return JobDraft(reason, selection.objects, partitions, size, is_least)
 
     def _size(self, selection: Selection, partitions: frozenset[int] | None) -> JobSize:
         if partitions is None:

@@ -66,6 +66,7 @@ class PlannedJobs(Sequence[CompactionJob]):
             reason=draft.reason,
             inputs=tuple(sorted(inputs, key=lambda live: live.ref.name)),
             runs=tuple(map(self._run, selection.runs)),
+            is_least=draft.is_least,
         )
         job.check()
         return job
