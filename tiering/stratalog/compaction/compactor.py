@@ -50,6 +50,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import CompactionProgress, ProgressMeter, Transfer
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.exclusion.exclusion_file import ExclusionFile
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
@@ -92,6 +93,8 @@ class CompactorConfig(NamedTuple):
     settings."""
     stop: StopSignal = StopSignal()
     """Ends each run that has no signal of its own, also while it waits for a limit."""
+    exclusions_path: str | None = None
+    """A file that keeps which partitions are left alone; None: they are forgotten with the process."""
 
 
 DEFAULT_CONFIG = CompactorConfig()
@@ -132,7 +135,9 @@ class Compactor:
         self._settings = settings
         self._config = config
         self._budget = UploadBudget(clock)
-        self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms)
+        path = config.exclusions_path
+        kept = None if path is None else ExclusionFile(filesystem, path)
+        self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms, kept)
         self._rest_end_s = clock.monotonic_s()
         self._lock = threading.Lock()
 

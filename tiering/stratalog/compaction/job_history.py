@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
@@ -36,17 +36,33 @@ class Exclusion(NamedTuple):
     """Whether its slices move along with others, as they are."""
 
 
-class JobHistory:
-    """The failures of a compactor's jobs. Thread-safe: `_lock` guards all fields."""
+class KeptExclusions(Protocol):
+    """A place where exclusions outlive the process."""
 
-    def __init__(self, clock: Clock, retry_backoff_ms: Callable[[], int]) -> None:
-        """`retry_backoff_ms`: how long a partition is left alone."""
+    def read(self) -> Mapping[TopicIdPartition, Exclusion]: ...
+
+    def write(self, exclusions: Mapping[TopicIdPartition, Exclusion]) -> None: ...
+
+
+class JobHistory:
+    """The failures of a compactor's jobs. Thread-safe: `_lock` guards all fields, and `_keeping` is held
+    while they are written, so that no reader waits for a disk."""
+
+    def __init__(
+        self, clock: Clock, retry_backoff_ms: Callable[[], int], kept: KeptExclusions | None = None
+    ) -> None:
+        """`retry_backoff_ms`: how long a partition is left alone. `kept`: the exclusions of an earlier
+        process, and the place for those of this one."""
         self._clock = clock
         self._retry_backoff_ms = retry_backoff_ms
         self._lock = threading.Lock()
         # Partitions that failed, with the last failure; and those that a run left out without a try.
-        self._failed: dict[TopicIdPartition, Exclusion] = {}
-        self._left_out: dict[TopicIdPartition, Exclusion] = {}
+        before = {} if kept is None else kept.read()
+        self._kept = kept
+        self._keeping = threading.Lock()
+        self._failed = {tip: one for tip, one in before.items() if one.until_ms is not None}
+        self._left_out = {tip: one for tip, one in before.items() if one.until_ms is None}
+        self._written = dict(before)
         self._failures: dict[str, int] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
         self._exclusion_count = self._outgrown_count = 0
@@ -85,6 +101,7 @@ class JobHistory:
         is_excluded = tip in self.excluded()
         with self._lock:
             self._failed.pop(tip, None)
+        self._keep()
         return is_excluded
 
     def exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: Exception) -> Exclusion:
@@ -110,6 +127,7 @@ class JobHistory:
                 self._failed[tip] = last
                 is_worse = former is not None and former.is_carried and not is_carried
                 self._exclusion_count += tip not in before or is_worse
+        self._keep()
         return last
 
     def committed(self, job: CompactionJob) -> None:
@@ -122,6 +140,7 @@ class JobHistory:
             for name in job.input_names:
                 self._failures.pop(name, None)
             self._attempts.pop(job.input_names, None)
+        self._keep()
 
     def failed(self, job: CompactionJob) -> int:
         """Note a failure of the job that is not of its data. Returns how many jobs over these inputs have
@@ -165,3 +184,15 @@ class JobHistory:
                     known = Exclusion(reason, now_ms, None, 0)
                 left_out[tip] = known
             self._left_out = left_out
+        self._keep()
+
+    def _keep(self) -> None:
+        """Let the exclusions outlive the process, if they have changed."""
+        if self._kept is None:
+            return
+        with self._keeping:
+            with self._lock:
+                known = {**self._left_out, **self._failed}
+            if known != self._written:
+                self._kept.write(known)
+                self._written = known
