@@ -56,7 +56,7 @@ class JobHistory:
         self._retry_backoff_ms = retry_backoff_ms
         self._lock = threading.Lock()
         # Partitions that failed, with the last failure; and those that a run left out without a try.
-        before = {} if kept is None else kept.read()
+        before = dict[TopicIdPartition, Exclusion]() if kept is None else kept.read()
         self._kept = kept
         self._keeping = threading.Lock()
         self._failed = {tip: one for tip, one in before.items() if one.until_ms is not None}
