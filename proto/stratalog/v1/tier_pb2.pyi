@@ -1100,7 +1100,7 @@ class ListExcludedPartitionsResponse(_message.Message):
     """Empty: this is the last page."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExcludedPartition]:
-        """By topic id and partition, as the last compactions since the start of the server have found them."""
+        """By topic id and partition, as the last compactions of this server have found them."""
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_history import JobHistory
 from stratalog.compaction.plan.compaction_job import (
     CompactionJob,
     JobReason,
@@ -31,6 +32,7 @@ from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import OpenTransaction
 from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
+from stratalog.testing.manual_clock import ManualClock
 from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
 from tests.support.tiered.shard_states import row_of
 
@@ -245,6 +247,26 @@ def test_what_is_excluded_or_unknown_is_left_alone_and_reported(seed: int) -> No
     reported = {refusal.topic_id_partition for refusal in planned.refusals}
     with_slices = {tip for tip, partition in shard.partitions.items() if partition.pieces}
     assert {tip for tip in with_slices if tip in excluded or tip.topic_id == unknown} <= reported
+
+
+@given(st.integers(0, 2**32))
+def test_jobs_without_room_become_smaller_until_each_is_the_least(seed: int) -> None:
+    """Whatever is refused: the next plan has no job that takes as much of the same objects."""
+    random = Random(seed)
+    topics = random_topics(random)
+    state = random_shard(random, topics).state()
+    settings = random_settings(random)
+    history = JobHistory(ManualClock(), lambda: 0)
+    for _ in range(60):
+        jobs = plan(state, topics, NOW_MS, settings, rooms=history.rooms).jobs
+        refused = [job for job in jobs if not job.is_least]
+        for job in jobs:
+            require_valid(job, state, settings)
+        for job in refused:
+            history.outgrown(job)
+        if not refused:
+            return
+    raise AssertionError([(job.reason, len(job.inputs), len(job.runs)) for job in refused])
 
 
 def uploads(
@@ -587,3 +609,68 @@ def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:
     assert (job.reason, [run.topic_id_partition for run in job.runs]) == (JobReason.SPACE, [lasting])
     shard.commit(job)
     assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+
+
+def test_a_long_transaction_beyond_the_bytes_of_a_job_is_taken_up_to_its_marker_and_alone() -> None:
+    """A smaller job would decide nothing, so it is known to be the smallest one."""
+    policy = topic(1, is_compacted=True, min_dirty_ratio=0)
+    tip, other = (TopicIdPartition(policy.topic_id, number) for number in range(2))
+    shard = shared_objects(policy, 10, 2, size_bytes=10_000)
+    opened = (OpenTransaction(7, 1),)
+    shard.partitions[tip] = row_of(
+        [
+            live._replace(
+                entry=dataclasses.replace(live.entry, open_transactions=opened, stable_end_offset=1)
+                if 1 <= live.base_offset < 6
+                else live.entry
+            )
+            for live in slices_of(shard.partitions[tip])
+        ]
+    )._replace(compacted_upto=1)
+    shard.partitions[other] = shard.partitions[other]._replace(compacted_upto=10)
+    settings = CompactionSettings(spool_directory="/spool", max_job_bytes=20_000)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert [(run.topic_id_partition, len(run.slices)) for run in job.runs] == [(tip, 7)]
+    assert job.is_least
+    shard.commit(job)
+    assert shard.partitions[tip].compacted_upto == 7
+
+
+def test_slices_beyond_a_bound_that_was_lowered_stay_by_themselves() -> None:
+    """A retention was shortened, or a limit lowered: what is too wide is joined with nothing, and no job is
+    made for it again and again."""
+    wide = topic(1, is_compacted=True, min_dirty_ratio=0)
+    shard = uploads(wide, [9_000, 9_000, 100, 100])
+    settings = CompactionSettings(spool_directory="/spool")
+    lowered = dataclasses.replace(wide, span=SliceSpan(max_bytes=1_000))
+    (job,) = plan(shard.state(), {wide.topic_id: lowered}, NOW_MS, settings).jobs
+    assert [len(part) for part in job.runs[0].parts] == [1, 1, 2]
+    shard.commit(job)
+    assert not plan(shard.state(), {wide.topic_id: lowered}, NOW_MS, settings).jobs
+
+
+@pytest.mark.parametrize("reason", [JobReason.DIRTY, JobReason.MERGE, JobReason.SPACE])
+def test_a_job_that_has_become_small_enough_is_known_to_be_the_least(reason: JobReason) -> None:
+    """Each round of failures makes it smaller, until it is the least; not one step earlier, nor never."""
+    policy = topic(1, is_compacted=reason is JobReason.DIRTY)
+    shard = shared_objects(policy, 12, 2)
+    if reason is JobReason.SPACE:
+        brief, _ = sorted(shard.partitions)
+        end_offset = shard.partitions[brief].tiered_end_offset
+        shard.partitions[brief] = (
+            TieredPartition(brief, shard.partitions[brief]).with_log_start(end_offset).row
+        )
+    settings = CompactionSettings(spool_directory="/spool", min_live_ratio=0.9)
+    sizes: list[int] = []
+    failures = dict[str, int]()
+    while True:
+        jobs = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings, failures=failures).jobs
+        job = next(one for one in jobs if one.reason is reason)
+        sizes.append(len(job.inputs) * len(job.runs))
+        assert not failures or sizes[-1] <= sizes[-2]
+        if job.is_least:
+            break
+        assert len(sizes) < 12, "it never becomes the least"
+        failures = {live.ref.name: 2 * len(sizes) for live in shard.state().objects.values()}
+    assert sizes[0] > sizes[-1]
+    assert sizes[-1] == {JobReason.DIRTY: 1, JobReason.MERGE: 4 * 2, JobReason.SPACE: 1}[reason]

@@ -10,9 +10,11 @@ keep their inputs; the commit goes on with the others. Time is the store's; if t
 it, tombstones stay.
 
 If a job fails on the data of a partition, that partition is excluded for a while, and the others are planned
-again without it: one damaged slice must not keep a shard from being compacted. A job that fails for another
-reason does not end the run: the next one follows. Two in a row end it, and so does a full disk. `JobHistory`
-keeps what failed. Each failure is one line of the log. A defect of this software counts as one of the data.
+again without it: one damaged slice must not keep a shard from being compacted. A job without room for its
+scratch, or without time, is planned anew and smaller; of the smallest one the largest partition is excluded.
+A job that fails for another reason does not end the run: the next one follows. Two in a row end it, and so
+does a full disk. `JobHistory` keeps what failed. Each failure is one line of the log. A defect of this
+software counts as one of the data.
 """
 
 from __future__ import annotations
@@ -45,15 +47,17 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.compaction_progress import CompactionProgress, ProgressMeter
+from stratalog.compaction.compaction_progress import CompactionProgress, ProgressMeter, Transfer
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.exclusion.exclusion_file import ExclusionFile
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
 from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 from stratalog.compaction.plan.job_cost import cost_of
+from stratalog.compaction.plan.job_time import JobTimer
 from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
@@ -70,7 +74,7 @@ CONFIG_CHANGED = (
 )
 INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
 MAX_ROUNDS = 4
-"""How often `run_once` plans anew because partitions turned out to be unusable."""
+"""How often `run_once` plans anew because partitions turned out to be unusable, or jobs too large."""
 REST_OF_PLAN = 19
 """A compactor rests so many times as long as its last plan took: plans take a twentieth of the time."""
 _CONFIRM_ATTEMPTS = 5
@@ -89,6 +93,8 @@ class CompactorConfig(NamedTuple):
     settings."""
     stop: StopSignal = StopSignal()
     """Ends each run that has no signal of its own, also while it waits for a limit."""
+    exclusions_path: str | None = None
+    """A file that keeps which partitions are left alone; None: they are forgotten with the process."""
 
 
 DEFAULT_CONFIG = CompactorConfig()
@@ -102,6 +108,7 @@ class _Run(NamedTuple):
     shard: CompactedShard
     """With a store of the run, which its signal ends."""
     meter: ProgressMeter
+    timer: JobTimer
     reports: list[CompactionReport]
     """Those of the jobs that have ended."""
 
@@ -128,7 +135,9 @@ class Compactor:
         self._settings = settings
         self._config = config
         self._budget = UploadBudget(clock)
-        self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms)
+        path = config.exclusions_path
+        kept = None if path is None else ExclusionFile(filesystem, path)
+        self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms, kept)
         self._rest_end_s = clock.monotonic_s()
         self._lock = threading.Lock()
 
@@ -171,8 +180,14 @@ class Compactor:
             number = self._metadata.shard
             meter = ProgressMeter(self._clock, lambda progress: on_progress(progress, reports))
             stop = stop or self._config.stop
-            paced = PacedObjectStore(self._shard.store, number, self._budget, stop, meter.add_transfer)
-            run = _Run(self._shard._replace(store=paced), meter, reports)
+            timer = JobTimer(self._clock)
+
+            def on_transfer(transfer: Transfer) -> None:
+                meter.add_transfer(transfer)
+                timer.check()
+
+            paced = PacedObjectStore(self._shard.store, number, self._budget, stop, on_transfer)
+            run = _Run(self._shard._replace(store=paced), meter, timer, reports)
             try:
                 for _ in range(MAX_ROUNDS):
                     is_done = self._run_round(run, topics, left_alone)
@@ -230,6 +245,7 @@ class Compactor:
             excluded={**self._history.excluded(is_carried=False), **left_alone},
             carried=self._history.excluded(is_carried=True),
             failures=self._history.failures,
+            rooms=self._history.rooms,
             may_drop_tombstones=job_clock.may_drop_tombstones,
         )
         end_s = self._clock.monotonic_s()
@@ -245,7 +261,7 @@ class Compactor:
         """Plan once and run the jobs; False if a failure has left something to plan anew."""
         planned, entries, job_clock = self._plan(names, left_alone)
         run.meter.plan(planned.jobs.sizes)
-        exclusion_count = self._history.exclusion_count
+        change_count = self._history.change_count
         has_failed = False
         for number in range(len(planned.jobs)):
             try:
@@ -258,7 +274,7 @@ class Compactor:
             if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
                 return True
             has_failed = ending is _Ending.FAILED
-        if self._history.exclusion_count > exclusion_count:
+        if self._history.change_count > change_count:
             return False
         self._history.note_left_out(planned.refusals, is_whole=names is None)
         if planned.refusals:
@@ -275,6 +291,7 @@ class Compactor:
             self._filesystem, self._clock, self._ids, run.shard, settings, job, job_clock
         )
         run.meter.begin_job(len(job.runs), cost_of(job, settings))
+        run.timer.begin()
         report, ending = self._execute(execution, topics, run.meter.add_partition)
         done = run.meter.transfer_of_job
         run.reports.append(
@@ -317,15 +334,14 @@ class Compactor:
             named = error if execution.current is None else execution.at_work.named(error)
             self._exclude(execution, execution.blamed_for(named), named)
             return _report(execution, refused=str(named)), _Ending.DONE
+        except OverloadedError as error:
+            return self._outgrown(execution, error), _Ending.DONE
         except (LogStoreError, OSError) as error:
             attempts = self._history.failed(job)
             is_of_disk = isinstance(error, OSError)
             _log_failure(execution, execution.current, error, _next_step(attempts, is_of_disk=is_of_disk))
             report = _report(execution, refused=str(error))
             report = dataclasses.replace(report, failed_attempts=attempts)
-            if isinstance(error, OverloadedError):
-                # It has not begun, and says nothing of smaller ones.
-                return report, _Ending.DONE
             return report, _Ending.ENDS_RUN if is_of_disk else _Ending.FAILED
         except Exception as error:
             logger.exception("a compaction job failed by a defect; report it with this trace")
@@ -401,6 +417,19 @@ class Compactor:
         what = "its partitions are" if failed is None else "the partition is"
         seconds = self._current().retry_backoff_ms // 1000
         _log_failure(execution, failed, error, f"{what} {how} for {seconds} s; the others are planned again")
+
+    def _outgrown(self, execution: JobExecution, error: OverloadedError) -> CompactionReport:
+        """There is no room for the job, or no time. It becomes smaller, or its largest partition is
+        excluded."""
+        job = execution.job
+        if job.is_least:
+            least = OverloadedError(f"no smaller job would gain anything: {error.message}", **error.fields)
+            largest = max(job.runs, key=lambda run: run.data_bytes)
+            self._exclude(execution, largest.topic_id_partition, least)
+            return _report(execution, refused=str(least))
+        self._history.outgrown(job)
+        _log_failure(execution, None, error, "the next job with these objects is smaller")
+        return _report(execution, refused=str(error))
 
     def _job_clock(self) -> JobClock:
         is_trusted = self._metadata.is_clock_trusted

@@ -4,19 +4,21 @@ A partition whose data fails is excluded for a while. One that this version cann
 meanwhile: its slices move as they are.
 
 An object counts the failures of the jobs that read it, in a row. Later jobs with it come last and become
-smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm.
+smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm. A
+job for which there is no room becomes smaller at once. Of one that cannot become smaller a partition is
+excluded.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobRoom, Refusal, RunMode
 
 
 class Exclusion(NamedTuple):
@@ -33,31 +35,55 @@ class Exclusion(NamedTuple):
     """Whether its slices move along with others, as they are."""
 
 
-class JobHistory:
-    """The failures of a compactor's jobs. Thread-safe: `_lock` guards all fields."""
+class KeptExclusions(Protocol):
+    """A place where exclusions outlive the process."""
 
-    def __init__(self, clock: Clock, retry_backoff_ms: Callable[[], int]) -> None:
-        """`retry_backoff_ms`: how long a partition is left alone."""
+    def read(self) -> Mapping[TopicIdPartition, Exclusion]: ...
+
+    def write(self, exclusions: Mapping[TopicIdPartition, Exclusion]) -> None: ...
+
+
+class JobHistory:
+    """The failures of a compactor's jobs. Thread-safe: `_lock` guards all fields, and `_keeping` is held
+    while they are written, so that no reader waits for a disk."""
+
+    def __init__(
+        self, clock: Clock, retry_backoff_ms: Callable[[], int], kept: KeptExclusions | None = None
+    ) -> None:
+        """`retry_backoff_ms`: how long a partition is left alone. `kept`: the exclusions of an earlier
+        process, and the place for those of this one."""
         self._clock = clock
         self._retry_backoff_ms = retry_backoff_ms
         self._lock = threading.Lock()
         # Partitions that failed, with the last failure; and those that a run left out without a try.
-        self._failed: dict[TopicIdPartition, Exclusion] = {}
-        self._left_out: dict[TopicIdPartition, Exclusion] = {}
+        before = dict[TopicIdPartition, Exclusion]() if kept is None else kept.read()
+        self._kept = kept
+        self._keeping = threading.Lock()
+        self._failed = {tip: one for tip, one in before.items() if one.until_ms is not None}
+        self._left_out = {tip: one for tip, one in before.items() if one.until_ms is None}
+        self._written = dict(before)
         self._failures: dict[str, int] = {}
+        self._rooms: dict[str, JobRoom] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
-        self._exclusion_count = 0
+        self._exclusion_count = self._outgrown_count = 0
 
     @property
-    def exclusion_count(self) -> int:
-        """Grows with each partition that is left alone more than it was."""
-        return self._exclusion_count
+    def change_count(self) -> int:
+        """Grows with each partition that is left alone more than it was, and each job that must be smaller:
+        then another plan has other jobs."""
+        return self._exclusion_count + self._outgrown_count
 
     @property
     def failures(self) -> Mapping[str, int]:
         """How often the last jobs with an object have failed in a row, by its name."""
         with self._lock:
             return dict(self._failures)
+
+    @property
+    def rooms(self) -> Mapping[str, JobRoom]:
+        """The most that a job with an object may take, by its name, where there was no room for more."""
+        with self._lock:
+            return dict(self._rooms)
 
     def excluded(self, *, is_carried: bool | None = None) -> Mapping[TopicIdPartition, str]:
         """The partitions that failed lately, with the reasons. `is_carried`: only those that are carried, or
@@ -81,6 +107,7 @@ class JobHistory:
         is_excluded = tip in self.excluded()
         with self._lock:
             self._failed.pop(tip, None)
+        self._keep()
         return is_excluded
 
     def exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: Exception) -> Exclusion:
@@ -106,6 +133,7 @@ class JobHistory:
                 self._failed[tip] = last
                 is_worse = former is not None and former.is_carried and not is_carried
                 self._exclusion_count += tip not in before or is_worse
+        self._keep()
         return last
 
     def committed(self, job: CompactionJob) -> None:
@@ -118,6 +146,7 @@ class JobHistory:
             for name in job.input_names:
                 self._failures.pop(name, None)
             self._attempts.pop(job.input_names, None)
+        self._keep()
 
     def failed(self, job: CompactionJob) -> int:
         """Note a failure of the job that is not of its data. Returns how many jobs over these inputs have
@@ -128,10 +157,21 @@ class JobHistory:
             attempts = self._attempts[job.input_names] = self._attempts.get(job.input_names, 0) + 1
             return attempts
 
+    def outgrown(self, job: CompactionJob) -> None:
+        """Note that there is no room for the job: the next one with its inputs has half of them, and of the
+        bytes."""
+        # Slices without data, too, leave a job of their own.
+        room = JobRoom(len(job.inputs) // 2, min(job.planned_bytes // 2, job.planned_bytes - 1))
+        with self._lock:
+            for name in job.input_names:
+                self._rooms[name] = room.within(self._rooms.get(name, room))
+            self._outgrown_count += 1
+
     def forget_all_but(self, live: Collection[str]) -> None:
         """Forget the objects that are gone."""
         with self._lock:
             self._failures = {name: count for name, count in self._failures.items() if name in live}
+            self._rooms = {name: room for name, room in self._rooms.items() if name in live}
             self._attempts = {
                 names: count for names, count in self._attempts.items() if all(name in live for name in names)
             }
@@ -151,3 +191,15 @@ class JobHistory:
                     known = Exclusion(reason, now_ms, None, 0)
                 left_out[tip] = known
             self._left_out = left_out
+        self._keep()
+
+    def _keep(self) -> None:
+        """Let the exclusions outlive the process, if they have changed."""
+        if self._kept is None:
+            return
+        with self._keeping:
+            with self._lock:
+                known = {**self._left_out, **self._failed}
+            if known != self._written:
+                self._kept.write(known)
+                self._written = known

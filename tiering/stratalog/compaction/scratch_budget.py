@@ -71,10 +71,16 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
     while not filesystem.exists(directory):
         directory = posixpath.dirname(directory)
     free_bytes = filesystem.free_bytes(directory)
-    if needed_bytes > min(free_bytes, settings.max_scratch_bytes):
+    remedies = (
+        f"raise remote.compaction.scratch.max.bytes to at least {needed_bytes}"
+        if needed_bytes > settings.max_scratch_bytes
+        else "",
+        f"free at least {needed_bytes - free_bytes} bytes on the disk" if needed_bytes > free_bytes else "",
+    )
+    if any(remedies):
         raise OverloadedError(
-            "a compaction job may need more scratch space than there is, so it does not begin; free space, or"
-            " raise remote.compaction.scratch.max.bytes or remote.compaction.job.memory.bytes",
+            "a compaction job may need more scratch space than there is, so it does not begin; "
+            + " and ".join(filter(None, remedies)),
             needed_bytes=needed_bytes,
             free_bytes=free_bytes,
             max_scratch_bytes=settings.max_scratch_bytes,

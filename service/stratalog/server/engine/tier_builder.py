@@ -114,6 +114,7 @@ class TierBuilder:
                 renewed=renewed,
                 spool_directory=lambda: scratch.place(f"{number}/compaction"),
                 stop=self._seams.stop,
+                exclusions_path=f"{self._data_dir}/scratch/{number}/exclusions.json",
             ),
         )
         return ShardTier(

@@ -123,6 +123,10 @@ class CompactionJob:
     """By name."""
     runs: tuple[PartitionRun, ...]
     """By topic id and partition, as slices lie in objects."""
+    is_least: bool = False
+    """Whether no smaller job with these inputs would gain anything."""
+    planned_bytes: int = 0
+    """The bytes that the planner has counted against the bound of a job."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -149,6 +153,17 @@ class CompactionJob:
             run.check()
             read.update(live.object_name for live in run.slices)
         assert read == set(names)
+
+
+class JobRoom(NamedTuple):
+    """The most that a job may take, because there was no room for more. Immutable."""
+
+    input_count: int
+    planned_bytes: int
+
+    def within(self, other: JobRoom) -> JobRoom:
+        """Return the room that is within both."""
+        return JobRoom(*map(min, self, other))
 
 
 class JobSize(NamedTuple):

@@ -69,6 +69,8 @@ class PlannedJobs(Sequence[CompactionJob]):
             reason=draft.reason,
             inputs=tuple(sorted(inputs, key=lambda live: live.ref.name)),
             runs=tuple(self._runs(selection.runs)),
+            is_least=draft.is_least,
+            planned_bytes=draft.size.read_bytes,
         )
         job.check()
         return job

@@ -1,0 +1,1 @@
+"""The partitions that compaction leaves alone, on the local disk."""

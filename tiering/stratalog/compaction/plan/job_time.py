@@ -1,0 +1,57 @@
+"""The time that a job may take: its outputs must be committed before the collector takes them for orphans.
+
+The collector sweeps unfinished uploads, and refuses objects, that were begun longer ago than its grace. So a
+job that would take longer does not begin, and one that turns out to be so slow ends.
+"""
+
+from __future__ import annotations
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import OverloadedError
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.job_cost import cost_of
+
+MAX_JOB_S = 12 * 60 * 60
+"""The longest time of a job: half of the collector's grace, so that the last request and the commit have the
+other half."""
+
+
+def require_time(job: CompactionJob, settings: CompactionSettings) -> None:
+    """Raise OverloadedError if the limits of bytes and requests make the job longer than it may take."""
+    cost = cost_of(job, settings)
+    bytes_s = (cost.read_bytes + cost.written_bytes) / settings.max_bytes_per_s
+    requests_s = (cost.get_count + cost.put_count) / settings.max_requests_per_s
+    if max(bytes_s, requests_s) <= MAX_JOB_S:
+        return
+    name = "io.max.bytes.per.second" if bytes_s >= requests_s else "max.requests.per.second"
+    raise OverloadedError(
+        f"a compaction job would take too long at remote.compaction.{name}, so it does not begin: the"
+        " collector would delete its outputs before the commit; raise that limit",
+        needed_s=int(max(bytes_s, requests_s)),
+        max_s=MAX_JOB_S,
+        max_bytes_per_s=settings.max_bytes_per_s,
+        max_requests_per_s=settings.max_requests_per_s,
+    )
+
+
+class JobTimer:
+    """The time of the jobs of a run. Not thread-safe: one run uses it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begin_s = clock.monotonic_s()
+
+    def begin(self) -> None:
+        """A job begins."""
+        self._begin_s = self._clock.monotonic_s()
+
+    def check(self) -> None:
+        """Raise OverloadedError if the job has taken longer than it may."""
+        if self._clock.monotonic_s() - self._begin_s > MAX_JOB_S:
+            raise OverloadedError(
+                "a compaction job takes too long, so it ends here: the collector would delete its outputs"
+                " before the commit; raise the limits of remote.compaction, or find out why the store or this"
+                " machine is so slow",
+                max_s=MAX_JOB_S,
+            )
