@@ -257,6 +257,7 @@ def test_jobs_without_room_become_smaller_until_each_is_the_least(seed: int) -> 
     state = random_shard(random, topics).state()
     settings = random_settings(random)
     history = JobHistory(ManualClock(), lambda: 0)
+    refused: list[CompactionJob] = []
     for _ in range(60):
         jobs = plan(state, topics, NOW_MS, settings, rooms=history.rooms).jobs
         refused = [job for job in jobs if not job.is_least]
