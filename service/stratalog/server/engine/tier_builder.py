@@ -114,6 +114,7 @@ class TierBuilder:
                 renewed=renewed,
                 spool_directory=lambda: scratch.place(f"{number}/compaction"),
                 stop=self._seams.stop,
+                execution_elsewhere=self._seams.execution_elsewhere,
             ),
         )
         return ShardTier(
