@@ -199,10 +199,16 @@ class Server:
             long_scheduler=self._long_scheduler,
             ids=self._ids,
             stop=self._closing.stop,
-            execution_elsewhere=None if self.processes is None else self.processes.execution,
         )
         endpoint = self.settings.endpoint(self.port)
-        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading, run_request)
+        builder = StorageEngineBuilder(
+            seams,
+            self.settings,
+            endpoint,
+            self._pools.reading,
+            run_request,
+            None if self.processes is None else self.processes.execution,
+        )
         hosts = PartitionHost(self._clock, loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(

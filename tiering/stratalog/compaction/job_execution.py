@@ -81,8 +81,14 @@ class CompactedShard(NamedTuple):
 
     def order(self, job: CompactionJob, settings: CompactionSettings, job_clock: JobClock) -> JobOrder:
         """The order to execute a job of this shard now."""
-        seq = self.metadata.state().seq
-        return JobOrder(job, settings, job_clock, self.store_id, self.metadata.shard, seq)
+        return JobOrder(
+            job=job,
+            settings=settings,
+            job_clock=job_clock,
+            store_id=self.store_id,
+            shard=self.metadata.shard,
+            birth=self.metadata.state().seq,
+        )
 
 
 class JobOrder(NamedTuple):
@@ -110,7 +116,7 @@ class Execution(Protocol):
         ...
 
     def execute(self, on_run: Callable[[int, int], None]) -> JobResult:
-        """See `JobExecution.execute`."""
+        """Rewrite the inputs; commits nothing. Calls and raises as `JobExecution.execute` does."""
         ...
 
     def named(self, error: LogStoreError) -> LogStoreError:

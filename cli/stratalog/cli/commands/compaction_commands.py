@@ -86,7 +86,9 @@ def run(
     as_json: bool,
     server: str,
 ) -> None:
-    """Compact the tiered data of TOPICS whether it pays or not, or of all topics what is due.
+    """Compact the tiered data of TOPICS, or of all topics.
+
+    Data of TOPICS are compacted whether it pays or not. Without TOPICS it does what is due.
 
     Ctrl-C ends it: jobs that were committed stay, and the one at work has not happened. With --no-wait it is
     left to the server.
@@ -164,7 +166,9 @@ def _run_on_store(
                 _print_run(store, result, topics, is_idle_shown=interval_s is None, as_json=as_json)
                 if interval_s is None:
                     if not is_well:
-                        print_error("a job has failed, and changed nothing; the next run tries it again")
+                        print_error(
+                            "a job has failed and changed nothing; the next compaction tries it again"
+                        )
                         raise click.exceptions.Exit(_EXIT_FAILED)
                     return
             if store.is_stopped:

@@ -84,7 +84,7 @@ class StoreCompaction:
         layers: CompactionLayers,
         stop: StopSignal,
     ) -> None:
-        """`stop` ends the runs of the compactors."""
+        """`stop` ends the work of the compactors."""
         self.clock = actor.clock
         self._ids = actor.ids
         self._catalog = catalog
@@ -94,7 +94,7 @@ class StoreCompaction:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has asked a run to end."""
+        """Whether a signal has asked for the end."""
         return self._stop.is_set
 
     def run(self, topics: Sequence[str]) -> tuple[values.CompactionResult, bool]:
@@ -157,7 +157,7 @@ class StoreCompaction:
         progress: CompactionProgress | None,
         result: OperationResult | None = None,
     ) -> values.Operation:
-        """The run as an operation of a server would be shown."""
+        """This compaction as the operation of a server."""
         from stratalog.client.values.conversion import value_of
         from stratalog.server.background.tier_compaction import operation_progress
         from stratalog.server.operations.operation import OperationKind, OperationProgress, OperationView

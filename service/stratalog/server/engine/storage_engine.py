@@ -14,7 +14,6 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
-from stratalog.compaction.compactor import ExecutionElsewhere
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
@@ -51,9 +50,6 @@ class EngineSeams:
     ids: IdGenerator
     stop: StopSignal
     """Ends long work that a later pass repeats: uploads, compactions, the collector."""
-    execution_elsewhere: ExecutionElsewhere | None = None
-    """Executes the jobs of compaction in other processes. None: on the threads that ask for them, for a store
-    or a disk that no other process has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ with everything it has to know. So a process reads no metadata, and its death is
 
 A job has a process for itself; those of several shards run at once. A process starts with the first job,
 takes the next ones, and ends after `IDLE_MS` without one. If it dies, its job has failed: the next job starts
-another process, and two failures in a row end the run, as with each failure of a job.
+another process, and after two failures in a row the other jobs wait for the next compaction, as with each
+failure of a job.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class JobProcesses:
                 self._give_back(process)
             else:
                 self._end(process, 0)
-                # Of a process that was killed nobody else clears them before the next run.
+                # A process that was killed leaves scratch files, and the next job needs their space.
                 with contextlib.suppress(OSError):
                     clear_spool_directory(self._filesystem, order.settings.spool_directory)
 
@@ -174,7 +175,8 @@ class ExecutionElsewhere:
         self._at_work = SliceAtWork()
 
     def execute(self, on_run: Callable[[int, int], None]) -> JobResult:
-        """See `JobExecution.execute`. Also raises LogStoreError if the process ends before the job."""
+        """Rewrite the inputs as `JobExecution.execute` does, and raise as that. Raises LogStoreError, too, if
+        the process ends before the job."""
 
         def follow(answer: Answer) -> None:
             if isinstance(answer, logging.LogRecord):

@@ -35,7 +35,7 @@ from stratalog.server.job_processes.messages import Done, Failed, Hello, Progres
 
 _NICENESS = 10
 _OOM_SCORE = 500
-"""Of 1000, on top of what its memory makes."""
+"""Points, of 1,000, on top of those for its memory."""
 
 _Pipe = Connection
 Send = Callable[[object], None]
@@ -123,7 +123,7 @@ class JobWorker:
         store = open_store(store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids)
         self._store = CountedObjectStore(store, kind_of_key)
         self._budgets: dict[int, UploadBudget] = {}
-        """What each shard may send and receive."""
+        """The limits of each shard."""
 
     def run(self) -> None:
         """Execute jobs until the pipe is closed. Raises EOFError or OSError then."""
