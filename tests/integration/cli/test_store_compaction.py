@@ -101,7 +101,7 @@ def test_settings_of_the_command_are_stronger_than_those_in_the_store(tmp_path: 
     store = open_store(url, clock=SystemClock())
     before = contents(tmp_path)
     failed = compact(url, *with_config(NO_ROOM))
-    assert (failed.exit_code, failed.stderr.startswith("error: a job failed")) == (1, True)
+    assert (failed.exit_code, failed.stderr.startswith("error: a job has failed")) == (1, True)
     assert "remote.compaction.scratch.max.bytes" in failed.stdout
     assert contents(tmp_path) == before
     catalog_elsewhere(store).alter_server_config(lambda config: {**config, **NO_ROOM})

@@ -103,11 +103,9 @@ def run(
 
     \b
     Examples:
-      stratalog compaction run
       stratalog compaction run orders --no-wait
       stratalog compaction run --store s3://bucket/prefix --dry-run
-      stratalog compaction run --store s3://bucket/prefix --interval 60 \\
-          --config remote.compaction.max.requests.per.second=50
+      stratalog compaction run --store s3://bucket/prefix --interval 60
     """
     if store_url:
         if no_wait or (interval_s and (topics or dry_run)):
