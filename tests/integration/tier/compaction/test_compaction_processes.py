@@ -149,6 +149,22 @@ async def test_a_process_that_is_killed_is_replaced(tmp_path: Path, caplog: pyte
         await check_compacted(bench)
 
 
+async def test_damage_that_a_process_finds_is_named_and_leaves_one_partition_alone(tmp_path: Path) -> None:
+    async with compacting_bench(tmp_path) as bench:
+        _, last = sorted(Path(f"{tmp_path}/data.store").rglob("data/*"))
+        damaged = bytearray(last.read_bytes())
+        # Behind the base offset of its first batch, in a record.
+        damaged[damaged.index((2).to_bytes(8, "big")) + 65] ^= 1
+        last.write_bytes(damaged)
+        failed, done, *_ = await bench.client.admin.run_compaction(["t"])
+        assert f"object=`{last.name}`" in failed.reason
+        assert "slice_base_offset=`2`" in failed.reason
+        assert done.outcome is values.CompactionOutcome.COMMITTED
+        [excluded] = await bench.client.admin.excluded_partitions()
+        assert f"partition=`{excluded.partition}`" in failed.reason
+        assert excluded.failure_count == 1
+
+
 async def test_a_job_that_is_cancelled_leaves_its_process_for_the_next_one(tmp_path: Path) -> None:
     async with compacting_bench(tmp_path, config=SLOW) as bench:
         operation, ended = await begun(bench)
