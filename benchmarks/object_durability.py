@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import report
-import s2_lite
+from floors import s2_lite
 from server_process import ServerProcess, processor_row, running, stratalog_command
 from stratalog.base.types import Durability
 from stratalog.client.client import Client

@@ -8,6 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
+from stratalog.base.stop_signal import StopSignal
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -24,6 +26,27 @@ def interrupted_by_signals() -> Generator[None]:
         yield
         return
     former = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stopped_by_signals(stop: StopSignal) -> Generator[None]:
+    """Let the first signal set `stop` while the block runs, and a second one raise KeyboardInterrupt; without
+    effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        if stop.is_set:
+            raise KeyboardInterrupt
+        stop.set()
+
+    former = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield
     finally:

@@ -108,7 +108,7 @@ def _end(server: str, operation_id: str) -> None:
 async def follow(client: Client, operation: values.Operation) -> values.Operation:
     """Show the operation until it has ended; returns it then."""
     latest = operation
-    with _progress() as show:
+    with progress_bar() as show:
         async with aclosing(client.operations.watch(operation.operation_id)) as watched:
             async for latest in watched:
                 show(latest)
@@ -124,8 +124,8 @@ def operation_document(operation: values.Operation) -> dict[str, object]:
 
 
 @contextmanager
-def _progress() -> Generator[Show]:
-    """A bar on standard error, if that is a terminal."""
+def progress_bar() -> Generator[Show]:
+    """Shows operations as a bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

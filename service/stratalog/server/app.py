@@ -30,6 +30,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_lim
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator, seeded_random
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.counted import CountedObjectStore
+from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.store_layout import kind_of_key
@@ -39,6 +40,8 @@ from stratalog.server.configuration.settings import ServerSettings, listen_addre
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
+from stratalog.server.job_processes.job_processes import JobProcesses
+from stratalog.server.job_processes.messages import Hello
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.process_tuning import (
@@ -95,9 +98,11 @@ class Server:
         store: ObjectStore | None = None,
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
+        has_processes: bool = True,
     ) -> None:
-        """The defaults are the operating system's, and the store that the settings name. Raises
-        InvalidConfigError.
+        """The defaults are the operating system's, and the store that the settings name. `has_processes`:
+        jobs of compaction go to processes beside this one, unless it alone has the filesystem or the store.
+        Raises InvalidConfigError.
         """
         if not __debug__:
             raise InvalidConfigError(
@@ -113,6 +118,10 @@ class Server:
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
         self._store = CountedObjectStore(opened, kind_of_key)
+        is_shared = filesystem is None and store is None and not isinstance(opened, MemoryObjectStore)
+        self._has_processes = has_processes and is_shared
+        self.processes: JobProcesses | None = None
+        """The processes beside this one, once started."""
         self._engine: StorageEngine | None = None
         self.append_memory = RequestMemory(settings.request_memory_share_bytes)
         """Bytes of running appends."""
@@ -147,6 +156,14 @@ class Server:
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
+        if self._has_processes:
+            self.processes = JobProcesses(
+                Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),
+                self._filesystem,
+                self._clock,
+                self._long_scheduler,
+                self._store.add_counts,
+            )
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
         self._health = health.aio.HealthServicer()
@@ -184,7 +201,14 @@ class Server:
             stop=self._closing.stop,
         )
         endpoint = self.settings.endpoint(self.port)
-        builder = StorageEngineBuilder(seams, self.settings, endpoint, self._pools.reading, run_request)
+        builder = StorageEngineBuilder(
+            seams,
+            self.settings,
+            endpoint,
+            self._pools.reading,
+            run_request,
+            None if self.processes is None else self.processes.execution,
+        )
         hosts = PartitionHost(self._clock, loop, self._pools.append)
         return await self._pools.task(
             lambda: builder.open(
@@ -342,6 +366,8 @@ class Server:
         self._scheduler.close()
         self._long_scheduler.close()
         self._pools.close()
+        if self.processes is not None:
+            self.processes.close()
 
 
 def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:

@@ -51,7 +51,9 @@ def carry(
     shard = CompactedShard(logs.store, identity.store_id, logs.metadata, logs.catalog)
     settings = CompactionSettings(spool_directory="/compaction", read_chunk_bytes=100)
     now = JobClock(logs.clock.now_ms(), may_drop_tombstones=False)
-    result = JobExecution(MemoryFileSystem(), logs.clock, ids, shard, settings, job, now).execute()
+    result = JobExecution(
+        MemoryFileSystem(), logs.clock, ids, logs.store, shard.order(job, settings, now)
+    ).execute()
     outcome = logs.metadata.replace(
         {tip: slices},
         job.input_names,

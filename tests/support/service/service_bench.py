@@ -251,15 +251,22 @@ async def service_bench(
     filesystem: FileSystem | None = None,
     store: ObjectStore | None = None,
     clock: Clock | None = None,
+    has_processes: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[ServiceBench, None]:
     """Serve from `folder/data` (and `folder/data.store`, unless a store is given) for as long as the block
-    lasts.
+    lasts. It compacts in this process, unless it `has_processes`.
     """
     values: dict[str, Any] = {**QUIET, "data_dir": f"{folder}/data", **settings}
     values["config"] = {**QUIET_CONFIG, **values.get("config", {})}
     async with (
-        Server(ServerSettings(**values), filesystem=filesystem, store=store, clock=clock) as server,
+        Server(
+            ServerSettings(**values),
+            filesystem=filesystem,
+            store=store,
+            clock=clock,
+            has_processes=has_processes,
+        ) as server,
         Client(f"127.0.0.1:{server.port}", retry=RetryPolicy(deadline_s=0)) as client,
     ):
         yield ServiceBench(server, client)

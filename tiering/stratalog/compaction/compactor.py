@@ -51,7 +51,15 @@ from stratalog.compaction.compaction_progress import CompactionProgress, Progres
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.exclusion.exclusion_file import ExclusionFile
-from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution, JobResult
+from stratalog.compaction.job_execution import (
+    CompactedShard,
+    Execution,
+    JobClock,
+    JobExecution,
+    JobOrder,
+    JobResult,
+    blamed_for,
+)
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
@@ -62,6 +70,7 @@ from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED
 from stratalog.remote.objects.spool import clear_spool_directory
@@ -81,6 +90,11 @@ _CONFIRM_ATTEMPTS = 5
 """How often a job is judged because other actors use newer catalogs."""
 
 
+ExecutionElsewhere = Callable[[JobOrder, StopSignal, Callable[[Transfer], None]], Execution]
+"""Makes the execution of a job by another process. The signal ends it. The last argument gets the requests
+and bytes of the job as they happen."""
+
+
 class CompactorConfig(NamedTuple):
     """The configuration of a compactor, looked at whenever it is needed."""
 
@@ -95,6 +109,8 @@ class CompactorConfig(NamedTuple):
     """Ends each run that has no signal of its own, also while it waits for a limit."""
     exclusions_path: str | None = None
     """A file that keeps which partitions are left alone; None: they are forgotten with the process."""
+    execution_elsewhere: ExecutionElsewhere | None = None
+    """Makes the executions of jobs, in place of those on the thread of the run."""
 
 
 DEFAULT_CONFIG = CompactorConfig()
@@ -105,10 +121,13 @@ OnProgress = Callable[[CompactionProgress, Sequence[CompactionReport]], None]
 class _Run(NamedTuple):
     """One run of a compactor."""
 
-    shard: CompactedShard
-    """With a store of the run, which its signal ends."""
+    store: ObjectStore
+    """Waits for the budget, and ends with the signal."""
+    stop: StopSignal
     meter: ProgressMeter
     timer: JobTimer
+    on_transfer: Callable[[Transfer], None]
+    """Gets the requests and bytes of a job as they happen. Raises OverloadedError if the job takes too long."""
     reports: list[CompactionReport]
     """Those of the jobs that have ended."""
 
@@ -187,7 +206,7 @@ class Compactor:
                 timer.check()
 
             paced = PacedObjectStore(self._shard.store, number, self._budget, stop, on_transfer)
-            run = _Run(self._shard._replace(store=paced), meter, timer, reports)
+            run = _Run(paced, stop, meter, timer, on_transfer, reports)
             try:
                 for _ in range(MAX_ROUNDS):
                     is_done = self._run_round(run, topics, left_alone)
@@ -286,10 +305,7 @@ class Compactor:
     ) -> _Ending:
         """Run a job, and report it. Returns its meaning for the others."""
         settings = self._current()
-        self._budget.limit(settings.max_bytes_per_s, settings.max_requests_per_s)
-        execution = JobExecution(
-            self._filesystem, self._clock, self._ids, run.shard, settings, job, job_clock
-        )
+        execution = self._execution(run, self._shard.order(job, settings, job_clock))
         run.meter.begin_job(len(job.runs), cost_of(job, settings))
         run.timer.begin()
         report, ending = self._execute(execution, topics, run.meter.add_partition)
@@ -306,9 +322,15 @@ class Compactor:
         run.meter.end_job()
         return ending
 
+    def _execution(self, run: _Run, order: JobOrder) -> Execution:
+        if self._config.execution_elsewhere is not None:
+            return self._config.execution_elsewhere(order, run.stop, run.on_transfer)
+        self._budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
+        return JobExecution(self._filesystem, self._clock, self._ids, run.store, order)
+
     def _execute(
         self,
-        execution: JobExecution,
+        execution: Execution,
         topics: Mapping[UUID, TopicEntry],
         on_run: Callable[[int, int], None],
     ) -> tuple[CompactionReport, _Ending]:
@@ -331,8 +353,8 @@ class Compactor:
             StoreNotUsableError,
             UnsupportedOperationError,
         ) as error:
-            named = error if execution.current is None else execution.at_work.named(error)
-            self._exclude(execution, execution.blamed_for(named), named)
+            named = execution.named(error)
+            self._exclude(execution, blamed_for(execution, named), named)
             return _report(execution, refused=str(named)), _Ending.DONE
         except OverloadedError as error:
             return self._outgrown(execution, error), _Ending.DONE
@@ -349,7 +371,7 @@ class Compactor:
             return _report(execution, refused=f"internal error: {error}"), _Ending.DONE
 
     def _commit(
-        self, execution: JobExecution, topics: Mapping[UUID, TopicEntry], result: JobResult
+        self, execution: Execution, topics: Mapping[UUID, TopicEntry], result: JobResult
     ) -> CompactionReport:
         """Commit the job without the partitions whose topic has changed since it was planned. A commit that
         is refused because another actor used a newer catalog in between is judged again with that one."""
@@ -395,7 +417,7 @@ class Compactor:
         }
         return catalog_seq, withdrawn
 
-    def _missing_input(self, execution: JobExecution) -> CompactionReport:
+    def _missing_input(self, execution: Execution) -> CompactionReport:
         """An input is not in the store: it was replaced and collected in the meantime, or it is lost."""
         job = execution.job
         try:
@@ -411,7 +433,7 @@ class Compactor:
             return _report(execution, refused=str(lost))
         return _report(execution, refused=INPUTS_GONE)
 
-    def _exclude(self, execution: JobExecution, failed: TopicIdPartition | None, error: Exception) -> None:
+    def _exclude(self, execution: Execution, failed: TopicIdPartition | None, error: Exception) -> None:
         exclusion = self._history.exclude(execution.job, failed, error)
         how = "moved as it is, and not compacted," if exclusion.is_carried else "left alone"
         what = "its partitions are" if failed is None else "the partition is"
@@ -456,7 +478,7 @@ def _next_step(attempts: int, *, is_of_disk: bool) -> str:
 
 
 def _log_failure(
-    execution: JobExecution, failed: TopicIdPartition | None, error: Exception, next_step: str
+    execution: Execution, failed: TopicIdPartition | None, error: Exception, next_step: str
 ) -> None:
     """One line: the partition at work, the objects, the reason, and the next step."""
     job = execution.job
@@ -484,7 +506,7 @@ def _ids_of(names: Collection[str], topics: Mapping[str, TopicEntry]) -> frozens
 
 
 def _report(
-    execution: JobExecution,
+    execution: Execution,
     *,
     result: JobResult | None = None,
     refused: str | None = None,

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from stratalog.base.clock import Clock
@@ -47,10 +47,12 @@ from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
+from stratalog.remote.store_layout import StoreLayout
 
 _MAX_BUFFERED_INPUT_BYTES = 8 << 20
 
@@ -79,21 +81,71 @@ class CompactedShard(NamedTuple):
     metadata: MetadataLog
     catalog: Catalog
 
+    def order(self, job: CompactionJob, settings: CompactionSettings, job_clock: JobClock) -> JobOrder:
+        """The order to execute a job of this shard now."""
+        return JobOrder(
+            job=job,
+            settings=settings,
+            job_clock=job_clock,
+            store_id=self.store_id,
+            shard=self.metadata.shard,
+            birth=self.metadata.state().seq,
+        )
+
+
+class JobOrder(NamedTuple):
+    """All that an execution has to know of a job and of its shard. Immutable, and pickled to the processes
+    that execute jobs."""
+
+    job: CompactionJob
+    settings: CompactionSettings
+    job_clock: JobClock
+    store_id: UUID
+    shard: int
+    birth: int
+    """The newest commit, with which the names of the outputs begin."""
+
+
+class Execution(Protocol):
+    """One execution of one job, in this process or in another. Not thread-safe: used once, by one thread."""
+
+    @property
+    def job(self) -> CompactionJob: ...
+
+    @property
+    def current(self) -> TopicIdPartition | None:
+        """The partition that is being rewritten; if the execution fails, the one to blame."""
+        ...
+
+    def execute(self, on_run: Callable[[int, int], None]) -> JobResult:
+        """Rewrite the inputs; commits nothing. Calls and raises as `JobExecution.execute` does."""
+        ...
+
+    def named(self, error: LogStoreError) -> LogStoreError:
+        """The error of the execution with the slice that was read."""
+        ...
+
+
+def blamed_for(execution: Execution, error: LogStoreError) -> TopicIdPartition | None:
+    """The partition to blame for a failure: the one that the error names, because outputs are proved after
+    they were written, or the one at work."""
+    named = error.fields.get("topic"), error.fields.get("partition")
+    tips = (
+        run.topic_id_partition
+        for run in execution.job.runs
+        if (run.topic.name, run.topic_id_partition.partition) == named
+    )
+    return next(tips, execution.current)
+
 
 class JobExecution:
-    """One execution of one job. Not thread-safe: used once, by one thread."""
+    """One execution of one job, in this process. Not thread-safe: used once, by one thread."""
 
     def __init__(
-        self,
-        filesystem: FileSystem,
-        clock: Clock,
-        ids: IdGenerator,
-        shard: CompactedShard,
-        settings: CompactionSettings,
-        job: CompactionJob,
-        job_clock: JobClock,
+        self, filesystem: FileSystem, clock: Clock, ids: IdGenerator, store: ObjectStore, order: JobOrder
     ) -> None:
         """`clock`: for the pauses before broken streams are resumed, and outputs sent again."""
+        job, settings = order.job, order.settings
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
         self.job = job
@@ -105,27 +157,21 @@ class JobExecution:
         """The survivors of runs that are not rewritten yet, where no data was needed for them."""
         self._filesystem = filesystem
         self._ids = ids
-        self._shard = shard
-        self._layout = shard.metadata.layout
+        self._store = store
+        self._order = order
+        self._layout = StoreLayout(order.shard)
         self._settings = settings
         self._clock = clock
-        self._job_clock = job_clock
+        self._job_clock = order.job_clock
         self._spool_bytes = output_memory_bytes(job, settings)
         self._share_bytes = input_memory_bytes(job, settings)
         self._bounds = OutputBounds(
             max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
         )
 
-    def blamed_for(self, error: LogStoreError) -> TopicIdPartition | None:
-        """The partition to blame for a failure: the one that the error names, because outputs are proved
-        after they were written, or the one at work."""
-        named = error.fields.get("topic"), error.fields.get("partition")
-        tips = (
-            run.topic_id_partition
-            for run in self.job.runs
-            if (run.topic.name, run.topic_id_partition.partition) == named
-        )
-        return next(tips, self.current)
+    def named(self, error: LogStoreError) -> LogStoreError:
+        """The error of this execution with the slice that was read."""
+        return error if self.current is None else self.at_work.named(error)
 
     def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
         """Rewrite the inputs; commits nothing. Calls `on_run` behind each run, with the number of its records
@@ -235,7 +281,7 @@ class JobExecution:
         for live_object in self.job.inputs:
             name = live_object.ref.name
             self.inputs[name] = InputStreams(
-                ResumingReads(self._shard.store, self._clock, self._layout.data_key(name)),
+                ResumingReads(self._store, self._clock, self._layout.data_key(name)),
                 live_object.ref,
                 needed[name],
                 self._make_scratch,
@@ -247,7 +293,7 @@ class JobExecution:
 
     def _open_stream(self, name: str) -> OutputStream:
         key = self._layout.data_key(name)
-        writes = RepeatedWrites(self._clock, self._shard.store, key, PutAttempts())
+        writes = RepeatedWrites(self._clock, self._store, key, PutAttempts())
         return OutputStream(
             name, writes, partial(self._make_scratch, self._spool_bytes), part_bytes(self.job, self._settings)
         )
@@ -258,10 +304,10 @@ class JobExecution:
 
     def _header(self) -> ObjectHeader:
         return ObjectHeader(
-            store_id=self._shard.store_id,
-            shard=self._layout.shard or 0,
+            store_id=self._order.store_id,
+            shard=self._order.shard,
             epoch=0,
             kind=ObjectKind.REPLACEMENT,
-            name=self._shard.metadata.next_object_name(),
+            name=format_object_name(self._order.birth, self._ids.uuid()),
             inputs=self.job.input_names,
         )

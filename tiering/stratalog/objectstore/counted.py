@@ -9,7 +9,7 @@ of the store are not seen.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.objectstore.protocol import (
@@ -103,6 +103,17 @@ class CountedObjectStore:
         """Begin to count anew."""
         with self._lock:
             self._counts.clear()
+
+    def take_counts(self) -> dict[RequestKind, RequestCount]:
+        """The counts since the start or the last call; they begin anew."""
+        with self._lock:
+            taken, self._counts = self._counts, {}
+            return taken
+
+    def add_counts(self, counts: Mapping[RequestKind, RequestCount]) -> None:
+        """Count requests that another process has made."""
+        for kind, count in counts.items():
+            self._count(kind, requests=count.requests, size_bytes=count.size_bytes)
 
     @property
     def url(self) -> str:

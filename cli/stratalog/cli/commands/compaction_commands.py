@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.base.errors import LogStoreError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
-from stratalog.cli.int_ranges import PARTITION
+from stratalog.cli.error_line import print_error
+from stratalog.cli.int_ranges import PARTITION, SECONDS
+from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.long_work import follow, long_work_options, operation_document, run_long_work
-from stratalog.cli.options import json_option, server_option
+from stratalog.cli.options import (
+    config_option,
+    environment_option,
+    json_option,
+    require_unicode,
+    server_option,
+)
 from stratalog.cli.output import (
     Cell,
     counted,
@@ -22,10 +31,13 @@ from stratalog.cli.output import (
     utc_time,
     value_document,
 )
+from stratalog.cli.store_access.store_compaction import CompactionLayers, StoreCompaction, store_compaction
 from stratalog.client import values
 
 if TYPE_CHECKING:
     from stratalog.client.client import Client
+
+_EXIT_FAILED = 1
 
 
 @click.group()
@@ -35,18 +47,77 @@ def compaction() -> None:
 
 @compaction.command()
 @click.argument("topics", nargs=-1)
+@environment_option(
+    "--store",
+    "store_url",
+    callback=require_unicode,
+    default="",
+    metavar="URL",
+    help="Compact this store here, without a server: file:///dir or s3://bucket/prefix; credentials, region"
+    " and endpoint as boto3 finds them.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the jobs that it would run, as `compaction plan` does.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=SECONDS,
+    metavar="SECONDS",
+    help="With --store: compact again and again what is due, with this pause, until Ctrl-C.",
+)
+@click.option(
+    "--config-file",
+    default="",
+    metavar="FILE",
+    help="With --store: the file of server keys that its servers are started with.",
+)
+@config_option(
+    text="With --store: set a key remote.compaction.* for this command, stronger than the servers' value;"
+    " may be repeated."
+)
 @long_work_options
-def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> None:
+def run(
+    topics: tuple[str, ...],
+    store_url: str,
+    dry_run: bool,
+    interval_s: int | None,
+    config_file: str,
+    config: dict[str, str],
+    no_wait: bool,
+    as_json: bool,
+    server: str,
+) -> None:
     """Compact the tiered data of TOPICS, or of all topics.
+
+    Data of TOPICS are compacted whether it pays or not. Without TOPICS it does what is due.
 
     Ctrl-C ends it: jobs that were committed stay, and the one at work has not happened. With --no-wait it is
     left to the server.
 
+    With --store it needs no server, and may go on beside the servers of the store, and beside other
+    compactors: the first commit wins, and the work of the others on these objects is lost. So one machine may
+    compact a store with --interval, and its servers run with --compaction-interval 0. Keys that
+    `stratalog config alter --broker` has set hold here, too; those of the servers' start have to be named
+    with --config-file.
+
+    Exit code: 0 done, 1 a job failed or could not be planned, 130 interrupted.
+
     \b
     Examples:
-      stratalog compaction run
       stratalog compaction run orders --no-wait
+      stratalog compaction run --store s3://bucket/prefix --dry-run
+      stratalog compaction run --store s3://bucket/prefix --interval 60
     """
+    if store_url:
+        if no_wait or (interval_s and (topics or dry_run)):
+            raise click.UsageError("--no-wait is for a server, and --interval for what is due in all topics")
+        layers = CompactionLayers(_properties(config_file), config)
+        _run_on_store(store_url, layers, topics, interval_s, dry_run=dry_run, as_json=as_json)
+        return
+    if interval_s or config_file or config:
+        raise click.UsageError("--interval, --config-file and --config need --store; a server has its own")
+    if dry_run:
+        _print_plan(with_client(server, lambda client: client.admin.plan_compaction(topics)), as_json=as_json)
+        return
     result = run_long_work(
         server,
         lambda client: client.admin.start_compaction(topics),
@@ -60,6 +131,63 @@ def run(topics: tuple[str, ...], no_wait: bool, as_json: bool, server: str) -> N
     if result is not None and not result.jobs and not as_json:
         planned = with_client(server, lambda client: client.admin.plan_compaction(topics))
         _print_idle(planned.idle_topics)
+
+
+def _properties(path: str) -> Mapping[str, str]:
+    from stratalog.server.configuration.properties_file import read_properties
+
+    return read_properties(path) if path else {}
+
+
+def _run_on_store(
+    url: str,
+    layers: CompactionLayers,
+    topics: tuple[str, ...],
+    interval_s: int | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Compact a store here, once or again and again."""
+    with interrupted_by_signals(), store_compaction(url, layers) as store:
+        if dry_run:
+            _print_plan(store.plan(topics), as_json=as_json)
+            return
+        while True:
+            try:
+                result, is_well = store.run(topics)
+            except (LogStoreError, OSError) as failure:
+                if interval_s is None:
+                    raise
+                print_error(f"{failure}; it is tried again in {interval_s} s")
+            else:
+                _print_run(store, result, topics, is_idle_shown=interval_s is None, as_json=as_json)
+                if interval_s is None:
+                    if not is_well:
+                        print_error(
+                            "a job has failed and changed nothing; the next compaction tries it again"
+                        )
+                        raise click.exceptions.Exit(_EXIT_FAILED)
+                    return
+            if store.is_stopped:
+                raise KeyboardInterrupt
+            store.clock.sleep(interval_s)
+
+
+def _print_run(
+    store: StoreCompaction,
+    result: values.CompactionResult,
+    topics: tuple[str, ...],
+    *,
+    is_idle_shown: bool,
+    as_json: bool,
+) -> None:
+    if as_json and (result.jobs or is_idle_shown):
+        print_json([value_document(job) for job in result.jobs])
+    elif result.jobs:
+        _print_jobs(result)
+    elif is_idle_shown:
+        _print_idle(store.plan(topics).idle_topics)
 
 
 def _print_jobs(result: values.CompactionResult) -> None:
@@ -127,9 +255,14 @@ def plan(
             if price is not None
         }
     )
+    _print_plan(planned._replace(prices=prices), shows_runs=shows_runs, as_json=as_json)
+
+
+def _print_plan(planned: values.CompactionPlan, *, as_json: bool, shows_runs: bool = False) -> None:
+    prices = planned.prices
     costs = [job.cost for job in planned.jobs]
     if as_json:
-        document = value_document(planned._replace(prices=prices))
+        document = value_document(planned)
         total = values.CompactionCost(*map(sum, zip(*costs, strict=True))) if costs else None
         print_json(
             {

@@ -9,7 +9,7 @@ import click
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option
 from stratalog.cli.output import counted, print_json, value_document
-from stratalog.cli.store_repair.store_actor import store_actor
+from stratalog.cli.store_access.store_actor import store_actor
 
 if TYPE_CHECKING:
     from stratalog.remote.restore.rebuild_report import RebuildReport

@@ -13,8 +13,8 @@ from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option
 from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
 from stratalog.cli.positions import no_position, parse_position
+from stratalog.cli.store_access.store_actor import store_actor
 from stratalog.cli.store_repair.byte_progress import byte_progress
-from stratalog.cli.store_repair.store_actor import store_actor
 from stratalog.client.position import OffsetPosition, TimePosition
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from stratalog.cli.error_line import print_error
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import environment_option, json_option, require_unicode
 from stratalog.cli.output import Cell, counted, print_json, print_rest, print_table, value_document
+from stratalog.cli.store_access.store_actor import store_actor
 from stratalog.cli.store_repair.byte_progress import byte_progress
-from stratalog.cli.store_repair.store_actor import store_actor
 
 if TYPE_CHECKING:
     from stratalog.compaction.proof.proof_means import ProofMeans

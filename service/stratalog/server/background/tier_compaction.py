@@ -14,9 +14,11 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import CompactionProgress
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.compactor import OnProgress
 from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob
-from stratalog.compaction.plan.planned_jobs import PlannedJobs
+from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
+from stratalog.log.log_config import LogConfig
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
@@ -24,7 +26,7 @@ from stratalog.server.background.tier_outcomes import compaction_outcome
 from stratalog.server.operations.operation import Operation, OperationKind, OperationProgress
 from stratalog.server.operations.operation_registry import OperationRegistry
 from stratalog.server.operations.operation_results import CompactionResult
-from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
+from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.partitions.scratch_space import scratch_error
 
 NOT_TIERED = "not tiered; the log cleaner of the server cleans it if it is compacted"
@@ -71,13 +73,22 @@ class _JobsOfShards(Sequence[CompactionJob]):
         return jobs[place]
 
 
-class _ShownRuns:
-    """Runs over shards, one after the other, shown in an operation. Not thread-safe: one run uses it."""
+class AskedTopic(NamedTuple):
+    """A topic of which a plan says why it has no job."""
 
-    def __init__(self, operation: Operation | None) -> None:
+    topic_id: UUID
+    name: str
+    config: LogConfig | None
+    """None if this version refuses it."""
+
+
+class ShownRuns:
+    """Runs over shards, one after the other, shown as one. Not thread-safe: one run uses it."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
         self.reports: list[CompactionReport] = []
         """Those of the shards that have ended, and of the one at work."""
-        self._operation = operation
+        self._on_progress = on_progress
         self._ended = self._latest = CompactionProgress()
         self._ended_count = 0
 
@@ -85,8 +96,8 @@ class _ShownRuns:
         """Show the progress of the shard at work, with its reports so far."""
         self._latest = progress.behind(self._ended)
         self.reports[self._ended_count :] = reports
-        if self._operation is not None and self._latest.job_count:
-            _show(self._operation, self._latest, self.reports)
+        if self._latest.job_count:
+            self._on_progress(self._latest, self.reports)
 
     def end_shard(self) -> None:
         """The next shard begins."""
@@ -119,7 +130,7 @@ class TierCompaction:
         StoreError, DataDirectoryError after it has tried all shards.
         """
         left_alone = self._left_alone(topics)
-        shown = _ShownRuns(operation)
+        shown = ShownRuns(_shown_in(operation))
         stop = None if operation is None else operation.stop
 
         def compact_in(tier: ShardTier) -> None:
@@ -162,7 +173,7 @@ class TierCompaction:
     ) -> Sequence[CompactionReport]:
         """Run what is due in a shard. A cancellation ends it with the reports up to then."""
         with self._operations.aside(OperationKind.COMPACTION) as operation:
-            shown = _ShownRuns(operation)
+            shown = ShownRuns(_shown_in(operation))
             try:
                 tier.compactor.run_once(left_alone=left_alone, stop=operation.stop, on_progress=shown.show)
             except OSError as failure:
@@ -181,24 +192,12 @@ class TierCompaction:
         left_alone = self._left_alone(topics)
         owned = self._owned()
         plans = [tier.compactor.plan(topics or None, left_alone=left_alone) for tier in owned]
-        busy = frozenset[UUID]().union(*(planned.jobs.topic_ids for planned in plans))
-        reasons: dict[UUID, set[str]] = defaultdict(set)
-        for planned in plans:
-            for one in (*planned.refusals, *planned.idle()):
-                reasons[one.topic_id_partition.topic_id].add(one.reason)
         asked = [self._registry.topic(name) for name in topics] or self._registry.topics()
-        idle = sorted(
-            IdleTopic(one.name, _reasons(one, reasons[one.topic_id]))
-            for one in asked
-            if one.topic_id not in busy
+        return planned_compaction(
+            plans,
+            (AskedTopic(one.topic_id, one.name, one.config) for one in asked),
+            owned[0].compactor.settings,
         )
-        digest = hashlib.sha256()
-        for planned in plans:
-            for identity in planned.jobs.identities():
-                digest.update(identity.encode())
-        digest.update(repr([one.topic for one in idle]).encode())
-        jobs = _JobsOfShards(planned.jobs for planned in plans)
-        return PlannedCompaction(jobs, idle, digest.hexdigest()[:32], owned[0].compactor.settings)
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """The partitions that compaction leaves alone, as the last runs have found them."""
@@ -220,21 +219,51 @@ class TierCompaction:
         }
 
 
-def _show(operation: Operation, progress: CompactionProgress, reports: Sequence[CompactionReport]) -> None:
-    operation.set_result(CompactionResult(tuple(reports)))
-    operation.report(
-        OperationProgress(
-            phase="runs jobs",
-            done_count=progress.done_job_count,
-            total_count=progress.job_count,
-            done_bytes=progress.transfer.read_bytes,
-            total_bytes=progress.planned_read_bytes,
-            compaction=progress,
-        )
+def planned_compaction(
+    plans: Sequence[CompactionPlan], asked: Iterable[AskedTopic], settings: CompactionSettings
+) -> PlannedCompaction:
+    """The plans of several shards as one, with the reasons of those `asked` topics that have no job."""
+    busy = frozenset[UUID]().union(*(planned.jobs.topic_ids for planned in plans))
+    reasons: dict[UUID, set[str]] = defaultdict(set)
+    for planned in plans:
+        for one in (*planned.refusals, *planned.idle()):
+            reasons[one.topic_id_partition.topic_id].add(one.reason)
+    idle = sorted(
+        IdleTopic(one.name, _reasons(one, reasons[one.topic_id])) for one in asked if one.topic_id not in busy
+    )
+    digest = hashlib.sha256()
+    for planned in plans:
+        for identity in planned.jobs.identities():
+            digest.update(identity.encode())
+    digest.update(repr([one.topic for one in idle]).encode())
+    jobs = _JobsOfShards(planned.jobs for planned in plans)
+    return PlannedCompaction(jobs, idle, digest.hexdigest()[:32], settings)
+
+
+def operation_progress(progress: CompactionProgress) -> OperationProgress:
+    """The progress of a compaction as that of an operation."""
+    return OperationProgress(
+        phase="runs jobs",
+        done_count=progress.done_job_count,
+        total_count=progress.job_count,
+        done_bytes=progress.transfer.read_bytes,
+        total_bytes=progress.planned_read_bytes,
+        compaction=progress,
     )
 
 
-def _reasons(topic: HostedTopic, found: Iterable[str]) -> Sequence[str]:
+def _shown_in(operation: Operation | None) -> OnProgress:
+    """Shows progress and reports in the operation, if there is one."""
+
+    def show(progress: CompactionProgress, reports: Sequence[CompactionReport]) -> None:
+        if operation is not None:
+            operation.set_result(CompactionResult(tuple(reports)))
+            operation.report(operation_progress(progress))
+
+    return show
+
+
+def _reasons(topic: AskedTopic, found: Iterable[str]) -> Sequence[str]:
     if topic.config is None:
         return [REFUSED_CONFIG]
     if not topic.config.remote_storage_enable:

@@ -34,6 +34,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.posix_filesystem import open_file_limit
 from stratalog.base.randomness import seeded_random
 from stratalog.base.scheduler import RunBeside, run_here
+from stratalog.compaction.compactor import ExecutionElsewhere
 from stratalog.compaction.tier_verification import VERIFIED_AT_ONCE
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.manager.directories.log_directory import DirectoryState
@@ -117,11 +118,14 @@ class StorageEngineBuilder:
         endpoint: str,
         threads: ReadThreads | None = None,
         run_request: RunBeside = run_here,
+        execution_elsewhere: ExecutionElsewhere | None = None,
     ) -> None:
         """`endpoint`: HOST:PORT where clients reach this server; its claims have it. `threads` are for the
         readers of tiered data, which do everything by themselves without. `run_request` runs a request for
-        metadata, which may hang for ever; here it would have no deadline."""
+        metadata, which may hang for ever; here it would have no deadline. `execution_elsewhere` executes jobs
+        of compaction in other processes, which have the same store and disk."""
         self._seams = seams
+        self._execution_elsewhere = execution_elsewhere
         self._run_request = run_request
         self._endpoint = endpoint
         self._store = seams.store
@@ -212,7 +216,7 @@ class StorageEngineBuilder:
             partial(run_together, opening("verification", VERIFIED_AT_ONCE)),
         )
         claimed = self._claim_shards(opened, self._owned(shards), on_fenced)
-        tiers = [building.tier(shard) for shard in claimed]
+        tiers = [building.tier(shard, self._execution_elsewhere) for shard in claimed]
         catalog.refresh()
         return self._assemble(opened, tiers, self._foreign(shards), host, opening)
 

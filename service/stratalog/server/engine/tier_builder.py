@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor, CompactorConfig
+from stratalog.compaction.compactor import Compactor, CompactorConfig, ExecutionElsewhere
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.tier_verification import TierVerification
 from stratalog.manager.directories.log_directory import DirectoryState
@@ -91,8 +91,9 @@ class TierBuilder:
         self._budget = UploadBudget(seams.clock)
         self._tail_budget = UploadBudget(seams.clock, payer=self._budget)
 
-    def tier(self, shard: HostedShard) -> ShardTier:
-        """The components that work on the objects of the shard."""
+    def tier(self, shard: HostedShard, execution_elsewhere: ExecutionElsewhere | None) -> ShardTier:
+        """The components that work on the objects of the shard. `execution_elsewhere` executes its jobs of
+        compaction, which the threads that ask for them do without."""
         logs, identity, catalog, runtime = self._opened
         reader = RemoteReader(self._reads, shard.metadata)
         number = f"{shard.metadata.layout.shard:04d}"
@@ -115,6 +116,7 @@ class TierBuilder:
                 spool_directory=lambda: scratch.place(f"{number}/compaction"),
                 stop=self._seams.stop,
                 exclusions_path=f"{self._data_dir}/scratch/{number}/exclusions.json",
+                execution_elsewhere=execution_elsewhere,
             ),
         )
         return ShardTier(

@@ -1,0 +1,1 @@
+"""Processes that execute the jobs of compaction beside the server."""

@@ -1,0 +1,189 @@
+"""The process that executes jobs of compaction for a server: `python -m` this module, with the number of the
+pipe. It has one thread.
+
+It ends once the pipe is closed, also by the death of the server: a job at work stops before its next request
+and aborts its uploads. It executes, and commits nothing; the server plans, commits, and knows the history.
+
+It yields to the server: the processor goes to it with lower priority, and if the machine is out of memory,
+the kernel kills this process first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from stratalog.base.clock import Clock, SystemClock
+from stratalog.base.errors import LogStoreError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.stop_signal import StopSignal
+from stratalog.compaction.compaction_progress import TELL_PERIOD_S, Transfer
+from stratalog.compaction.job_execution import JobExecution, JobOrder
+from stratalog.compaction.paced_object_store import PacedObjectStore
+from stratalog.objectstore.counted import CountedObjectStore
+from stratalog.objectstore.open_store import open_store
+from stratalog.remote.store_layout import kind_of_key
+from stratalog.remote.tier.upload_budget import UploadBudget
+from stratalog.server.job_processes.messages import Done, Failed, Hello, Progress
+
+_NICENESS = 10
+_OOM_SCORE = 500
+"""Points, of 1,000, on top of those for its memory."""
+
+_Pipe = Connection
+Send = Callable[[object], None]
+
+
+class _PipeSignal(StopSignal):
+    """Is set by the next message, or by the end of the pipe. One thread looks at it."""
+
+    __slots__ = ("_pipe",)
+
+    def __init__(self, pipe: _Pipe) -> None:
+        super().__init__()
+        self._pipe = pipe
+
+    @property
+    def is_set(self) -> bool:
+        if not super().is_set and self._pipe.poll():
+            self.set()
+            try:
+                self._pipe.recv()
+            except (EOFError, OSError):
+                # The server is gone.
+                pass
+        return super().is_set
+
+
+class _Teller:
+    """Collects the progress of a job, and sends it from time to time. Not thread-safe: guarded by the job."""
+
+    def __init__(self, send: Send, clock: Clock, store: CountedObjectStore) -> None:
+        self._send = send
+        self._clock = clock
+        self._store = store
+        # The first request is shown at once: a budget may keep the next one waiting.
+        self._told_s = clock.monotonic_s() - TELL_PERIOD_S
+        self._transfer = Transfer()
+        self._runs: list[tuple[int, int]] = []
+
+    def add_transfer(self, done: Transfer) -> None:
+        self._transfer = Transfer(*map(sum, zip(self._transfer, done, strict=True)))
+        self._tell_at_times()
+
+    def add_run(self, record_count: int, kept_count: int) -> None:
+        self._runs.append((record_count, kept_count))
+        self._tell_at_times()
+
+    def _tell_at_times(self) -> None:
+        if self._clock.monotonic_s() - self._told_s >= TELL_PERIOD_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Send what has happened since the last time."""
+        self._told_s = self._clock.monotonic_s()
+        self._send(Progress(self._transfer, tuple(self._runs), self._store.take_counts()))
+        self._transfer = Transfer()
+        self._runs.clear()
+
+
+class _LogToPipe(logging.Handler):
+    """Sends log records to the server, which logs them."""
+
+    def __init__(self, send: Send) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record.msg, record.args = record.getMessage(), None
+        if record.exc_info:
+            record.exc_text, record.exc_info = logging.Formatter().formatException(record.exc_info), None
+        try:
+            self._send(record)
+        except OSError:
+            # The server has gone, and with it the log. The job notices it, too.
+            pass
+
+
+class JobWorker:
+    """Executes jobs that come through a pipe. Not thread-safe: the process has one thread."""
+
+    def __init__(self, pipe: _Pipe, store_url: str) -> None:
+        self._pipe = pipe
+        self._filesystem = PosixFileSystem()
+        self._clock = SystemClock()
+        self._ids = SystemIdGenerator()
+        store = open_store(store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids)
+        self._store = CountedObjectStore(store, kind_of_key)
+        self._budgets: dict[int, UploadBudget] = {}
+        """The limits of each shard."""
+
+    def run(self) -> None:
+        """Execute jobs until the pipe is closed. Raises EOFError or OSError then."""
+        while True:
+            message = self._pipe.recv()
+            # The job that another message is about has ended.
+            if isinstance(message, JobOrder):
+                self._pipe.send(self._execute(message))
+
+    def _execute(self, order: JobOrder) -> Done | Failed:
+        budget = self._budgets.setdefault(order.shard, UploadBudget(self._clock))
+        budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
+        teller = _Teller(self._pipe.send, self._clock, self._store)
+        signal_ = _PipeSignal(self._pipe)
+        store = PacedObjectStore(self._store, order.shard, budget, signal_, teller.add_transfer)
+        execution = JobExecution(self._filesystem, self._clock, self._ids, store, order)
+        try:
+            ended: Done | Failed = Done(execution.execute(teller.add_run))
+        except Exception as error:  # noqa: BLE001 - the server decides
+            ended = Failed(_sendable(error), execution.current, execution.at_work)
+        teller.tell()
+        return ended
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error as one that can be pickled; a defect has its trace as a note."""
+    if not isinstance(error, LogStoreError | OSError):
+        error.add_note("".join(traceback.format_exception(error)))
+    error.__context__ = error.__cause__ = None
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - a class of another library may fail by anything
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _yield_to_server() -> None:
+    os.nice(_NICENESS)
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(_OOM_SCORE))
+    except OSError:
+        # Another system than Linux, or one that hides it.
+        pass
+
+
+def _main(pipe: _Pipe) -> None:
+    # A signal to the whole group is the server's to obey.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _yield_to_server()
+    try:
+        hello = pipe.recv()
+        assert isinstance(hello, Hello)
+        logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(pipe.send)])
+        JobWorker(pipe, hello.store_url).run()
+    except (EOFError, OSError):
+        # The server has closed the pipe, or is gone.
+        pass
+
+
+if __name__ == "__main__":
+    _main(Connection(int(sys.argv[1])))

@@ -1,0 +1,58 @@
+"""The messages between a server and a process that executes its jobs.
+
+    server -> process   Hello, once; then a `JobOrder` at a time, and STOP to end it early
+    process -> server   Progress and log records while a job runs, and `Done` or `Failed` at its end
+
+They are pickled: both ends are the same software, the pipe belongs to them alone, and a job is exactly the
+one that was planned, with whatever the planner gives it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compaction_progress import Transfer
+from stratalog.compaction.job_execution import JobResult
+from stratalog.compaction.slice_at_work import SliceAtWork
+from stratalog.objectstore.counted import RequestCount, RequestKind
+
+STOP = "stop"
+"""End the job at work. Without a meaning between two jobs."""
+
+
+class Hello(NamedTuple):
+    """The first message."""
+
+    store_url: str
+    log_level: int
+    """The lowest level of log records that the process sends."""
+
+
+class Progress(NamedTuple):
+    """The part of a job behind the last such message."""
+
+    transfer: Transfer
+    runs: tuple[tuple[int, int], ...]
+    """The records of each partition that was rewritten, and those of them that stay."""
+    counts: Mapping[RequestKind, RequestCount]
+    """All requests to the store."""
+
+
+class Done(NamedTuple):
+    """The job was executed; its commit is the server's."""
+
+    result: JobResult
+
+
+class Failed(NamedTuple):
+    """The job was given up, and has stored nothing that counts."""
+
+    error: Exception
+    current: TopicIdPartition | None
+    at_work: SliceAtWork
+
+
+Answer = Progress | logging.LogRecord | Done | Failed
