@@ -127,7 +127,7 @@ class _Run(NamedTuple):
     meter: ProgressMeter
     timer: JobTimer
     on_transfer: Callable[[Transfer], None]
-    """Gets the requests and bytes of a job as they happen. Raises OverloadedError if the job takes too long."""
+    """Gets the requests and bytes of a job as they happen. Raises OverloadedError if that takes too long."""
     reports: list[CompactionReport]
     """Those of the jobs that have ended."""
 
@@ -440,7 +440,7 @@ class Compactor:
         seconds = self._current().retry_backoff_ms // 1000
         _log_failure(execution, failed, error, f"{what} {how} for {seconds} s; the others are planned again")
 
-    def _outgrown(self, execution: JobExecution, error: OverloadedError) -> CompactionReport:
+    def _outgrown(self, execution: Execution, error: OverloadedError) -> CompactionReport:
         """There is no room for the job, or no time. It becomes smaller, or its largest partition is
         excluded."""
         job = execution.job

@@ -103,10 +103,12 @@ class JobHistory:
             return {**self._left_out, **{tip: self._failed[tip] for tip in excluded if tip in self._failed}}
 
     def reset(self, tip: TopicIdPartition) -> bool:
-        """Forget the failures of a partition; False if it had not failed lately."""
+        """Forget the failures of a partition, and that there was no room for a job: the one who resets may
+        have made some. False if the partition had not failed lately."""
         is_excluded = tip in self.excluded()
         with self._lock:
             self._failed.pop(tip, None)
+            self._rooms.clear()
         self._keep()
         return is_excluded
 
