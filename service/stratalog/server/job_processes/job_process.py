@@ -67,14 +67,15 @@ class JobProcess:
             raise self._lost() from None
         return found
 
-    def end(self, patience_s: float = PATIENCE_S) -> None:
-        """Close the pipe, at which it ends by itself, and kill it if it does not end in time."""
+    def end(self, patience_s: float = PATIENCE_S) -> int:
+        """Close the pipe, at which it ends by itself, and kill it if it does not in time. Returns its exit
+        code, that of a signal negative."""
         self._pipe.close()
         try:
             self._child.wait(patience_s)
         except subprocess.TimeoutExpired:
             self._child.kill()
-            self._child.wait()
+        return self._child.wait()
 
     def _send(self, message: Hello | JobOrder | str) -> None:
         try:
@@ -83,8 +84,7 @@ class JobProcess:
             raise self._lost() from None
 
     def _lost(self) -> LogStoreError:
-        self.end()
-        code = self._child.returncode
+        code = self.end()
         return LogStoreError(
             "the process that executed the job has ended before it, and the job has not happened; if the"
             " kernel killed it for want of memory (SIGKILL), lower remote.compaction.job.memory.bytes",

@@ -5,6 +5,7 @@ of that process nor that of the server loses anything.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import signal
@@ -15,14 +16,25 @@ from typing import Any
 
 import pytest
 
+from stratalog.base.clock import SystemClock
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.types import TopicIdPartition
 from stratalog.client import values
 from stratalog.client.client import Client
+from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_execution import JobClock
 from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.job_processes.job_process import JobProcess
+from stratalog.server.job_processes.messages import Hello, Progress
 from stratalog.server.operations.operation import Operation, OperationView
 from stratalog.server.operations.operation_results import CompactionResult
 from tests.support.service.server_process import ServerProcess
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
+from tests.support.tiered.tiered_store import TieredStore
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
 PARTITION_COUNT = 2
@@ -187,6 +199,25 @@ async def test_a_stop_ends_a_job_and_its_process(tmp_path: Path) -> None:
         await begun(bench)
         [pid] = pids(bench)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_process_ends_in_the_middle_of_a_job_when_its_pipe_is_closed(tmp_path: Path) -> None:
+    clock, ids = SystemClock(), SystemIdGenerator()
+    store = LocalObjectStore(PosixFileSystem(), clock, ids, f"{tmp_path}/store")
+    tiered = TieredStore(PosixFileSystem(), store, clock, ids, directory=f"{tmp_path}/tiered")
+    topic = tiered.catalog.create("t", 1, COMPACTED)
+    for number in range(2):
+        batch = encode_batch([Record(0, 1, b"key", b"value")], base_offset=number, leader_epoch=1)
+        tiered.upload({TopicIdPartition(topic.topic_id, 0): [batch]})
+    shard = tiered.shard(store)
+    [job] = tiered.compactor().plan(["t"]).jobs
+    settings = CompactionSettings(spool_directory=f"{tmp_path}/scratch", max_requests_per_s=0.001)
+    process = JobProcess(Hello(f"file://{tmp_path}/store", logging.INFO))
+    process.give(shard.order(job, settings, JobClock(clock.now_ms(), may_drop_tombstones=True)))
+    told = process.answer(PATIENCE_S)
+    assert isinstance(told, Progress)
+    assert told.transfer.get_count == 1
+    assert process.end(PATIENCE_S) == 0, "by itself, and not by a signal"
 
 
 def children_of(pid: int) -> list[int]:
