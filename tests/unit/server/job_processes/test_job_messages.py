@@ -1,4 +1,4 @@
-"""What passes between a server and its processes arrives as it was sent."""
+"""Messages between a server and its processes arrive as they were sent."""
 
 from __future__ import annotations
 
