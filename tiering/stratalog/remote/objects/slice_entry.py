@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
@@ -120,6 +121,12 @@ class SliceEntry:
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
 
+    def placed(self, key_stream: KeyStreamRef | None, index: PartRef) -> SliceEntry:
+        """The same entry with the places of its parts."""
+        # As `dataclasses.replace`, in a third of the time: objects have thousands of slices.
+        fields = dict(zip(_FIELDS, _values_of(self), strict=True))
+        return SliceEntry(**fields | {"key_stream": key_stream, "index": index})
+
     @property
     def data_end_position(self) -> int:
         return self.data_position + self.data_bytes
@@ -171,6 +178,10 @@ class SliceEntry:
         if stream.entry_count > self.record_count:
             return "its key stream has more entries than it has records"
         return None
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(SliceEntry))
+_values_of = operator.attrgetter(*_FIELDS)
 
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
