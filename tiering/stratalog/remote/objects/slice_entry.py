@@ -23,7 +23,7 @@ import dataclasses
 import itertools
 import operator
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -124,8 +124,9 @@ class SliceEntry:
     def placed(self, key_stream: KeyStreamRef | None, index: PartRef) -> SliceEntry:
         """The same entry with the places of its parts."""
         # As `dataclasses.replace`, in a third of the time: objects have thousands of slices.
-        fields = dict(zip(_FIELDS, _values_of(self), strict=True))
-        return SliceEntry(**fields | {"key_stream": key_stream, "index": index})
+        fields: dict[str, Any] = dict(zip(_FIELDS, _values_of(self), strict=True))
+        fields["key_stream"], fields["index"] = key_stream, index
+        return SliceEntry(**fields)
 
     @property
     def data_end_position(self) -> int:
