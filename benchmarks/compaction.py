@@ -4,9 +4,9 @@ The reference takes the inputs from the store with two requests each, as a job d
 as the job writes, through the same `ObjectStore`: whatever is missing to a ratio of 1 is what compaction
 itself costs. Rates are those of the bytes that are moved, read and written.
 
-Stores: a local directory, and a real S3 server (SeaweedFS) where it is installed. A directory has no HTTP: its
-GET copies from the page cache, and its rows show what compaction costs in CPU where transport is almost free.
-One row has the store in memory, where a number of records a second is promised. Allocator and garbage
+Stores: a local directory, and a real S3 server (SeaweedFS) where it is installed. A directory has no HTTP:
+its GET copies from the page cache, and its rows show what compaction costs in CPU where transport is almost
+free. One row has the store in memory, where a number of records a second is promised. Allocator and garbage
 collector are set as in a server.
 
 Partitions share the bytes of a load, so their slices are small in a quick run (4 KiB with 500 partitions, 64

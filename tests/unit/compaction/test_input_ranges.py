@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stratalog.base.clock import Clock
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
-from stratalog.objectstore.protocol import ReadStream
 from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -28,9 +26,9 @@ PARTITIONS = 4
 class World:
     """A compacted topic of a few partitions."""
 
-    def __init__(self, store: RangedStore | None = None) -> None:
+    def __init__(self) -> None:
         clock = ManualClock()
-        self.store = store or RangedStore(clock)
+        self.store = RangedStore(clock)
         self.counted = CountedObjectStore(self.store, lambda key: "data" if "/data/" in key else "other")
         self.tiered = TieredStore(MemoryFileSystem(), self.store, clock, SequentialIds(1))
         topic = self.tiered.catalog.create("t", PARTITIONS, {"cleanup.policy": "compact"})
@@ -108,45 +106,15 @@ def test_an_empty_slice_does_not_pass_by_the_slice_at_its_position() -> None:
     assert [record.key for record in world.tiered.records(second)] == [b"b", b"a"]
 
 
-class CountedStream:
-    """A stream of a store that appends the size of each read. One user at a time."""
-
-    def __init__(self, stream: ReadStream, sizes: list[int]) -> None:
-        self._stream = stream
-        self._sizes = sizes
-
-    def read(self, size: int) -> bytes:
-        self._sizes.append(size)
-        return self._stream.read(size)
-
-    def etag(self) -> str:
-        return self._stream.etag()
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class CountedReads(RangedStore):
-    """Notes the sizes of the reads of streams, too. Not thread-safe: one test uses it."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(clock)
-        self.sizes: list[int] = []
-
-    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        return CountedStream(super().open_range(key, position, size, if_match=if_match), self.sizes)
-
-
 def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> None:
-    clock = ManualClock()
-    store = CountedReads(clock)
-    world = World(store)
+    world = World()
+    store = world.store
     name = world.upload(dict.fromkeys(range(PARTITIONS), bytes(range(100))))
     ref = world.tiered.metadata.refresh().objects[name].ref
     key = world.tiered.layout.data_key(name)
     entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips]
     streams = InputStreams(
-        ResumingReads(store, clock, key),
+        ResumingReads(store, ManualClock(), key),
         ref,
         entries,
         lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
@@ -155,7 +123,7 @@ def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> 
         at_work=SliceAtWork(),
     )
     streams.small_key_stream(entries[0].key_stream or KeyStreamRef(0, 0, 0, 0, 0))
-    store.sizes.clear()
+    store.read_sizes.clear()
     # The second is passed over, and the last is read in rows.
     data = [bytes(streams.whole_slice(entry)) for entry in (entries[0], entries[2])]
     data.append(b"".join(streams.slice_reader(entries[3]).rows()))
@@ -165,4 +133,4 @@ def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> 
     assert data == [whole[entry.data_position : entry.data_end_position] for entry in taken]
     assert min(map(len, data)) > 50_000
     # Never more than the range, which ends with the last slice.
-    assert store.sizes == [entries[3].data_end_position - entries[0].data_position]
+    assert store.read_sizes == [entries[3].data_end_position - entries[0].data_position]
