@@ -6,9 +6,14 @@ from collections.abc import Mapping
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
+from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.objects.slice_entry import KeyStreamRef
+from stratalog.remote.objects.spool import Spool
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -99,3 +104,33 @@ def test_an_empty_slice_does_not_pass_by_the_slice_at_its_position() -> None:
     report = world.compact()
     assert report.records_out == 3
     assert [record.key for record in world.tiered.records(second)] == [b"b", b"a"]
+
+
+def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> None:
+    world = World()
+    store = world.store
+    name = world.upload(dict.fromkeys(range(PARTITIONS), bytes(range(100))))
+    ref = world.tiered.metadata.refresh().objects[name].ref
+    key = world.tiered.layout.data_key(name)
+    entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips]
+    streams = InputStreams(
+        ResumingReads(store, ManualClock(), key),
+        ref,
+        entries,
+        lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
+        chunk_bytes=1 << 20,
+        buffered_bytes=0,
+        at_work=SliceAtWork(),
+    )
+    streams.small_key_stream(entries[0].key_stream or KeyStreamRef(0, 0, 0, 0, 0))
+    store.read_sizes.clear()
+    # The second is passed over, and the last is read in rows.
+    data = [bytes(streams.whole_slice(entry)) for entry in (entries[0], entries[2])]
+    data.append(b"".join(streams.slice_reader(entries[3]).rows()))
+    streams.close()
+    whole = store.get(key).data
+    taken = (entries[0], entries[2], entries[3])
+    assert data == [whole[entry.data_position : entry.data_end_position] for entry in taken]
+    assert min(map(len, data)) > 50_000
+    # Never more than the range, which ends with the last slice.
+    assert store.read_sizes == [entries[3].data_end_position - entries[0].data_position]

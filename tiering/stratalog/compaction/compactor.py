@@ -206,7 +206,9 @@ class Compactor:
                 timer.check()
 
             paced = PacedObjectStore(self._shard.store, number, self._budget, stop, on_transfer)
-            run = _Run(paced, stop, meter, timer, on_transfer, reports)
+            run = _Run(
+                store=paced, stop=stop, meter=meter, timer=timer, on_transfer=on_transfer, reports=reports
+            )
             try:
                 for _ in range(MAX_ROUNDS):
                     is_done = self._run_round(run, topics, left_alone)

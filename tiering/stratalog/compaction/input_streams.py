@@ -33,6 +33,9 @@ from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, is_plain_index
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
+_READ_AHEAD_BYTES = 256 << 10
+"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own."""
+
 
 class InputStreams:
     """The streams of one input object of a compaction job. Not thread-safe: guarded by the job. `close` gives
@@ -63,6 +66,9 @@ class InputStreams:
         self._data_part: Spool | None = None
         self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
+        self._data_end_position = 0
+        self._ahead: memoryview = memoryview(b"")
+        """Data that were read and not yet asked for."""
         self._held: tuple[int, Buffer] | None = None
         """The position and the data of the last slice that was read as a whole."""
 
@@ -181,7 +187,7 @@ class InputStreams:
 
     def close(self) -> None:
         """May be called again."""
-        self._held = None
+        self._held, self._ahead = None, memoryview(b"")
         data, self._data = self._data, None
         if data is not None and not isinstance(data, SpoolReader):
             data.close()
@@ -209,8 +215,8 @@ class InputStreams:
     def _open_data(self) -> None:
         if self._data is not None:
             return
-        self._data_position, end_position = self._need.data_range
-        size_bytes = end_position - self._data_position
+        self._data_position, self._data_end_position = self._need.data_range
+        size_bytes = self._data_end_position - self._data_position
         if size_bytes <= self._buffered_bytes:
             self._data_part = self._make_scratch()
             self._drain(self._data_position, size_bytes, self._data_part)
@@ -230,11 +236,17 @@ class InputStreams:
             stream.close()
 
     def _read_data(self, size: int) -> Buffer:
+        """At least one byte and at most `size`; none only at the end of the object."""
         assert self._data is not None
         if isinstance(self._data, SpoolReader):
             data = self._data.read_some(size)
-        else:
+        elif size >= _READ_AHEAD_BYTES and not self._ahead:
             data = self._data.read(size)
+        else:
+            if not self._ahead:
+                left_bytes = self._data_end_position - self._data_position
+                self._ahead = memoryview(self._data.read(min(_READ_AHEAD_BYTES, left_bytes)))
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
         self._data_position += len(data)
         return data
 

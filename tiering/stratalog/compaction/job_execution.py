@@ -10,7 +10,6 @@ A failure leaves the inputs as they are. Outputs in the store are orphans then, 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -221,7 +220,7 @@ class JobExecution:
             if plan is None and run.mode is RunMode.COMPACT:
                 plan = closing.enter_context(self._plan(run))
             for place, first, end, goes_on in self._pieces(run, plan):
-                part = dataclasses.replace(run, slices=run.slices[first:end], part_counts=())
+                part = run.part(first, end)
                 part_plan = None if plan is None else plan.part(first, end)
                 writer = output.writer(
                     place, kind=kind, is_carried=run.mode is RunMode.CARRY, goes_on=goes_on

@@ -150,7 +150,7 @@ class PartitionRewriter:
                     row, position, survivors, ordinal, rule, self._tally.fingerprint, transactions.with_data
                 )
                 if filtered.end_position > position:
-                    self._append_filtered(filtered, len(row))
+                    self._append_filtered(filtered)
                     position, ordinal = filtered.end_position, filtered.next_ordinal
                     continue
                 batch = PlacedBatch(row, position, parse_header(row, position))
@@ -160,11 +160,11 @@ class PartitionRewriter:
         rewrite.markers.end()
         self._tally.keep()
 
-    def _append_filtered(self, filtered: FilteredBatches, row_bytes: int) -> None:
+    def _append_filtered(self, filtered: FilteredBatches) -> None:
         self._tombstones_removed += filtered.dropped_tombstone_count
         if filtered.records_count > 0:
             self._tally.add_proved(filtered)
-            self._append(filtered.data, row_bytes)
+            self._append(filtered.data)
 
     def _rewrite_batch(self, batch: PlacedBatch, ordinal: int, rewrite: _SliceRewrite) -> None:
         """The long way, for batches that the kernel does not take, and for errors."""
@@ -284,15 +284,17 @@ class PartitionRewriter:
     def _keep(self, batch: PlacedBatch) -> None:
         self._tally.add(batch.buffer, batch.position, batch.header, batch.header.records_count)
         part = memoryview(batch.buffer)[batch.position : batch.end_position]
-        self._append(part, len(batch.buffer))
+        self._append(part)
 
-    def _append(self, data: Buffer, source_bytes: int) -> None:
-        """Give batches to the writer, now or with others. Small pieces are copied, unless they are most of
-        their buffer: as views they would keep all of it in memory.
+    def _append(self, data: Buffer) -> None:
+        """Give batches to the writer, now or with others. Pieces are copied, unless they are most of the
+        buffer that they lie in: as views they would keep all of it in memory.
         """
         if len(data) >= _GATHERED_BYTES:
             self._flush()
-            self._writer.append(data if 2 * len(data) >= source_bytes else bytes(data))
+            with memoryview(data) as view:
+                is_most = 2 * len(data) >= memoryview(view.obj).nbytes
+            self._writer.append(data if is_most else bytes(data))
             return
         self._waiting.append(bytes(data))
         self._waiting_bytes += len(data)

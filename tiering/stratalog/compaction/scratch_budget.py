@@ -91,9 +91,7 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
 def _hashed_bytes(run: PartitionRun, memory_bytes: int, part_entries: int) -> int:
     """Copies and sorted keys of the slices without usable key streams."""
     total_bytes = 0
-    for live in run.slices:
-        if run.has_keys(live):
-            continue
+    for live in run.without_keys():
         part_count, last_entries = divmod(live.entry.record_count, part_entries)
         parts = ((part_count, _stream_bytes(part_entries)), (1, _stream_bytes(last_entries)))
         spools = ((1, live.entry.data_bytes), *parts)

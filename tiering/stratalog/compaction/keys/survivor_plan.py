@@ -131,6 +131,8 @@ class SurvivorPlan:
 
     def part(self, first: int, end: int) -> SurvivorPlan:
         """The plan of the slices [first, end) alone. It lasts as long as the whole plan."""
+        if end - first == len(self.survivors):
+            return self
         part = SurvivorPlan(self.transactions)
         part.survivors = self.survivors[first:end]
         part._parts = self._parts[first:end]

@@ -82,8 +82,16 @@ class PartitionRun(ConsecutiveSlices):
     @property
     def parts(self) -> tuple[Sequence[LiveSlice], ...]:
         """The slices that each output slice replaces. Each lies in another object."""
-        ends = list(itertools.accumulate(self.part_counts or (len(self.slices),)))
+        if not self.part_counts:
+            return (self.slices,)
+        ends = itertools.accumulate(self.part_counts)
         return tuple(self.slices[first:end] for first, end in itertools.pairwise((0, *ends)))
+
+    def part(self, first: int, end: int) -> PartitionRun:
+        """The slices [first, end) alone, which become one slice."""
+        if not self.part_counts and end - first == len(self.slices):
+            return self
+        return dataclasses.replace(self, slices=self.slices[first:end], part_counts=())
 
     @property
     def data_bytes(self) -> int:
@@ -103,6 +111,16 @@ class PartitionRun(ConsecutiveSlices):
         records."""
         stream = live.entry.key_stream
         return live.entry.record_count == 0 or (stream is not None and self.topic.hashing.made(stream))
+
+    def without_keys(self) -> list[LiveSlice]:
+        """The slices whose keys are known from their data alone."""
+        key_id = self.topic.hashing.hash_key_id
+        return [
+            live
+            for live in self.slices
+            if (live.entry.key_stream is None or live.entry.key_stream.hash_key_id != key_id)
+            and live.entry.record_count > 0
+        ]
 
     def check(self) -> None:
         """Slices tile, and no object gives two."""

@@ -23,7 +23,7 @@ import dataclasses
 import itertools
 import operator
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -124,6 +124,13 @@ class SliceEntry:
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
+
+    def placed(self, key_stream: KeyStreamRef | None, index: PartRef) -> SliceEntry:
+        """The same entry with the places of its parts."""
+        # As `dataclasses.replace`, in a third of the time: objects have thousands of slices.
+        fields: dict[str, Any] = dict(zip(_FIELDS, _VALUES(self), strict=True))
+        fields["key_stream"], fields["index"] = key_stream, index
+        return SliceEntry(**fields)
 
     @property
     def data_end_position(self) -> int:
