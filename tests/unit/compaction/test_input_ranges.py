@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.plan.input_need import InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
 from stratalog.objectstore.resuming_reads import ResumingReads
@@ -116,7 +117,7 @@ def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> 
     streams = InputStreams(
         ResumingReads(store, ManualClock(), key),
         ref,
-        entries,
+        InputNeed(entries),
         lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
         chunk_bytes=1 << 20,
         buffered_bytes=0,
