@@ -23,6 +23,7 @@ from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_clean_kernels import OpenTransactions
 from stratalog.record.native.pure_offset_map import OffsetMap
 from stratalog.record.native.scanned_batches import ScannedBatches
+from stratalog.record.version_rule import VersionRule
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -177,7 +178,13 @@ def decode_column_batches(
     return position, -1
 
 
-def hash_batches(data: Buffer, _hash_key16: Buffer, _first_ordinal: int, _entries: KeyEntries) -> None:
+def hash_batches(
+    data: Buffer,
+    _hash_key16: Buffer,
+    _first_ordinal: int,
+    _entries: KeyEntries,
+    _rule: VersionRule | None = None,
+) -> None:
     """Hash nothing: no scan took a batch."""
     assert len(data) == 0, "no scan took these batches"
 
