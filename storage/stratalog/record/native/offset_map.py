@@ -27,10 +27,10 @@ OffsetMap(hash_key16, capacity, load_factor, rule=None)
     rule
         The `VersionRule`, or None.
     close()
-        The map takes no further keys, and is not full any more: later puts only raise the versions of the
-        keys that it has. For maps with a rule.
+        The map takes no further keys and no later offsets, and is not full any more: later puts only raise
+        the versions of the keys that it has. For maps with a rule.
     skip_to(offset)
-        Marks everything up to `offset`, inclusive, as seen.
+        Marks everything up to `offset`, inclusive, as seen, unless the map is closed.
 
     The map has seen everything up to `latest_offset`, inclusive: after `put_batches` it is the last offset
     of the last batch, after `put_records` that of the last record, so that the caller calls `skip_to` with

@@ -115,7 +115,7 @@ class OffsetMap:
                 raise CorruptRecordError(
                     "a record lies behind the last offset of its batch", base_offset=base_offset
                 )
-            if offset < first_offset:
+            if offset < first_offset or (self._is_closed and offset > self._latest_offset):
                 continue
             if frame.key_size >= 0:
                 digest = self._digest(data[frame.key_position : frame.key_position + frame.key_size])
@@ -143,7 +143,8 @@ class OffsetMap:
     def skip_to(self, offset: int) -> None:
         """Mark everything up to `offset`, inclusive, as seen."""
         assert not self._is_full, "no record after a refused key is seen"
-        self._latest_offset = max(self._latest_offset, offset)
+        if not self._is_closed:
+            self._latest_offset = max(self._latest_offset, offset)
 
     def _digest(self, key: Buffer) -> bytes:
         return hashlib.blake2b(key, digest_size=_DIGEST_BYTES, key=self._hash_key).digest()

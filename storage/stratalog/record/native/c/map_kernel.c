@@ -243,6 +243,8 @@ static kernel_status put_payload(putting *put, const uint8_t *payload, size_t si
             return KERNEL_BAD_OFFSET;
         if (base_offset + frame.offset_delta < put->first_offset)
             continue;
+        if (put->map->is_closed && base_offset + frame.offset_delta > put->map->latest_offset)
+            continue;
         put->offset[index] = base_offset + frame.offset_delta;
         put->version[index] = 0;
         if (versions != NULL) {
@@ -270,7 +272,7 @@ static void end_put(putting *put)
 {
     if (!put->map->is_full)
         put_waiting(put);
-    if (put->map->latest_offset < put->latest_offset)
+    if (!put->map->is_closed && put->map->latest_offset < put->latest_offset)
         put->map->latest_offset = put->latest_offset;
 }
 

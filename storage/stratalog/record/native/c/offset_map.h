@@ -35,7 +35,7 @@ typedef struct {
     uint64_t count;
     int64_t latest_offset;
     bool is_full;
-    bool is_closed;    /* takes no further keys */
+    bool is_closed;    /* takes no further keys and offsets */
     int64_t *versions; /* one for each slot; NULL without versions */
     batch_versions rule;
     uint8_t hash_key[HASH_KEY_BYTES];

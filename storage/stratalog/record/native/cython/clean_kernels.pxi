@@ -330,7 +330,7 @@ cdef class OffsetMap:
 
     def skip_to(self, int64_t offset):
         assert not self.map.is_full, "what comes behind a key that was refused is not looked at"
-        if self.map.latest_offset < offset:
+        if not self.map.is_closed and self.map.latest_offset < offset:
             self.map.latest_offset = offset
 
 
