@@ -27,7 +27,7 @@ from stratalog.log.config_key import (
 )
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TimestampType
-from stratalog.record.version_rule import VersionRule
+from stratalog.record.keep_rules import VersionRule
 
 DELETE_POLICY = "delete"
 COMPACT_POLICY = "compact"

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import parse_header
+from stratalog.record.keep_rules import NO_VERSION, BatchVersions, VersionRule
 from stratalog.record.native import kernels as used_kernels
 from stratalog.record.native import pure_kernels, pure_key_kernels
 from stratalog.record.native.batch_kernels import hash_batches
 from stratalog.record.native.key_entries import KeyEntries, KeyWindow, RankedSurvivors
 from stratalog.record.record import Record
-from stratalog.record.version_rule import NO_VERSION, BatchVersions, VersionRule
 from tests.support.compaction.versions import HEADER, place_of, random_versions
 from tests.support.kernels import each_kind
 
@@ -161,13 +161,13 @@ def test_sorting_keeps_the_highest_version_of_each_hash(kernels: Any, seed: int,
 
 def window_of(entries: KeyEntries, *, has_versions: bool = True) -> KeyWindow:
     return KeyWindow(
-        entries.hash_high,
-        entries.hash_low,
-        entries.ordinal,
-        entries.tombstone,
-        0,
-        len(entries),
-        entries.version if has_versions else None,
+        hash_high=entries.hash_high,
+        hash_low=entries.hash_low,
+        ordinal=entries.ordinal,
+        tombstone=entries.tombstone,
+        start=0,
+        count=len(entries),
+        version=entries.version if has_versions else None,
     )
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.keep_rules import VersionRule
 from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
 from stratalog.record.native.kernels import KeyEntries, siphash128
-from stratalog.record.version_rule import VersionRule
 from stratalog.remote.objects.key_stream import (
     EncodedKeyStream,
     KeyBlock,

@@ -13,7 +13,7 @@ from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.record.codecs.compression import Codec, require_level
 from stratalog.record.header import TimestampType
-from stratalog.record.version_rule import VersionRule
+from stratalog.record.keep_rules import VersionRule
 
 # Kafka's documentation of the topic configuration, 4.x; keys that are ours alone are left out.
 KAFKA_DEFAULTS = {

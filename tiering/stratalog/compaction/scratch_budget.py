@@ -45,7 +45,7 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     read = (live.ref.size_bytes - live.ref.directory_position for live in job.inputs)
     compacted = (run for run in job.runs if run.mode is RunMode.COMPACT)
     hashed = (_hashed_bytes(run, inputs, settings.hash_part_entries) for run in compacted)
-    keys = sum(_key_bytes(live) for run in job.runs if run.topic.is_compacted for live in run.slices)
+    keys = sum(_key_bytes(run, live) for run in job.runs if run.topic.is_compacted for live in run.slices)
     windows = 0
     if part_bytes(job, settings) > outputs:
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
@@ -86,18 +86,23 @@ def _hashed_bytes(run: PartitionRun, memory_bytes: int, part_entries: int) -> in
         if run.has_keys(live):
             continue
         part_count, last_entries = divmod(live.entry.record_count, part_entries)
-        parts = ((part_count, _stream_bytes(part_entries)), (1, _stream_bytes(last_entries)))
+        parts = ((part_count, _stream_bytes(run, part_entries)), (1, _stream_bytes(run, last_entries)))
         spools = ((1, live.entry.data_bytes), *parts)
         total_bytes += sum(count * size_bytes for count, size_bytes in spools if size_bytes > memory_bytes)
     return total_bytes
 
 
-def _key_bytes(live: LiveSlice) -> int:
+def _key_bytes(run: PartitionRun, live: LiveSlice) -> int:
     stream = live.entry.key_stream
-    return _stream_bytes(live.entry.record_count) if stream is None else stream.size_bytes
+    if stream is None:
+        return _stream_bytes(run, live.entry.record_count)
+    is_made_anew = not run.topic.hashing.made(stream)
+    return _stream_bytes(run, stream.entry_count) if is_made_anew else stream.size_bytes
 
 
-def _stream_bytes(entry_count: int) -> int:
+def _stream_bytes(run: PartitionRun, entry_count: int) -> int:
     """The size of a key stream."""
+    has_versions = run.topic.hashing.has_versions
     full_count, last_entries = divmod(entry_count, MAX_BLOCK_ENTRY_COUNT)
-    return full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT) + block_size_bytes(last_entries)
+    full_bytes = full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_versions=has_versions)
+    return full_bytes + block_size_bytes(last_entries, has_versions=has_versions)

@@ -35,9 +35,8 @@ from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.keep_rules import new_horizon_ms
+from stratalog.record.keep_rules import VersionRule, new_horizon_ms
 from stratalog.record.native.offset_map import OffsetMap
-from stratalog.record.version_rule import VersionRule
 from stratalog.segment.log_segment import LogSegment
 
 _HASH_KEY_BYTES = 16

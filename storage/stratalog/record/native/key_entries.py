@@ -42,7 +42,7 @@ class KeyEntries:
         self.tombstone = bytearray()
         """1 for a record without a value, else 0."""
         self.version: array[int] | None = array("q") if has_versions else None
-        """The versions of the records (``version_rule``); None if the last record of a key stays."""
+        """The versions of the records (``keep_rules``); None if the last record of a key stays."""
         assert self.hash_high.itemsize == 8
         assert self.ordinal.itemsize == 4
 

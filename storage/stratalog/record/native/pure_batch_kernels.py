@@ -16,6 +16,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.keep_rules import VersionRule
 from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, FilteredBatches, SliceInput
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
@@ -23,7 +24,6 @@ from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_clean_kernels import OpenTransactions
 from stratalog.record.native.pure_offset_map import OffsetMap
 from stratalog.record.native.scanned_batches import ScannedBatches
-from stratalog.record.version_rule import VersionRule
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")

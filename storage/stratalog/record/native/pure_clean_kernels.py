@@ -13,12 +13,11 @@ from typing import Protocol
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.header import MAX_OFFSET
-from stratalog.record.keep_rules import RecordFate, record_fate
+from stratalog.record.keep_rules import BatchVersions, RecordFate, record_fate
 from stratalog.record.native.aborted_spans import ordered
 from stratalog.record.native.cleaned_batches import CleanedRecords
 from stratalog.record.native.pure_kernels import append_shifted
 from stratalog.record.record_frame import record_frames
-from stratalog.record.version_rule import BatchVersions
 
 # Version, producer, first and last offset, last stable offset.
 _ABORTED = struct.Struct(">hqqqq")

@@ -11,6 +11,7 @@ from typing import Literal
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.keep_rules import BatchVersions
 from stratalog.record.key_block import (
     BLOCK_HEADER,
     HASH_BYTES,
@@ -32,7 +33,6 @@ from stratalog.record.native.key_entries import (
     RankedSurvivors,
 )
 from stratalog.record.record_frame import record_frames
-from stratalog.record.version_rule import BatchVersions
 
 HASH_KEY_BYTES = 16
 MAX_ORDINAL = 2**32 - 1

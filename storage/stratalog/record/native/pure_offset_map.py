@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.header import MAX_OFFSET
+from stratalog.record.keep_rules import BatchVersions, VersionRule
 from stratalog.record.native.pure_key_kernels import HASH_KEY_BYTES
 from stratalog.record.record_frame import record_frames
-from stratalog.record.version_rule import BatchVersions, VersionRule
 
 SLOT_BYTES = 24
 SLOT_VERSION_BYTES = 8

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
 from stratalog.record.header import BatchHeader
+from stratalog.record.keep_rules import BatchVersions, VersionRule
 from stratalog.record.key_block import (
     BLOCK_CRC_POSITION,
     HASH_BYTES,
@@ -34,7 +35,6 @@ from stratalog.record.key_block import (
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import key_columns_fault, merge_windows, siphash128
 from stratalog.record.native.key_entries import Column, KeyEntries, KeyWindow
-from stratalog.record.version_rule import BatchVersions, VersionRule
 from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.slice_entry import KeyStreamRef

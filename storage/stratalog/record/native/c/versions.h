@@ -1,4 +1,4 @@
-/* The version of a record, which decides under `compaction.strategy=timestamp` or `header`. Twin of version_rule.py. */
+/* The version of a record, which decides under `compaction.strategy=timestamp` or `header`. Twin of keep_rules.py. */
 #ifndef STRATALOG_VERSIONS_H
 #define STRATALOG_VERSIONS_H
 
