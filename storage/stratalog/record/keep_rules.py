@@ -1,11 +1,12 @@
 """The rules of compaction: which records and markers stay, and for how long.
 
 The log cleaner, the compaction of objects and the kernels in plain Python call these functions. The compiled
-kernels have their twins in ``native/c/keep_rules.h`` and ``versions.h``; a test compares both over a table of all cases.
+kernels have their twins in ``native/c/keep_rules.h``, which a test compares over a table of all cases, and in
+``native/c/versions.h``.
 
 * Only the newest record of a key stays. Under `compaction.strategy=timestamp` or `header` it is the one with
-  the highest *version*, and of several with this version the last. A record without a key is dropped from a local log, as in Kafka, and
-  stays in an object, where no other record can replace it.
+  the highest *version*, and of several with this version the last. A record without a key is dropped from a
+  local log, as in Kafka, and stays in an object, where no other record can replace it.
 * A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
   `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
   the horizon in place of the base timestamp.
