@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,6 +135,54 @@ class VersionedHistory:
         self.tiered.metadata.refresh()
         assert not proved(means, self.tiered.metadata, self.tiered.catalog).findings
         scratch.require_given_back()
+
+
+def by_header() -> VersionedHistory:
+    """A partition whose versions are in a header; its seed does not matter."""
+    history = VersionedHistory(1)
+    history.strategy = "header"
+    history.tiered.catalog.alter(history.topic_id, config=history._config())
+    return history
+
+
+def versioned(key: bytes, number: int) -> Record:
+    return Record(0, 0, key, b"v", ((HEADER, number.to_bytes(8, "big", signed=True)),))
+
+
+def upload(history: VersionedHistory, *batches: list[Record]) -> None:
+    base_offset = history.tiered.partition(history.tip).tiered_end_offset
+    encoded = [history.written.data(batch, Codec.NONE) for batch in batches]
+    history.tiered.upload({history.tip: encoded}, ends={history.tip: history.written.slice_end(base_offset)})
+
+
+def left(history: VersionedHistory) -> list[int]:
+    return [record.offset for record in history.tiered.records(history.tip)]
+
+
+@pytest.mark.parametrize("is_one_batch", [True, False])
+def test_a_deleted_record_beats_no_other(is_one_batch: bool) -> None:
+    """Its slice has it still, and the key stream, too."""
+    history = by_header()
+    best, good = [versioned(b"a", 9)], [versioned(b"a", 3)]
+    upload(history, *([best + good] if is_one_batch else [best, good]))
+    history.tiered.advance_log_start(history.tip, 1)
+    upload(history, [versioned(b"a", 2)])
+    history.compact()
+    assert left(history) == [1]
+    history.require_proof()
+
+
+def test_a_record_below_its_slice_beats_no_other() -> None:
+    """The log start was moved into a batch before its upload."""
+    history = by_header()
+    history.tiered.advance_log_start(history.tip, 1)
+    upload(history, [versioned(b"a", 9), versioned(b"a", 3), versioned(b"b", 1)])
+    (live,) = history.tiered.partition(history.tip).slices
+    assert (live.entry.base_offset, live.entry.key_stream) == (1, None)
+    upload(history, [versioned(b"a", 2)])
+    history.compact()
+    assert left(history) == [1, 2]
+    history.require_proof()
 
 
 @settings(max_examples=examples_of(2))
