@@ -63,12 +63,15 @@ class VersionedHistory:
                 if offset > partition.log_start_offset:
                     self.tiered.advance_log_start(self.tip, offset)
             case "alter":
-                self.strategy = self.random.choice(STRATEGIES)
-                self.tiered.catalog.alter(self.topic_id, config=self._config())
+                self.alter(self.random.choice(STRATEGIES))
             case "wait":
                 self.clock.advance(self.random.choice((1, DELETE_RETENTION_MS)))
             case _:
                 self.compact()
+
+    def alter(self, strategy: str) -> None:
+        self.strategy = strategy
+        self.tiered.catalog.alter(self.topic_id, config=self._config())
 
     def upload(self) -> None:
         base_offset = self.written.next_offset
@@ -140,8 +143,7 @@ class VersionedHistory:
 def by_header() -> VersionedHistory:
     """A partition whose versions are in a header; its seed does not matter."""
     history = VersionedHistory(1)
-    history.strategy = "header"
-    history.tiered.catalog.alter(history.topic_id, config=history._config())
+    history.alter("header")
     return history
 
 
