@@ -27,6 +27,7 @@ from stratalog.log.config_key import (
 )
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import TimestampType
+from stratalog.record.keep_rules import VersionRule
 
 DELETE_POLICY = "delete"
 COMPACT_POLICY = "compact"
@@ -62,6 +63,14 @@ class CompressionType(enum.Enum):
                 return Codec[self.name]
 
 
+class CompactionStrategy(enum.Enum):
+    """The values of `compaction.strategy`."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    HEADER = "header"
+
+
 class BacklogPolicy(enum.Enum):
     """The values of `remote.copy.backlog.policy`."""
 
@@ -78,6 +87,12 @@ class LogConfig:
     cleanup_policy: frozenset[str] = frozenset({DELETE_POLICY})
     """`delete` drops old segments by the retentions, `compact` keeps the last record of each key; both may be
     set, or neither: then nothing goes that is not deleted on purpose."""
+    compaction_strategy: CompactionStrategy = CompactionStrategy.OFFSET
+    """The record of a key that compaction keeps: the last (`offset`), or the one with the highest version,
+    which is its `timestamp` or in a `header`; of several with this version the last."""
+    compaction_strategy_header: str = ""
+    """The header with the version under `compaction.strategy=header`: 8 bytes, a signed big-endian number. A
+    record without loses against one with a version."""
     compression_gzip_level: int = -1
     """How hard gzip tries where `compression.type` makes the log use it; -1 is the codec's own choice."""
     compression_lz4_level: int = DEFAULT_LZ4_LEVEL
@@ -159,6 +174,17 @@ class LogConfig:
     @property
     def is_compacted(self) -> bool:
         return COMPACT_POLICY in self.cleanup_policy
+
+    @property
+    def version_rule(self) -> VersionRule | None:
+        """The version of a record that decides which one of its key stays; None if the last one does."""
+        match self.compaction_strategy:
+            case CompactionStrategy.OFFSET:
+                return None
+            case CompactionStrategy.TIMESTAMP:
+                return VersionRule(None)
+            case CompactionStrategy.HEADER:
+                return VersionRule(self.compaction_strategy_header.encode())
 
     @property
     def is_deleted(self) -> bool:
@@ -279,6 +305,13 @@ _KEYS: dict[str, ConfigKey[Any]] = {
             lambda v: ",".join(sorted(v)),
         ),
         ConfigKey(
+            "compaction.strategy",
+            ", ".join(strategy.value for strategy in CompactionStrategy),
+            CompactionStrategy,
+            lambda value: value.value,
+        ),
+        ConfigKey("compaction.strategy.header", "the name of a header", str),
+        ConfigKey(
             "compression.gzip.level",
             "-1 (the codec's choice) or a whole number from 1 to 9",
             lambda text: choice_of({str(level): level for level in (-1, *range(1, 10))}, text),
@@ -341,6 +374,8 @@ _KEYS: dict[str, ConfigKey[Any]] = {
 }
 assert set(LogConfig.__dataclass_fields__) == {key.field_name for key in _KEYS.values()}, "one key, one field"
 
+_HEADER_KEYS = frozenset({"compaction.strategy", "compaction.strategy.header"})
+
 # Kafka's other topic keys, for an error that tells "not yet" from "no such thing".
 _KAFKA_KEYS = frozenset(
     {
@@ -393,6 +428,7 @@ def _refuse_contradictions(config: LogConfig, names: frozenset[str]) -> None:
         if {local_name, total_name} <= names and local != AS_TOTAL and total != UNLIMITED and keeps_more:
             raise _contradiction(local_name, local, f"at most {total_name}, which is {total}, or {AS_TOTAL}")
     _refuse_uncommitted(config, names)
+    _refuse_nameless_header(config, names)
     lags = {"min.compaction.lag.ms", "max.compaction.lag.ms"}
     if lags <= names and config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         allowed = f"at most max.compaction.lag.ms, which is {config.max_compaction_lag_ms}"
@@ -414,6 +450,19 @@ def _refuse_uncommitted(config: LogConfig, names: frozenset[str]) -> None:
                 value=config.min_durability.config_value,
                 allowed="os or disk",
             )
+
+
+def _refuse_nameless_header(config: LogConfig, names: frozenset[str]) -> None:
+    """Raise InvalidConfigError if versions are in a header, and it is not said in which."""
+    is_nameless = not config.compaction_strategy_header
+    if config.compaction_strategy is CompactionStrategy.HEADER and is_nameless and names >= _HEADER_KEYS:
+        raise InvalidConfigError(
+            "compaction.strategy=header needs compaction.strategy.header; give it the name of the header with"
+            " the versions",
+            name="compaction.strategy.header",
+            value="",
+            allowed="the name of a header",
+        )
 
 
 def _contradiction(name: str, value: int, allowed: str) -> InvalidConfigError:

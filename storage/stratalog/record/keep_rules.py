@@ -1,10 +1,12 @@
 """The rules of compaction: which records and markers stay, and for how long.
 
 The log cleaner, the compaction of objects and the kernels in plain Python call these functions. The compiled
-kernels have their twins in ``native/c/keep_rules.h``; a test compares both over a table of all cases.
+kernels have their twins in ``native/c/keep_rules.h``, which a test compares over a table of all cases, and in
+``native/c/versions.h``.
 
-* Only the newest record of a key stays. A record without a key is dropped from a local log, as in Kafka, and
-  stays in an object, where no other record can replace it.
+* Only the newest record of a key stays. Under `compaction.strategy=timestamp` or `header` it is the one with
+  the highest *version*, and of several with this version the last. A record without a key is dropped from a
+  local log, as in Kafka, and stays in an object, where no other record can replace it.
 * A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
   `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
   the horizon in place of the base timestamp.
@@ -20,10 +22,18 @@ kernels have their twins in ``native/c/keep_rules.h``; a test compares both over
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.record.header import BatchHeader
+from stratalog.record.record_frame import RecordFrame, header_frames
 
 MAX_HORIZON_MS = 1 << 62
 """The latest delete horizon. It means "never", and is far enough from the end of int64 that timestamp deltas
 can be taken from it."""
+NO_VERSION = -(2**63)
+"""The version of a record that has none: the lowest number."""
+VERSION_BYTES = 8
 
 
 class RecordFate(enum.Enum):
@@ -91,3 +101,43 @@ def gets_horizon(horizon_ms: int | None, *, has_tombstones: bool, sees_all_older
 def new_horizon_ms(now_ms: int, delete_retention_ms: int) -> int:
     """The horizon that a batch gets now, in ms since the epoch."""
     return min(now_ms + delete_retention_ms, MAX_HORIZON_MS)
+
+
+class VersionRule(NamedTuple):
+    """The place of a record's version."""
+
+    header: bytes | None
+    """The name of a header: its value is 8 bytes, a signed big-endian number, and the last header of that
+    name counts. None: the timestamp is the version."""
+
+    def of_batch(self, batch: BatchHeader) -> BatchVersions:
+        return BatchVersions(self.header, batch.base_timestamp, batch.append_time_ms)
+
+
+class BatchVersions(NamedTuple):
+    """A `VersionRule` for the records of one batch, with the times of the batch."""
+
+    header: bytes | None
+    base_timestamp: int
+    append_time_ms: int | None
+
+    def of_record(self, payload: bytes, frame: RecordFrame) -> int:
+        """The version of a record of the batch. Raises CorruptRecordError for a header with a bad frame, and
+        a timestamp that is out of range."""
+        if self.header is not None:
+            return self._in_headers(payload, frame)
+        if self.append_time_ms is not None:
+            return self.append_time_ms
+        timestamp = self.base_timestamp + frame.timestamp_delta
+        if not -(2**63) <= timestamp < 2**63:
+            raise CorruptRecordError("a record's timestamp is out of range", record_position=frame.start)
+        return timestamp
+
+    def _in_headers(self, payload: bytes, frame: RecordFrame) -> int:
+        version = NO_VERSION
+        for name_position, name_size, position, size in header_frames(payload, frame):
+            if payload[name_position : name_position + name_size] == self.header:
+                version = NO_VERSION
+                if size == VERSION_BYTES:
+                    version = int.from_bytes(payload[position : position + size], "big", signed=True)
+        return version

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stratalog.log.isolation import Isolation
 from stratalog.record.record import Record
 from tests.support.compaction.twin_logs import Twin, TwinLogs
+from tests.support.compaction.versions import winners
 from tests.support.logs.log_consumer import table_of
 from tests.support.logs.sampling import examples_of
 
@@ -44,6 +45,29 @@ def test_both_leave_the_same_records(seed: int) -> None:
         assert len({record.key for record in left}) == len(left)
         assert not any(record.is_tombstone for record in left)
         assert table_of(left) == table_of(written(logs, twin))
+
+
+@settings(max_examples=examples_of(8))
+@given(st.integers(0, 2**32), st.sampled_from(("timestamp", "header")))
+def test_both_leave_the_highest_versions(seed: int, strategy: str) -> None:
+    """And these are the highest of all that were written, as long as no tombstone has gone."""
+    logs = TwinLogs(seed, with_transactions=False, strategies=(strategy,))
+    gone: set[Twin] = set()
+    for _ in range(ROUNDS):
+        for _ in range(logs.random.randrange(STEPS)):
+            logs.step()
+        before = {twin: logs.tiered_records(twin) for twin in logs.twins}
+        logs.compact()
+        for twin in logs.twins:
+            left = logs.tiered_records(twin)
+            assert left == logs.local_records(twin)
+            start_offset = twin.local.offsets.log_start_offset
+            there = [record for record in written(logs, twin) if record.offset >= start_offset]
+            best = winners(there, strategy)
+            if any(one.is_tombstone and one not in left for one in before[twin]):
+                gone.add(twin)
+            if twin not in gone:
+                assert left == best
 
 
 @settings(max_examples=examples_of(10))

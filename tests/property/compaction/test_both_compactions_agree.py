@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
+from tests.support.compaction.versions import HEADER, STRATEGIES, random_versions
 from tests.support.compaction.written_transactions import WrittenTransactions
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.sampling import examples_of
@@ -25,15 +28,24 @@ PRODUCERS = (7, 8)
 class BothTiers:
     """The same batches in a local log and in the store. Used by one thread."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, strategy: str) -> None:
         self.random = Random(seed)
-        self.local = Cleaned()
+        overrides = {"compaction.strategy": strategy, "compaction.strategy.header": HEADER}
+        rule = LogConfig.from_overrides(overrides)
+        self.local = Cleaned(
+            dataclasses.replace(
+                CONFIG,
+                compaction_strategy=rule.compaction_strategy,
+                compaction_strategy_header=rule.compaction_strategy_header,
+            )
+        )
         clock = self.local.machine.clock
         self.tiered = TieredStore(MemoryFileSystem(), MemoryObjectStore(clock), clock, SequentialIds(seed))
         config = {
             "cleanup.policy": "compact",
             "delete.retention.ms": str(CONFIG.delete_retention_ms),
             "min.cleanable.dirty.ratio": "0.0",
+            **overrides,
         }
         self.tip = TopicIdPartition(self.tiered.catalog.create("t", 1, config).topic_id, 0)
         self.written = WrittenTransactions()
@@ -60,7 +72,13 @@ class BothTiers:
             return self._end(random.choice(PRODUCERS))
         now_ms = self.local.machine.clock.now_ms()
         records = [
-            Record(0, now_ms, b"%d" % random.randrange(5), random.choice((None, b"v", b"w")))
+            Record(
+                0,
+                now_ms - random.choice((0, 0, 1, 2_000)),
+                b"%d" % random.randrange(5),
+                random.choice((None, b"v", b"w")),
+                random_versions(random),
+            )
             for _ in range(random.choice((1, 2, 4)))
         ]
         codec = random.choice((Codec.NONE, Codec.ZSTD))
@@ -71,10 +89,10 @@ class BothTiers:
         return self.written.end(producer_id, now_ms, is_aborted=self.random.random() < 0.5)
 
 
-@settings(max_examples=examples_of(3))
-@given(st.integers(0, 2**32))
-def test_local_cleans_and_compactions_of_objects_leave_the_same_records(seed: int) -> None:
-    both = BothTiers(seed)
+@settings(max_examples=examples_of(5))
+@given(st.integers(0, 2**32), st.sampled_from(STRATEGIES))
+def test_local_cleans_and_compactions_of_objects_leave_the_same_records(seed: int, strategy: str) -> None:
+    both = BothTiers(seed, strategy)
     for _ in range(4):
         both.write()
         both.compact()

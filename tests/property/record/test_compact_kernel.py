@@ -105,7 +105,7 @@ def step_by_step(run: Run) -> tuple[BuiltSlice, bytes]:
     while position < len(output):
         position = builder.add(output, position)
     builder.sum_up(output)
-    (entries,) = merged_keys(sources, builder.record_count)
+    (entries,) = merged_keys(HASHING, sources, builder.record_count)
     stream = encode_key_stream(entries)
     return builder.build(SliceEnd(2**62), MergedKeyStream(stream, HASHING)), output
 

@@ -14,14 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.keep_rules import VersionRule
 from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
-from stratalog.record.native.kernels import KeyEntries
+from stratalog.record.native.kernels import KeyEntries, siphash128
 from stratalog.remote.objects.key_stream import (
     EncodedKeyStream,
     KeyBlock,
+    KeyHashing,
+    KeyStreamEncoder,
     encode_key_stream,
     key_blocks,
     read_key_stream,
+    verify_key_stream,
 )
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.slice_entry import KeyStreamRef
@@ -42,9 +46,11 @@ def damaged(draw: st.DrawFn, data: bytes) -> bytes:
     return data[:position] + draw(st.binary(max_size=16)) + data[position + draw(st.integers(0, 16)) :]
 
 
-def key_entries(hashes: list[tuple[int, int]]) -> KeyEntries:
+def key_entries(hashes: list[tuple[int, int]], *, has_versions: bool = False) -> KeyEntries:
     """An entry for each hash, in order; ordinals run backwards so that they are not the same as positions."""
-    found = KeyEntries()
+    found = KeyEntries(has_versions=has_versions)
+    if has_versions:
+        found.version = array("q", [(-1) ** number * (2**63 - 1 - number) for number in range(len(hashes))])
     found.hash_high = array("Q", [high for high, _ in hashes])
     found.hash_low = array("Q", [low for _, low in hashes])
     found.ordinal = array("I", range(len(hashes) - 1, -1, -1))
@@ -102,6 +108,64 @@ def test_blocks_are_bounded_and_aligned(blocks: int, more: int) -> None:
     assert encoded.size_bytes == sum(block_size_bytes(size) for size in sizes)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3, MAX_BLOCK_ENTRY_COUNT, MAX_BLOCK_ENTRY_COUNT + 2])
+def test_versions_are_a_column_behind_the_others(count: int) -> None:
+    hashes = [(number, 0) for number in range(count)]
+    found, without = key_entries(hashes, has_versions=True), key_entries(hashes)
+    assert found.version is not None
+    encoder = KeyStreamEncoder()
+    parts = [part for entries in halves(found) for part in encoder.add(entries)] + list(encoder.end())
+    data, ref = b"".join(parts), stream_ref(encoder.encoded())
+    assert data == b"".join(encode_key_stream(found).parts)
+    blocks = list(key_blocks(data, ref, count))
+    assert rows(iter(blocks)) == rows(key_blocks(*whole(without), count))
+    versions = [
+        version for block in blocks if block.version is not None for version in block.version.cast("q")
+    ]
+    assert versions == list(found.version)
+    assert ref.size_bytes == encode_key_stream(without).size_bytes + 8 * count
+    assert verify_key_stream(reader_of(data), ref, count) == count
+    for block in blocks[:1]:
+        assert data[4:8] == (1).to_bytes(4, "little")
+        end = block_size_bytes(block.entry_count, has_versions=True)
+        assert data[end - 8 * block.entry_count : end] == found.version[: block.entry_count].tobytes()
+
+
+def test_some_blocks_with_versions_are_refused() -> None:
+    mixed = KeyStreamEncoder()
+    parts = [*mixed.add(key_entries(FULL, has_versions=True)), *mixed.add(key_entries([(1 << 20, 0)]))]
+    parts += mixed.end()
+    data = b"".join(parts)
+    with pytest.raises(StoreCorruptError):
+        list(key_blocks(data, stream_ref(mixed.encoded()), MAX_BLOCK_ENTRY_COUNT))
+
+
+def test_other_flags_are_those_of_a_newer_format() -> None:
+    data = bytearray(b"".join(encode_key_stream(key_entries([(1, 1)])).parts))
+    for flags in (2, 3):
+        data[4] = flags
+        with pytest.raises(StoreNotUsableError):
+            list(key_blocks(bytes(data), stream_ref(encode_key_stream(key_entries([(1, 1)]))), 1))
+
+
+def test_a_stream_tells_by_which_strategy_it_was_made() -> None:
+    rules = (None, VersionRule(None), VersionRule(b""), VersionRule(b"a"), VersionRule(b"timestamp"))
+    numbers = {KeyHashing(bytes(16), rule).hash_key_id for rule in rules}
+    assert len(numbers) == len(rules)
+    assert KeyHashing(bytes(16)).hash_key_id == siphash128(bytes(16), b"stratalog/hash-key-id")[0]
+
+
+def halves(entries: KeyEntries) -> list[KeyEntries]:
+    """The first entry, and the others."""
+    first = entries.ordinal[:1]
+    return [entries.of_ordinals(first), entries.of_ordinals(set(entries.ordinal) - set(first))]
+
+
+def whole(entries: KeyEntries) -> tuple[bytes, KeyStreamRef]:
+    encoded = encode_key_stream(entries)
+    return b"".join(encoded.parts), stream_ref(encoded)
+
+
 def reader_of(data: bytes) -> Callable[[int], bytes]:
     """Reads forward, and short at the end."""
     position = 0
@@ -114,10 +178,10 @@ def reader_of(data: bytes) -> Callable[[int], bytes]:
     return read
 
 
-@given(st.data())
-def test_a_damaged_key_stream_is_refused(data: st.DataObject) -> None:
+@given(st.data(), st.booleans())
+def test_a_damaged_key_stream_is_refused(data: st.DataObject, has_versions: bool) -> None:
     hashes = data.draw(st.sets(st.tuples(u64, u64), min_size=1, max_size=20))
-    encoded = encode_key_stream(key_entries(sorted(hashes)))
+    encoded = encode_key_stream(key_entries(sorted(hashes), has_versions=has_versions))
     whole = b"".join(encoded.parts)
     changed = data.draw(damaged(whole))
     with nullcontext() if changed == whole else pytest.raises(DAMAGE):

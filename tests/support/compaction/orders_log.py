@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.proof.proof_report import ProofReport
@@ -17,10 +18,11 @@ from tests.support.tiered.tiered_site import TieredSite
 class OrdersLog:
     """A bucket with one partition of `orders`. Not thread-safe: one test uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`config`: further keys of the topic."""
         self.site = TieredSite()
         self.logs = self.site.start()
-        topic = self.logs.create_topic("orders", 1, {"cleanup.policy": "compact"})
+        topic = self.logs.create_topic("orders", 1, {"cleanup.policy": "compact", **config})
         self.topic = topic
         self.tip = TopicIdPartition(topic.topic_id, 0)
         (self._log,) = self.logs.logs.values()

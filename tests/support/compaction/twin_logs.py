@@ -5,7 +5,7 @@ are compacted. Whatever happens to one happens to the other, at the same time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -29,6 +29,7 @@ from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_history import limits
+from tests.support.compaction.versions import random_versions
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_consumer import committed_records
 from tests.support.logs.log_machine import NEVER_MS, LogMachine
@@ -38,7 +39,7 @@ _PRODUCERS = 3
 _EPOCH = 1
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Twin:
     """One partition on both sides, and what was ever written to it."""
 
@@ -57,8 +58,11 @@ class Twin:
 class TwinLogs:
     """Several partitions with one history on two sides. Not thread-safe: one test uses it."""
 
-    def __init__(self, seed: int, *, with_transactions: bool) -> None:
+    def __init__(
+        self, seed: int, *, with_transactions: bool, strategies: Sequence[str] = ("offset",)
+    ) -> None:
         self.random = Random(seed)
+        self._strategies = strategies
         self._with_transactions = with_transactions
         self._site = TieredSite(max_object_bytes=self.random.choice((700, 3_000, 1 << 20)))
         self.logs = self._site.start()
@@ -75,10 +79,15 @@ class TwinLogs:
         config = {
             "cleanup.policy": "compact",
             "delete.retention.ms": str(self.random.choice((0, 1_000, 5_000))),
+            **self._strategy(),
             "message.timestamp.type": self.random.choice(("CreateTime", "CreateTime", "LogAppendTime")),
         }
         topic = self.logs.create_topic(name, partition_count, config)
         return [self._twin(topic, number) for number in range(partition_count)]
+
+    def _strategy(self) -> dict[str, str]:
+        strategy = self.random.choice(self._strategies)
+        return {"compaction.strategy": strategy, "compaction.strategy.header": "version"}
 
     def _twin(self, topic: TopicEntry, number: int) -> Twin:
         name = TopicPartition(topic.name, number)
@@ -163,7 +172,10 @@ class TwinLogs:
     def _record(self, now_ms: int) -> Record:
         random = self.random
         value = None if random.random() < 0.3 else b"%d" % random.randrange(10**6) * random.choice((1, 1, 30))
-        headers = (("source", random.choice((None, b"", b"test"))),) if random.random() < 0.3 else ()
+        headers: tuple[tuple[str, bytes | None], ...] = (
+            (("source", random.choice((None, b"", b"test"))),) if random.random() < 0.3 else ()
+        )
+        headers += random_versions(random)
         return Record(0, now_ms - random.randrange(3_000), random.choice(self._keys), value, headers)
 
     def _trim(self, twin: Twin) -> None:

@@ -205,7 +205,9 @@ class TieredLogs:
     def candidate(self, log: UnifiedLog) -> UploadCandidate:
         topic = self.catalog.by_id(log.topic_id)
         assert topic is not None
-        return UploadCandidate(log, KeyHashing(topic.hash_key) if log.local_log.config.is_compacted else None)
+        config = log.local_log.config
+        hashing = KeyHashing(topic.hash_key, config.version_rule)
+        return UploadCandidate(log, hashing if config.is_compacted else None)
 
     def tiered_records(self, log: UnifiedLog) -> list[Record]:
         """Everything that a reader gets from the object store alone."""

@@ -18,6 +18,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.compaction.job_execution import CompactedShard
+from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
@@ -28,7 +29,6 @@ from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
@@ -142,7 +142,7 @@ class TieredStore:
                     topic.name,
                     tip.partition,
                     base_offset=state.partition(tip).tiered_end_offset,
-                    key_hashing=KeyHashing(topic.hash_key) if is_hashed else None,
+                    key_hashing=TopicPolicy.of(topic, LogConfig()).hashing if is_hashed else None,
                 )
                 writer.append(b"".join(slices[tip]))
                 end_offset = (end_offsets or {}).get(tip, writer.next_offset)

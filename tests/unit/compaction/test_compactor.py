@@ -244,7 +244,7 @@ def lag_of_server(server_config: Mapping[str, str]) -> LogConfig:
     return LogConfig(min_compaction_lag_ms=int(server_config.get("lag", 0)))
 
 
-@pytest.mark.parametrize("how", ["altered", "deleted", "default altered"])
+@pytest.mark.parametrize("how", ["altered", "strategy altered", "deleted", "default altered"])
 def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
     world = World()
     world.upload(("a", "1"))
@@ -254,6 +254,9 @@ def test_a_topic_that_changed_meanwhile_is_planned_again(how: str) -> None:
         if operation.verb == "PUT" and "/data/" in operation.key:
             if how == "altered":
                 world.tiered.catalog.alter(world.topic.topic_id, config={"cleanup.policy": "delete"})
+            elif how == "strategy altered":
+                config = {**world.topic.config, "compaction.strategy": "timestamp"}
+                world.tiered.catalog.alter(world.topic.topic_id, config=config)
             elif how == "default altered":
                 world.tiered.catalog.alter_server_config(lambda _: {"lag": "1000"})
             else:

@@ -13,6 +13,7 @@ from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
 from stratalog.record.codecs.compression import Codec, require_level
 from stratalog.record.header import TimestampType
+from stratalog.record.keep_rules import VersionRule
 
 # Kafka's documentation of the topic configuration, 4.x; keys that are ours alone are left out.
 KAFKA_DEFAULTS = {
@@ -51,6 +52,8 @@ def test_defaults_are_kafkas() -> None:
     ours = LogConfig().as_mapping()
     assert {name: ours[name] for name in KAFKA_DEFAULTS} == KAFKA_DEFAULTS
     assert {name: text for name, text in ours.items() if name not in KAFKA_DEFAULTS} == {
+        "compaction.strategy": "offset",
+        "compaction.strategy.header": "",
         "min.durability": "os",
         "remote.copy.backlog.policy": "block",
         "remote.copy.max.age.ms": "300000",
@@ -91,6 +94,26 @@ def test_neither_policy_is_one_too(text: str) -> None:
     assert LogConfig.from_overrides(config.as_mapping()) == config
 
 
+def test_versions_are_in_timestamps_or_in_a_header() -> None:
+    header = {"compaction.strategy.header": "é"}
+    assert LogConfig.from_overrides(header).version_rule is None
+    by_time = LogConfig.from_overrides({**header, "compaction.strategy": "timestamp"})
+    assert by_time.version_rule == VersionRule(None)
+    by_header = LogConfig.from_overrides({**header, "compaction.strategy": "header"})
+    assert by_header.version_rule == VersionRule("é".encode())
+    assert LogConfig.from_overrides(by_header.as_mapping()) == by_header
+
+
+def test_versions_in_a_header_need_its_name() -> None:
+    for named in ({}, {"compaction.strategy.header": " "}):
+        with pytest.raises(InvalidConfigError) as refused:
+            LogConfig.from_overrides({"compaction.strategy": "header", **named})
+        assert refused.value.fields["name"] == "compaction.strategy.header"
+    # A topic whose name came from a default that is gone stays usable: no record has a version.
+    config = LogConfig.in_force({"compaction.strategy": "header"}, LogConfig())
+    assert config.version_rule == VersionRule(b"")
+
+
 def test_every_field_is_documented_and_immutable() -> None:
     config = LogConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -101,6 +124,8 @@ def test_every_field_is_documented_and_immutable() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("compaction.strategy", "newest"),
+        ("compaction.strategy", ""),
         ("cleanup.policy", "shred"),
         ("cleanup.policy", ","),
         ("cleanup.policy", "delete,"),

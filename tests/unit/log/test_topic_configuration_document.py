@@ -13,7 +13,7 @@ from tests.support.places import DOCS
 
 TEXT = (DOCS / "topic_configuration.md").read_text()
 ROWS: list[tuple[str, str, str]] = re.findall(
-    r"^\| `([a-z0-9.]+)` \| `([^`]+)` \| ([^|]+) \|", TEXT, re.MULTILINE
+    r"^\| `([a-z0-9.]+)` \| (?:`([^`]+)` )?\| ([^|]+) \|", TEXT, re.MULTILINE
 )
 
 
@@ -22,7 +22,11 @@ def test_every_key_is_there_with_its_default() -> None:
     assert [name for name, _, _ in ROWS] == list(LogConfig.names())
 
 
-@pytest.mark.parametrize(("name", "allowed"), [(name, allowed) for name, _, allowed in ROWS])
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    # The name of a header may be any text.
+    [(name, allowed) for name, _, allowed in ROWS if name != "compaction.strategy.header"],
+)
 def test_what_a_key_takes_is_what_its_error_says(name: str, allowed: str) -> None:
     with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({name: "no such value"})

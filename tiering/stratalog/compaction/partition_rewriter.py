@@ -134,7 +134,8 @@ class PartitionRewriter:
         if not self._writer.may_have_keys or self._run.slices[-1].entry.open_transactions:
             return None
         sources = self._plan.key_sources(self._run.slices, inputs)
-        return SortedKeys(self._run.topic.hashing, merged_keys(sources, self._writer.record_count))
+        hashing = self._run.topic.hashing
+        return SortedKeys(hashing, merged_keys(hashing, sources, self._writer.record_count))
 
     def _rewrite_slice(self, index: int, live: LiveSlice, reader: SliceReader) -> None:
         survivors, transactions = self._plan.survivors[index], self._plan.transactions

@@ -50,7 +50,7 @@ class RunCarrier:
         survivors: list[bytearray | None] = []
         for live in run.slices:
             reader = self._inputs[live.object_name].slice_reader(live.entry)
-            if max(live.base_offset, run.log_start_offset) > live.entry.base_offset:
+            if run.first_offset(live) > live.entry.base_offset:
                 survivors.append(self._carry_rest(live, reader))
             else:
                 survivors.append(None)
@@ -68,7 +68,7 @@ class RunCarrier:
 
     def _carry_rest(self, live: LiveSlice, reader: SliceReader) -> bytearray:
         """Returns a bit for each record of the slice, whether it was carried."""
-        first_offset = max(live.base_offset, self._run.log_start_offset)
+        first_offset = self._run.first_offset(live)
         survivors = new_bitmap(live.entry.record_count, survives=True)
         ordinal = 0
         for row in reader.rows():
@@ -88,15 +88,18 @@ class RunCarrier:
         if run.slices[-1].entry.open_transactions:
             return None
         streams = [live.entry.key_stream for live in run.slices]
-        is_small = all(stream is None or stream.size_bytes <= SMALL_STREAM_BYTES for stream in streams)
+        hashing = run.topic.hashing
+        is_small = not hashing.has_versions and all(
+            stream is None or stream.size_bytes <= SMALL_STREAM_BYTES for stream in streams
+        )
         sources = [
             self._source(live, bits, is_small=is_small)
             for live, bits in zip(run.slices, survivors, strict=True)
         ]
-        return SortedKeys(run.topic.hashing, merged_keys(sources, self._writer.record_count))
+        return SortedKeys(hashing, merged_keys(hashing, sources, self._writer.record_count))
 
     def _source(self, live: LiveSlice, survivors: bytearray | None, *, is_small: bool) -> KeySource:
-        """The keys of a slice. `is_small`: the key streams of all slices are."""
+        """The keys of a slice. `is_small`: the key streams of all slices are, and have no versions."""
         entry, streams = live.entry, self._inputs[live.object_name]
         if entry.key_stream is None:
             return KeySource(survivors, entry.record_count, None, ())

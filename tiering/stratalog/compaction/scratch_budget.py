@@ -48,7 +48,7 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
         if run.mode is RunMode.COMPACT:
             hashed = max(hashed, _hashed_bytes(run, inputs, settings.hash_part_entries))
         if run.topic.is_compacted:
-            keys += sum(map(_key_bytes, run.slices))
+            keys += sum(_key_bytes(run, live) for live in run.slices)
     windows = 0
     if part_bytes(job, settings) > outputs:
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
@@ -93,18 +93,23 @@ def _hashed_bytes(run: PartitionRun, memory_bytes: int, part_entries: int) -> in
     total_bytes = 0
     for live in run.without_keys():
         part_count, last_entries = divmod(live.entry.record_count, part_entries)
-        parts = ((part_count, _stream_bytes(part_entries)), (1, _stream_bytes(last_entries)))
+        parts = ((part_count, _stream_bytes(run, part_entries)), (1, _stream_bytes(run, last_entries)))
         spools = ((1, live.entry.data_bytes), *parts)
         total_bytes += sum(count * size_bytes for count, size_bytes in spools if size_bytes > memory_bytes)
     return total_bytes
 
 
-def _key_bytes(live: LiveSlice) -> int:
+def _key_bytes(run: PartitionRun, live: LiveSlice) -> int:
     stream = live.entry.key_stream
-    return _stream_bytes(live.entry.record_count) if stream is None else stream.size_bytes
+    if stream is None:
+        return _stream_bytes(run, live.entry.record_count)
+    is_made_anew = not run.topic.hashing.made(stream)
+    return _stream_bytes(run, stream.entry_count) if is_made_anew else stream.size_bytes
 
 
-def _stream_bytes(entry_count: int) -> int:
+def _stream_bytes(run: PartitionRun, entry_count: int) -> int:
     """The size of a key stream."""
+    has_versions = run.topic.hashing.has_versions
     full_count, last_entries = divmod(entry_count, MAX_BLOCK_ENTRY_COUNT)
-    return full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT) + block_size_bytes(last_entries)
+    full_bytes = full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_versions=has_versions)
+    return full_bytes + block_size_bytes(last_entries, has_versions=has_versions)

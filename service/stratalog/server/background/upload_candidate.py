@@ -18,8 +18,8 @@ def candidate_of(catalog: Catalog, partition: HostedPartition, *, is_tail: bool 
     """The partition's log, with the topic's hash key if its objects need key streams."""
     entry = catalog.by_id(partition.topic_id_partition.topic_id)
     assert entry is not None, "a hosted topic is in the catalog"
-    is_compacted = partition.log.local_log.config.is_compacted
-    hashing = KeyHashing(entry.hash_key) if is_compacted else None
+    config = partition.log.local_log.config
+    hashing = KeyHashing(entry.hash_key, config.version_rule) if config.is_compacted else None
 
     def note_commit(refused: str | None) -> None:
         # Of a refused slice nothing is tiered: its records are uploaded again, or the topic is gone.

@@ -1,13 +1,15 @@
 """Cleans one log: below some offset only the last record of each key stays.
 
 There are two passes. The first reads the dirty part and puts the last offset of each key into a map of
-bounded size; a full map ends the clean there. The second copies the log from its start up to that offset,
-without the records for which the map has a later one, and replaces the segments by the copies, a group at a
+bounded size; a full map ends the clean there. If not the last record of a key stays but the one with the
+highest version, the first pass also reads the clean part, whose records may win: it raises the versions of
+the keys in the map, and takes no further ones. The second copies the log from its start up to that offset,
+without the records for which the map has a better one, and replaces the segments by the copies, a group at a
 time. If only the horizons of tombstones or markers have passed, there is no first pass, and the map is
 empty.
 
 Each group is exchanged by itself, so a clean that ends early leaves a correct log: it has lost only records
-with a later one in the map. A clean that ended early is repeated from the beginning.
+with a better one in the map. A clean that ended early is repeated from the beginning.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
-from stratalog.record.keep_rules import new_horizon_ms
+from stratalog.record.keep_rules import VersionRule, new_horizon_ms
 from stratalog.record.native.offset_map import OffsetMap
 from stratalog.segment.log_segment import LogSegment
 
@@ -116,7 +118,8 @@ class LogClean:
         window_bytes: int,
     ) -> OffsetMap:
         first_offset, stop_offset = to_clean.first_dirty_offset, to_clean.first_uncleanable_offset
-        offset_map = self._new_map(limits, stop_offset - first_offset)
+        rule = to_clean.log.local_log.config.version_rule
+        offset_map = self._new_map(limits, stop_offset - first_offset, rule)
         if first_offset < stop_offset:
             builder = MapBuilder(offset_map, aborted, first_offset, stop_offset, stats, on_io, window_bytes)
             end_offset = builder.build(segments)
@@ -125,13 +128,19 @@ class LogClean:
             offset_map.skip_to(first_offset - 1)
         stats.map_entry_count, stats.max_map_entry_count = len(offset_map), offset_map.max_entries
         stats.is_map_full = offset_map.is_full
+        start_offset = max(to_clean.log.offsets.log_start_offset, segments.start_offset)
+        if rule is not None and len(offset_map) and start_offset < first_offset:
+            offset_map.close()
+            MapBuilder(offset_map, aborted, start_offset, first_offset, stats, on_io, window_bytes).build(
+                segments
+            )
         return offset_map
 
-    def _new_map(self, limits: CleanLimits, offset_count: int) -> OffsetMap:
+    def _new_map(self, limits: CleanLimits, offset_count: int, rule: VersionRule | None) -> OffsetMap:
         """Make a map as large as allowed, but no larger than that many offsets can fill."""
         enough = math.ceil(offset_count / limits.map_load_factor) + 1
-        slot_count = min(OffsetMap.slots_for(limits.map_bytes), enough)
-        return OffsetMap(self._ids.secret(_HASH_KEY_BYTES), slot_count, limits.map_load_factor)
+        most = OffsetMap.slots_for(limits.map_bytes, has_versions=rule is not None)
+        return OffsetMap(self._ids.secret(_HASH_KEY_BYTES), min(most, enough), limits.map_load_factor, rule)
 
     def _plan(
         self,

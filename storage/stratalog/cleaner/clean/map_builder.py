@@ -102,11 +102,13 @@ class MapBuilder:
             window.pass_by(header)
 
     def _put_records(self, batch: memoryview, header: BatchHeader) -> None:
+        rule = self._map.rule
+        versions = None if rule is None else rule.of_batch(header)
         for section, count in RecordSections(batch, header):
             # Only asks whether to go on: nothing is read.
             self._on_read(1)
             self._map.put_records(
-                section, count, header.base_offset, self._first_offset, header.last_offset_delta
+                section, count, header.base_offset, self._first_offset, header.last_offset_delta, versions
             )
             if self._map.is_full:
                 break

@@ -64,6 +64,7 @@ def clean_records_of(
     Raises CorruptRecordError. Calls `on_read` for each section of a large batch, and raises its errors.
     """
     sections, horizon_ms = RecordSections(batch, header), header.delete_horizon_ms
+    versions = None if offset_map.rule is None else offset_map.rule.of_batch(header)
 
     def cleaned_with(shift: int) -> Iterator[CleanedRecords]:
         for section, count in sections:
@@ -76,6 +77,7 @@ def clean_records_of(
                 last_offset_delta=header.last_offset_delta,
                 drop_tombstones=is_due(horizon_ms, rule.now_ms),
                 timestamp_shift=shift,
+                versions=versions,
             )
 
     shift, new_horizon_ms = 0, None

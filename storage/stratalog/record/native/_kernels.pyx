@@ -39,7 +39,8 @@ from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProg
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.native.batch_filter import CompactedSlices
-from stratalog.record.native.key_entries import KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, KeyEntries
+from stratalog.record.native.key_entries import (
+    KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, VERSIONS_DIFFER, KeyEntries)
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text
 from stratalog.record.pure_number_columns import NO_COLUMN, NOT_NUMBERS, NUMBER_TOO_LARGE, OTHER_LENGTH

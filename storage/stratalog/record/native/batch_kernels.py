@@ -48,8 +48,8 @@ filter_batches(data, position, survivors, first_ordinal, rule, fingerprint, tran
     checksums: the caller proves that of the slice. With `transactions` (`offset_map.OpenTransactions`) it
     also takes data of transactions, notes whether it stays, and takes the markers of commits that stay, whose
     bits it sets. It stops before any other marker.
-hash_batches(data, hash_key16, first_ordinal, entries) -> None
-    `kernels.hash_keys` over `data`, which consists of plain batches.
+hash_batches(data, hash_key16, first_ordinal, entries, rule=None) -> None
+    `kernels.hash_keys` over `data`, which consists of plain batches, with versions by a `VersionRule`.
 decode_column_batches(data, position, max_bytes, first_offset, end_offset, columns)
         -> (end_position, last_epoch)
     Appends to `columns` the rows of plain batches from `position` on with offsets in [first_offset,

@@ -42,24 +42,27 @@ siphash128(key16, data) -> (high, low)
     SipHash-2-4 with a 128-bit result; see ``key_entries`` for the halves.
 murmur2(key) -> int
     The hash by which Kafka's clients choose partitions, unsigned, of 32 bits.
-hash_keys(payload, records_count, hash_key16, first_ordinal, entries) -> None
-    Appends an entry for each record with a key. Does not look at headers.
+hash_keys(payload, records_count, hash_key16, first_ordinal, entries, versions=None) -> None
+    Appends an entry for each record with a key. `versions` (`BatchVersions`): with its version; the entries
+    have versions then. Looks at headers only if they have the versions.
 sort_key_entries(entries) -> KeyEntries
-    Ascending by hash; of equal hashes only the highest ordinal is left.
+    Ascending by hash; of equal hashes only the highest ordinal is left, or, with versions, the highest
+    version, and of those the highest ordinal.
 key_columns_fault(hash_high, hash_low, ordinal, tombstone, record_count) -> str | None
     The fault in the columns of a key stream's block, as a clause for a message: hashes that do not ascend
     strictly, an ordinal that is not below `record_count`, a tombstone that is neither 0 nor 1.
 merge_windows(windows, limit, survivors) -> list[int]
     Windows of sorted key streams, oldest slice first. Takes every entry with a hash up to and including
-    `limit` (all if None); of equal hashes only the newest window's sets its bit among its window's
-    survivors. Returns the number of taken entries of each window. Raises CorruptRecordError if a stream is
-    not sorted or an ordinal has no bit.
+    `limit` (all if None); of equal hashes only the newest window's (or that with the highest version, and of
+    those the newest window's) sets its bit among its window's survivors. Returns the number of taken entries
+    of each window. Raises CorruptRecordError if a stream is not sorted, an ordinal has no bit, or only some
+    windows have versions.
 translate_keys(window, limit, kept, entries) -> int
     Takes the entries of a window with a hash up to and including `limit` (all if None), and appends those of
-    records that stay by `kept` (`RankedSurvivors`), with their new ordinals. Returns the number of taken
-    entries. Raises CorruptRecordError if an ordinal has no bit, or a new one no room.
+    records that stay by `kept` (`RankedSurvivors`), with their new ordinals and their versions. Returns the
+    number of taken entries. Raises CorruptRecordError if an ordinal has no bit, or a new one no room.
 translate_key_stream(data, kept, entries) -> None
-    The same for a whole key stream, whose checksum was proved before.
+    The same for a whole key stream without versions, whose checksum was proved before.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ HashPair = tuple[int, int]
 KEYS_NOT_SORTED = "is not sorted inside a block"
 ORDINAL_TOO_HIGH = "refers to a record behind the end of its slice"
 TOMBSTONE_NOT_A_BIT = "has a tombstone bit that is neither 0 nor 1"
+VERSIONS_DIFFER = "of two key streams one has versions and the other has none; report it"
 
 Column: TypeAlias = "Buffer | array[int]"
 """Consecutive fixed-width numbers, in any object that exports its bytes."""
@@ -31,15 +32,17 @@ class KeyEntries:
     The columns are numbers in this machine's byte order.
     """
 
-    __slots__ = ("hash_high", "hash_low", "ordinal", "tombstone")
+    __slots__ = ("hash_high", "hash_low", "ordinal", "tombstone", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_versions: bool = False) -> None:
         self.hash_high: array[int] = array("Q")
         self.hash_low: array[int] = array("Q")
         self.ordinal: array[int] = array("I")
         """Index of the record in the slice's bytes; every record counts, with or without a key."""
         self.tombstone = bytearray()
         """1 for a record without a value, else 0."""
+        self.version: array[int] | None = array("q") if has_versions else None
+        """The versions of the records (``keep_rules``); None if the last record of a key stays."""
         assert self.hash_high.itemsize == 8
         assert self.ordinal.itemsize == 4
 
@@ -52,22 +55,28 @@ class KeyEntries:
         self.hash_low.extend(others.hash_low)
         self.ordinal.extend(others.ordinal)
         self.tombstone.extend(others.tombstone)
+        assert (self.version is None) == (others.version is None)
+        if self.version is not None and others.version is not None:
+            self.version.extend(others.version)
 
     def of_ordinals(self, ordinals: Container[int]) -> KeyEntries:
         """The entries with these ordinals, in the same order."""
-        found = KeyEntries()
+        found = KeyEntries(has_versions=self.version is not None)
         for index, ordinal in enumerate(self.ordinal):
             if ordinal in ordinals:
                 found.hash_high.append(self.hash_high[index])
                 found.hash_low.append(self.hash_low[index])
                 found.ordinal.append(ordinal)
                 found.tombstone.append(self.tombstone[index])
+                if self.version is not None and found.version is not None:
+                    found.version.append(self.version[index])
         return found
 
     def check(self) -> None:
         """Prove that the columns have one length, and that tombstones are 0 or 1."""
         count = len(self.ordinal)
         assert len(self.hash_high) == len(self.hash_low) == count == len(self.tombstone), "lengths differ"
+        assert self.version is None or len(self.version) == count, "lengths differ"
         assert max(self.tombstone, default=0) <= 1
 
 
@@ -81,6 +90,7 @@ class KeyWindow:
     tombstone: Column
     start: int
     count: int
+    version: Column | None = None
 
 
 RANK_BITS = 512

@@ -7,14 +7,16 @@ are compiled if possible: `NATIVE` of ``kernels`` says whether they come from ``
 and `clean_batches` take no batch, and the cleaner handles each batch by itself. All take bytes-like objects,
 are safe on any bytes, and release the interpreter lock while they work.
 
-OffsetMap(hash_key16, capacity, load_factor)
-    Keys by a 128-bit hash with the highest offset of each. The hash is keyed with 16 bytes, which must be
-    random for each clean. A slot takes 24 bytes; `slots_for(memory_bytes)` is the capacity for that memory.
-    The map takes at most `max_entries` keys. Not thread-safe.
+OffsetMap(hash_key16, capacity, load_factor, rule=None)
+    Keys by a 128-bit hash with the highest offset of each; with a `VersionRule` the highest version of each,
+    and the highest offset with that version. The hash is keyed with 16 bytes, which must be random for each
+    clean. A slot takes 24 bytes, 32 with a version; `slots_for(memory_bytes, has_versions=False)` is the
+    capacity for that memory. The map takes at most `max_entries` keys. Not thread-safe.
 
-    put_records(payload, records_count, base_offset, first_offset, last_offset_delta) -> None
-        Puts the keys of one plain payload; skips records below `first_offset`. Raises CorruptRecordError if
-        a record has a bad frame or lies above `last_offset_delta`; the map is useless then.
+    put_records(payload, records_count, base_offset, first_offset, last_offset_delta, versions=None) -> None
+        Puts the keys of one plain payload; skips records below `first_offset`. `versions` (`BatchVersions`):
+        if the map has a rule. Raises CorruptRecordError if a record has a bad frame or lies above
+        `last_offset_delta`; the map is useless then.
     put_batches(data, position, first_offset, stop_offset, aborted=()) -> (end_position, next_offset)
         Puts the keys of the batches from `position` on, as far as they are whole, uncompressed (or without
         records), sound (checksum, framing of all records) and begin below `stop_offset`. Control batches
@@ -22,8 +24,13 @@ OffsetMap(hash_key16, capacity, load_factor)
         checksums are proved. Returns the position after the last batch that it took, and the exclusive end
         of its offsets, -1 if it took none. The caller handles the next batch by itself, and ends the clean
         if that is damaged: some of its records may be in the map.
+    rule
+        The `VersionRule`, or None.
+    close()
+        The map takes no further keys and no later offsets, and is not full any more: later puts only raise
+        the versions of the keys that it has. For maps with a rule.
     skip_to(offset)
-        Marks everything up to `offset`, inclusive, as seen.
+        Marks everything up to `offset`, inclusive, as seen, unless the map is closed.
 
     The map has seen everything up to `latest_offset`, inclusive: after `put_batches` it is the last offset
     of the last batch, after `put_records` that of the last record, so that the caller calls `skip_to` with
@@ -44,10 +51,10 @@ clean_batches(data, position, offset_map, rule, transactions) -> CleanedBatches
     attributes. One that loses all is dropped, or stays as a header if its last offset is in
     `rule.kept_empty`. Records above `latest_offset` stay. `transactions` are updated.
 clean_records(payload, records_count, base_offset, offset_map, *, last_offset_delta, drop_tombstones,
-              timestamp_shift) -> CleanedRecords
+              timestamp_shift, versions=None) -> CleanedRecords
     Cleans the records of one batch by the same rules. `drop_tombstones`: the batch's horizon has passed.
-    `timestamp_shift` is added to timestamp deltas: the old base timestamp minus the new one. Raises
-    CorruptRecordError.
+    `timestamp_shift` is added to timestamp deltas: the old base timestamp minus the new one. `versions`
+    (`BatchVersions`): if the map has a rule. Raises CorruptRecordError.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.keep_rules import VersionRule
 from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, FilteredBatches, SliceInput
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
@@ -177,7 +178,13 @@ def decode_column_batches(
     return position, -1
 
 
-def hash_batches(data: Buffer, _hash_key16: Buffer, _first_ordinal: int, _entries: KeyEntries) -> None:
+def hash_batches(
+    data: Buffer,
+    _hash_key16: Buffer,
+    _first_ordinal: int,
+    _entries: KeyEntries,
+    _rule: VersionRule | None = None,
+) -> None:
     """Hash nothing: no scan took a batch."""
     assert len(data) == 0, "no scan took these batches"
 

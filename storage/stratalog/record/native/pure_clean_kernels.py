@@ -13,7 +13,7 @@ from typing import Protocol
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.header import MAX_OFFSET
-from stratalog.record.keep_rules import RecordFate, record_fate
+from stratalog.record.keep_rules import BatchVersions, RecordFate, record_fate
 from stratalog.record.native.aborted_spans import ordered
 from stratalog.record.native.cleaned_batches import CleanedRecords
 from stratalog.record.native.pure_kernels import append_shifted
@@ -29,7 +29,7 @@ class KnownOffsets(Protocol):
     @property
     def latest_offset(self) -> int: ...
 
-    def get(self, key: Buffer) -> int | None: ...
+    def is_below(self, key: Buffer, version: int, offset: int) -> bool: ...
 
 
 class OpenTransactions:
@@ -71,6 +71,7 @@ def clean_records(
     last_offset_delta: int,
     drop_tombstones: bool,
     timestamp_shift: int,
+    versions: BatchVersions | None = None,
 ) -> CleanedRecords:
     """The plain-Python form of ``offset_map.clean_records``."""
     assert base_offset >= 0, "offsets are not negative"
@@ -86,10 +87,12 @@ def clean_records(
             )
         if offset <= offset_map.latest_offset:
             key_end = frame.key_position + frame.key_size
-            newest = None if frame.key_size < 0 else offset_map.get(data[frame.key_position : key_end])
+            has_key = frame.key_size >= 0
+            version = 0 if versions is None or not has_key else versions.of_record(data, frame)
             fate = record_fate(
-                has_key=frame.key_size >= 0,
-                is_newest=newest is None or newest <= offset,
+                has_key=has_key,
+                is_newest=has_key
+                and not offset_map.is_below(data[frame.key_position : key_end], version, offset),
                 is_tombstone=frame.value_size < 0,
                 is_due=drop_tombstones,
             )

@@ -11,6 +11,7 @@ from typing import Literal
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
+from stratalog.record.keep_rules import BatchVersions
 from stratalog.record.key_block import (
     BLOCK_HEADER,
     HASH_BYTES,
@@ -24,6 +25,7 @@ from stratalog.record.native.key_entries import (
     ORDINAL_TOO_HIGH,
     RANK_BITS,
     TOMBSTONE_NOT_A_BIT,
+    VERSIONS_DIFFER,
     Column,
     HashPair,
     KeyEntries,
@@ -85,7 +87,12 @@ def murmur2(key: Buffer) -> int:
 
 
 def hash_keys(
-    payload: Buffer, records_count: int, hash_key16: Buffer, first_ordinal: int, entries: KeyEntries
+    payload: Buffer,
+    records_count: int,
+    hash_key16: Buffer,
+    first_ordinal: int,
+    entries: KeyEntries,
+    versions: BatchVersions | None = None,
 ) -> None:
     """The plain-Python form of ``kernels.hash_keys``."""
     data = bytes(payload)
@@ -94,26 +101,30 @@ def hash_keys(
     if first_ordinal < 0 or first_ordinal + records_count - 1 > MAX_ORDINAL:
         raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
     # Appended only when the whole payload is proved, so that an error leaves the entries unchanged.
-    found = KeyEntries()
+    found = KeyEntries(has_versions=versions is not None)
     for ordinal, frame in enumerate(record_frames(data, records_count), first_ordinal):
         if frame.key_size >= 0:
             key = data[frame.key_position : frame.key_position + frame.key_size]
-            _append_entry(found, siphash128(key16, key), ordinal, frame.value_size < 0)
+            version = 0 if versions is None else versions.of_record(data, frame)
+            _append_entry(found, siphash128(key16, key), ordinal, frame.value_size < 0, version)
     entries.extend(found)
 
 
 def sort_key_entries(entries: KeyEntries) -> KeyEntries:
     """The plain-Python form of ``kernels.sort_key_entries``."""
     entries.check()
-    newest: dict[HashPair, tuple[int, int]] = {}
-    for high, low, ordinal, tombstone in zip(
-        entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone, strict=True
+    winners: dict[HashPair, tuple[int, int, int]] = {}
+    versions = itertools.repeat(0, len(entries)) if entries.version is None else entries.version
+    for high, low, *entry in zip(
+        entries.hash_high, entries.hash_low, versions, entries.ordinal, entries.tombstone, strict=True
     ):
-        newest[high, low] = max(newest.get((high, low), (-1, 0)), (ordinal, tombstone))
-    result = KeyEntries()
-    for pair in sorted(newest):
-        ordinal, tombstone = newest[pair]
-        _append_entry(result, pair, ordinal, tombstone != 0)
+        version, ordinal, tombstone = entry
+        rival = version, ordinal, tombstone
+        winners[high, low] = max(winners.get((high, low), rival), rival)
+    result = KeyEntries(has_versions=entries.version is not None)
+    for pair in sorted(winners):
+        version, ordinal, tombstone = winners[pair]
+        _append_entry(result, pair, ordinal, tombstone != 0, version)
     return result
 
 
@@ -137,12 +148,13 @@ def merge_windows(
 ) -> list[int]:
     """The plain-Python form of ``kernels.merge_windows``."""
     assert len(windows) == len(survivors), "each window needs its survivor bits"
+    if len({window.version is None for window in windows}) > 1:
+        raise CorruptRecordError(VERSIONS_DIFFER)
     consumed = [0] * len(windows)
-    seen: set[HashPair] = set()
-    for index in range(len(windows) - 1, -1, -1):
-        window, bits = windows[index], survivors[index]
+    winners: dict[HashPair, tuple[int, int, int]] = {}
+    for index, (window, bits) in enumerate(zip(windows, survivors, strict=True)):
         previous: HashPair | None = None
-        for pair, ordinal in _window_entries(window):
+        for (pair, ordinal), version in zip(_window_entries(window), _window_versions(window), strict=True):
             if limit is not None and pair > limit:
                 break
             if previous is not None and pair <= previous:
@@ -153,9 +165,10 @@ def merge_windows(
                 )
             previous = pair
             consumed[index] += 1
-            if pair not in seen:
-                seen.add(pair)
-                bits[ordinal >> 3] |= 1 << (ordinal & 7)
+            rival = version, index, ordinal
+            winners[pair] = max(winners.get(pair, rival), rival)
+    for _, index, ordinal in winners.values():
+        survivors[index][ordinal >> 3] |= 1 << (ordinal & 7)
     return consumed
 
 
@@ -164,15 +177,19 @@ def translate_keys(
 ) -> int:
     """The plain-Python form of ``kernels.translate_keys``."""
     tombstones = memoryview(window.tombstone).cast("B")[window.start : window.start + window.count]
-    found = KeyEntries()
+    if (window.version is None) != (entries.version is None):
+        raise CorruptRecordError(VERSIONS_DIFFER)
+    found = KeyEntries(has_versions=window.version is not None)
     taken = 0
-    for (pair, ordinal), tombstone in zip(_window_entries(window), tombstones, strict=True):
+    for (pair, ordinal), tombstone, version in zip(
+        _window_entries(window), tombstones, _window_versions(window), strict=True
+    ):
         if limit is not None and pair > limit:
             break
         taken += 1
         rank = _rank(kept, ordinal)
         if rank is not None:
-            _append_entry(found, pair, rank, tombstone != 0)
+            _append_entry(found, pair, rank, tombstone != 0, version)
     entries.extend(found)
     return taken
 
@@ -185,7 +202,9 @@ def translate_key_stream(data: Buffer, kept: RankedSurvivors, entries: KeyEntrie
     while position < len(view):
         if len(view) - position < BLOCK_HEADER.size:
             raise CorruptRecordError("a key stream ends inside a block")
-        count = BLOCK_HEADER.unpack_from(view, position)[0]
+        count, flags, _, _ = BLOCK_HEADER.unpack_from(view, position)
+        if flags:
+            raise CorruptRecordError("a key stream has a block of another kind")
         end = position + block_size_bytes(count)
         if end > len(view):
             raise CorruptRecordError("a key stream ends inside a block")
@@ -224,11 +243,15 @@ def _rank(kept: RankedSurvivors, ordinal: int) -> int | None:
     return rank
 
 
-def _append_entry(entries: KeyEntries, pair: HashPair, ordinal: int, is_tombstone: bool) -> None:
+def _append_entry(
+    entries: KeyEntries, pair: HashPair, ordinal: int, is_tombstone: bool, version: int
+) -> None:
     entries.hash_high.append(pair[0])
     entries.hash_low.append(pair[1])
     entries.ordinal.append(ordinal)
     entries.tombstone.append(is_tombstone)
+    if entries.version is not None:
+        entries.version.append(version)
 
 
 def _window_entries(window: KeyWindow) -> list[tuple[HashPair, int]]:
@@ -240,7 +263,14 @@ def _window_entries(window: KeyWindow) -> list[tuple[HashPair, int]]:
     return [((high, low), ordinal) for high, low, ordinal in zip(highs, lows, ordinals, strict=True)]
 
 
-def _numbers(typecode: Literal["Q", "I"], column: Column, start: int, count: int) -> array[int]:
+def _window_versions(window: KeyWindow) -> Sequence[int]:
+    """Equal numbers if there are none."""
+    if window.version is None:
+        return [0] * window.count
+    return _numbers("q", window.version, window.start, window.count)
+
+
+def _numbers(typecode: Literal["Q", "q", "I"], column: Column, start: int, count: int) -> array[int]:
     numbers: array[int] = array(typecode)
     width = numbers.itemsize
     part = memoryview(column).cast("B")[start * width : (start + count) * width]

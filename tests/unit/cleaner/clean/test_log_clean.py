@@ -212,9 +212,9 @@ def test_the_hash_of_each_clean_has_its_own_secret(monkeypatch: pytest.MonkeyPat
             asked.append(super().secret(size_bytes))
             return asked[-1]
 
-    def noting_map(secret: bytes, slot_count: int, load_factor: float) -> OffsetMap:
+    def noting_map(secret: bytes, slot_count: int, load_factor: float, rule: None) -> OffsetMap:
         used.append(secret)
-        return OffsetMap(secret, slot_count, load_factor)
+        return OffsetMap(secret, slot_count, load_factor, rule)
 
     monkeypatch.setattr(noting_map, "slots_for", OffsetMap.slots_for, raising=False)
     monkeypatch.setattr("stratalog.cleaner.clean.log_clean.OffsetMap", noting_map)

@@ -11,6 +11,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
+from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -52,6 +53,6 @@ def test_the_key_stream_is_that_of_the_records(
 
 def test_other_records_than_stay_are_refused() -> None:
     source = KeySource(bytearray(b"\x03"), 8, b"", ())
-    assert [len(entries) for entries in merged_keys([source], 2)] == [0]
+    assert [len(entries) for entries in merged_keys(KeyHashing(bytes(16)), [source], 2)] == [0]
     with pytest.raises(StoreCorruptError):
-        list(merged_keys([source], 3))
+        list(merged_keys(KeyHashing(bytes(16)), [source], 3))

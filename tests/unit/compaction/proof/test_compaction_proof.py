@@ -141,6 +141,13 @@ def older(entries: KeyEntries) -> KeyEntries:
     return entries
 
 
+def other_version(entries: KeyEntries) -> KeyEntries:
+    """The last record with the version of another one."""
+    assert entries.version is not None
+    entries.version[list(entries.ordinal).index(max(entries.ordinal))] -= 1
+    return entries
+
+
 def tombstone(entries: KeyEntries) -> KeyEntries:
     """A record with a value as a tombstone."""
     entries.tombstone[list(entries.ordinal).index(0)] = 1
@@ -172,6 +179,24 @@ def test_a_key_stream_that_lies_is_found_before_a_compaction_goes_by_it(
     assert (finding.kind, finding.object_name) == (ProofFault.KEY_STREAM, live.object_name)
     assert (finding.offset, finding.reason) == (live.base_offset + offset, reason)
     assert orders.proof(reads_data=False).findings == (), "key streams are trusted then"
+
+
+def test_a_key_stream_with_another_version_than_its_record_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = OrdersLog({"compaction.strategy": "timestamp"})
+    orders.upload(b"x", b"x")
+    assert not orders.proof().findings
+
+    def sorted_falsely(entries: KeyEntries) -> KeyEntries:
+        return other_version(sort_key_entries(entries))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slice_builder, "sort_key_entries", sorted_falsely)
+        live = orders.upload(b"a", b"b")
+    (finding,) = orders.proof().findings
+    assert (finding.kind, finding.object_name) == (ProofFault.KEY_STREAM, live.object_name)
+    assert finding.offset == live.base_offset + 1
 
 
 def test_a_key_stream_beside_a_record_without_a_key_is_found(

@@ -133,8 +133,11 @@ def test_the_same_keys_may_change_as_in_kafka() -> None:
     assert read_only == KAFKA_READ_ONLY | {name for name in OURS if name.startswith("remote.read.")}
 
 
-def test_every_topic_key_but_tiering_has_a_default_of_the_server() -> None:
+def test_every_topic_key_but_tiering_and_strategy_has_a_default_of_the_server() -> None:
+    """Another strategy deletes other records, so only a topic says so itself."""
     assert set(LogConfig.names()) - set(BROKER_KEY_OF_TOPIC_KEY) == {
+        "compaction.strategy",
+        "compaction.strategy.header",
         "remote.log.copy.disable",
         "remote.log.delete.on.disable",
         "remote.storage.enable",

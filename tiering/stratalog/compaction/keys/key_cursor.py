@@ -41,6 +41,7 @@ class KeyCursor:
             tombstone=block.tombstone,
             start=self._start,
             count=block.entry_count - self._start,
+            version=block.version,
         )
 
     @property

@@ -28,9 +28,11 @@ class KeyParts:
         max_part_entries: int,
         *,
         keeps_repeats: bool,
+        has_versions: bool,
     ) -> None:
-        """`keeps_repeats`: the second newest entry of a key counts, too."""
-        self.entries = KeyEntries()
+        """`keeps_repeats`: the second newest entry of a key counts, too. `has_versions`: entries have
+        versions."""
+        self.entries = KeyEntries(has_versions=has_versions)
         """Add the next entries here, and call `added`."""
         self.entry_count = 0
         """Entries so far, with all that repeat a key."""
@@ -62,7 +64,7 @@ class KeyParts:
         return read_key_stream(SpoolReader(scratch, 0, stream.size_bytes).read, stream, self.record_count)
 
     def _put_away(self) -> None:
-        entries, self.entries = self.entries, KeyEntries()
+        entries, self.entries = self.entries, KeyEntries(has_versions=self.entries.version is not None)
         self.entry_count += len(entries)
         newest = sort_key_entries(entries)
         self._write(newest)

@@ -2,7 +2,8 @@
 
 Hashes stay what they are, so the inputs' sorted entries are merged; a record that stays gets the ordinal that
 counts the records that stay before it, by the bits of its slice. Windows of all inputs are taken in rounds
-(`key_rounds`). Of equal hashes, which carried slices may have, the newest one's counts.
+(`key_rounds`). Of equal hashes, which carried slices may have, the newest one's counts, or that with
+the highest version.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stratalog.record.native.kernels import (
     translate_key_stream,
     translate_keys,
 )
-from stratalog.remote.objects.key_stream import KeyBlock
+from stratalog.remote.objects.key_stream import KeyBlock, KeyHashing
 
 
 class KeySource(NamedTuple):
@@ -31,15 +32,15 @@ class KeySource(NamedTuple):
     """A bit for each record that stays; None if all do."""
     record_count: int
     whole_stream: Buffer | None
-    """The key stream, if those of all sources are small; proved."""
+    """The key stream, if those of all sources are small and without versions; proved."""
     parts: Sequence[Callable[[], Iterator[KeyBlock]]]
     """Otherwise each opens a sorted part of the keys; none for a slice without records."""
 
 
-def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[KeyEntries]:
-    """The sorted entries of the slice that the sources go to, from the oldest on. It has `record_count`
-    records. Raises StoreCorruptError if that is another number than stays of the sources, and what reading
-    the parts raises."""
+def merged_keys(hashing: KeyHashing, sources: Sequence[KeySource], record_count: int) -> Iterator[KeyEntries]:
+    """The sorted entries of the slice that the sources go to, from the oldest on. All were made by `hashing`.
+    It has `record_count` records. Raises StoreCorruptError if that is another number than stays of the
+    sources, and what reading the parts raises."""
     ranked: list[RankedSurvivors] = []
     rank = 0
     for source in sources:
@@ -57,21 +58,24 @@ def merged_keys(sources: Sequence[KeySource], record_count: int) -> Iterator[Key
     is_in_parts = any(source.parts for source in sources)
     assert not is_in_parts or all(source.whole_stream is None for source in sources), "one kind of sources"
     if not is_in_parts:
-        entries = KeyEntries()
+        entries = hashing.new_entries()
         for source, kept in zip(sources, ranked, strict=True):
-            translate_key_stream(source.whole_stream or b"", kept, entries)
+            if source.whole_stream is not None:
+                translate_key_stream(source.whole_stream, kept, entries)
         yield sort_key_entries(entries)
     else:
-        yield from _merged(sources, ranked)
+        yield from _merged(hashing, sources, ranked)
 
 
-def _merged(sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]) -> Iterator[KeyEntries]:
+def _merged(
+    hashing: KeyHashing, sources: Sequence[KeySource], ranked: Sequence[RankedSurvivors]
+) -> Iterator[KeyEntries]:
     of_parts = [
         (open_part, kept) for source, kept in zip(sources, ranked, strict=True) for open_part in source.parts
     ]
     cursors = [KeyCursor(open_part(), bytearray()) for open_part, _ in of_parts]
     for numbers, limit in key_rounds(cursors):
-        entries = KeyEntries()
+        entries = hashing.new_entries()
         for number in numbers:
             cursor, (_, kept) = cursors[number], of_parts[number]
             cursor.consume(translate_keys(cursor.window, limit, kept, entries))

@@ -21,7 +21,7 @@ from stratalog.compaction.keys.key_parts import KeyParts
 from stratalog.compaction.keys.survivor_bits import set_bit, set_bits
 from stratalog.compaction.run_transactions import RunTransactions
 from stratalog.compaction.slice_reader import SliceReader
-from stratalog.record.batch import batches, records_payload
+from stratalog.record.batch import batches, decode, records_payload
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.kernels import hash_keys
 from stratalog.remote.objects.key_stream import KeyBlock, KeyHashing
@@ -31,8 +31,12 @@ from stratalog.remote.objects.spool import Spool
 class SliceHasher:
     """Makes the sorted key stream of a slice that has no usable one. Not thread-safe: guarded by the job."""
 
-    def __init__(self, hashing: KeyHashing, transactions: RunTransactions, keys: KeyParts) -> None:
-        """The `keys` get those of the slice."""
+    def __init__(
+        self, hashing: KeyHashing, transactions: RunTransactions, keys: KeyParts, first_offset: int
+    ) -> None:
+        """The `keys` get those of the slice. Where versions decide, records below `first_offset` take no
+        part: they are not readable, and must not win."""
+        self._first_offset = first_offset if hashing.has_versions else 0
         self._hashing = hashing
         self._transactions = transactions
         self._keys = keys
@@ -60,10 +64,25 @@ class SliceHasher:
         if self._transactions.is_undecided(header):
             set_bits(survivors, first_ordinal, first_ordinal + header.records_count)
             return
+        if header.next_offset <= self._first_offset:
+            return
         payload = records_payload(row, position, header)
         entries = self._keys.entries
+        if header.base_offset < self._first_offset:
+            entries = self._hashing.new_entries()
         before = len(entries)
-        hash_keys(payload, header.records_count, self._hashing.hash_key, first_ordinal, entries)
+        hash_keys(
+            payload,
+            header.records_count,
+            self._hashing.hash_key,
+            first_ordinal,
+            entries,
+            self._hashing.versions_of(header),
+        )
+        if entries is not self._keys.entries:
+            offsets = enumerate((record.offset for record in decode(row, position)), first_ordinal)
+            readable = {ordinal for ordinal, offset in offsets if offset >= self._first_offset}
+            self._keys.entries.extend(entries.of_ordinals(readable))
         if len(entries) - before < header.records_count:
             with_key = set(entries.ordinal[before:])
             for ordinal in range(first_ordinal, first_ordinal + header.records_count):

@@ -1,7 +1,8 @@
-"""Phase 1: finds the records of a partition that are the newest of their keys, as one bit a record.
+"""Phase 1: finds the records of a partition that are the newest of their keys (or have the highest version),
+as one bit a record.
 docs/compaction.md explains how. Markers are no records here: phase 2 sets the bits of those that stay.
 
-A slice without a usable key stream (none, or made with another hash key) is hashed from its data, and its
+A slice without a usable key stream (none, or made in another way) is hashed from its data, and its
 bytes are kept for phase 2 (`SurvivorPlan.copies`).
 """
 
@@ -54,8 +55,11 @@ class SurvivorPlan:
 
     @staticmethod
     def at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> SurvivorPlan | None:
-        """The survivors of a run with usable, small key streams, with one call. None for another run, and for
-        a damaged one: the long way finds the damage again and names it. Raises as `small_key_stream`."""
+        """The survivors of a run with usable, small key streams without versions, with one call. None for
+        another run, and for a damaged one: the long way finds the damage again and names it. Raises as
+        `small_key_stream`."""
+        if run.topic.hashing.has_versions:
+            return None
         hash_key_id = run.topic.hashing.hash_key_id
         key_streams: list[tuple[Buffer, int, int, int]] = []
         for live in run.slices:
@@ -150,14 +154,21 @@ class SurvivorPlan:
         entry = run.slices[index].entry
         copy = self.copies[index] = make_scratch()
         self._closing.callback(copy.close)
-        keys = KeyParts(make_scratch, entry.record_count, max_part_entries, keeps_repeats=False)
+        keys = KeyParts(
+            make_scratch,
+            entry.record_count,
+            max_part_entries,
+            keeps_repeats=False,
+            has_versions=run.topic.hashing.has_versions,
+        )
         self._closing.callback(keys.close)
-        hasher = SliceHasher(run.topic.hashing, self.transactions, keys)
+        hasher = SliceHasher(run.topic.hashing, self.transactions, keys, run.first_offset(run.slices[index]))
         return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
 
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:
-    """Set the bit of the newest entry of each hash. `cursors`: from the oldest to the newest."""
+    """Set the bit of the newest entry of each hash, or of that with the highest version. `cursors`: from the
+    oldest to the newest."""
     for numbers, limit in key_rounds(cursors):
         active = [cursors[number] for number in numbers]
         consumed = merge_windows([one.window for one in active], limit, [one.survivors for one in active])

@@ -21,7 +21,7 @@ class RunMode(enum.Enum):
     """The fate of the records of a run."""
 
     COMPACT = "compact"
-    """Only the last record of each key in the run stays."""
+    """Only the last record of each key in the run stays, or that with the highest version."""
     CARRY = "carry"
     """Every record stays: the slices only move into another object."""
 
@@ -109,8 +109,17 @@ class PartitionRun(ConsecutiveSlices):
     def has_keys(self, live: LiveSlice) -> bool:
         """Whether the keys of a slice are known without its data: it has a usable key stream, or no
         records."""
-        stream = live.entry.key_stream
-        return live.entry.record_count == 0 or (stream is not None and self.topic.hashing.made(stream))
+        stream, hashing = live.entry.key_stream, self.topic.hashing
+        if live.entry.record_count == 0:
+            return True
+        if hashing.has_versions and self.first_offset(live) > live.entry.base_offset:
+            # A record that is not readable any more might win.
+            return False
+        return stream is not None and hashing.made(stream)
+
+    def first_offset(self, live: LiveSlice) -> int:
+        """The first offset of a slice that is readable."""
+        return max(live.base_offset, self.log_start_offset)
 
     def without_keys(self) -> list[LiveSlice]:
         """The slices whose keys are known from their data alone."""

@@ -50,7 +50,7 @@ class TopicPolicy:
         return TopicPolicy(
             topic_id=topic.topic_id,
             name=topic.name,
-            hashing=KeyHashing(topic.hash_key),
+            hashing=KeyHashing(topic.hash_key, config.version_rule),
             is_compacted=config.is_compacted,
             delete_retention_ms=config.delete_retention_ms,
             min_compaction_lag_ms=config.min_compaction_lag_ms,

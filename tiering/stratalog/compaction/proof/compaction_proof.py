@@ -157,7 +157,7 @@ class CompactionProof:
             partition = state.partition(one.tip)
             try:
                 fates = RecordFates(self._means.reads, partition)
-                found = find_keys(self._means, KeyHashing(one.topic.hash_key), fates, partition)
+                found = find_keys(self._means, _hashing_of(one.topic), fates, partition)
                 report = _found_report(one, partition, found)
                 return report._replace(done_bytes=partition.tiered_bytes if counts_bytes else 0)
             except _DAMAGE as fault:
@@ -174,13 +174,13 @@ class CompactionProof:
     def _prove_key_stream(self, topic: TopicEntry, fates: RecordFates, live: LiveSlice) -> ProofReport:
         entry = live.entry
         done = ProofReport(done_bytes=entry.data_bytes)
-        stream, hashing = entry.key_stream, KeyHashing(topic.hash_key)
+        stream, hashing = entry.key_stream, _hashing_of(topic)
         if stream is None or not entry.record_count or not hashing.made(stream):
             return done
         damage: LogStoreError | None = None
         for _ in range(_ATTEMPTS):
             try:
-                fault = key_stream_fault(self._means, topic.hash_key, fates, live)
+                fault = key_stream_fault(self._means, hashing, fates, live)
             except _DAMAGE as found:
                 damage = found
                 continue
@@ -218,6 +218,15 @@ def _is_compacted(topic: TopicEntry) -> bool:
         return LogConfig.in_force(topic.config, LogConfig()).is_compacted
     except InvalidConfigError:
         return False
+
+
+def _hashing_of(topic: TopicEntry) -> KeyHashing:
+    """The way in which key streams are made by what a topic says itself."""
+    try:
+        rule = LogConfig.in_force(topic.config, LogConfig()).version_rule
+    except InvalidConfigError:
+        rule = None
+    return KeyHashing(topic.hash_key, rule)
 
 
 def _found_report(one: ChosenPartition, partition: TieredPartition, found: FoundKeys) -> ProofReport:

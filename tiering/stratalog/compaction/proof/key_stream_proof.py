@@ -8,6 +8,7 @@ by side. Memory is one part, and one or two windows.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import NamedTuple
 
 from stratalog.compaction.keys.key_cursor import KeyCursor
@@ -18,6 +19,7 @@ from stratalog.compaction.proof.record_fates import RecordFates
 from stratalog.compaction.proof.slice_keys import OffsetBounds, SliceKeys, offsets_of
 from stratalog.record.native.kernels import KeyEntries
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.key_stream import KeyHashing
 
 _WINDOW_BYTES = 1 << 20
 _ALL_OFFSETS = OffsetBounds(0, 1 << 63)
@@ -36,31 +38,39 @@ class KeyStreamFault(NamedTuple):
 
 
 def key_stream_fault(
-    means: ProofMeans, hash_key: bytes, fates: RecordFates, live: LiveSlice
+    means: ProofMeans, hashing: KeyHashing, fates: RecordFates, live: LiveSlice
 ) -> KeyStreamFault | None:
     """The first contradiction between the key stream and the data of a slice, which has both; None if there
     is none. Raises StoreCorruptError, CorruptRecordError, and what the store raises."""
-    parts = KeyParts(means.make_scratch, live.entry.record_count, means.max_part_entries, keeps_repeats=False)
+    parts = KeyParts(
+        means.make_scratch,
+        live.entry.record_count,
+        means.max_part_entries,
+        keeps_repeats=False,
+        has_versions=hashing.has_versions,
+    )
     with contextlib.closing(parts):
-        keys = SliceKeys(hash_key, fates, _ALL_OFFSETS, parts)
+        keys = SliceKeys(hashing, fates, _ALL_OFFSETS, parts)
         with means.reads.data(live) as reader:
             keys.read(reader)
         if keys.keyless_count:
             return KeyStreamFault(live.base_offset, LACKS_A_KEYLESS)
         sources = [means.reads.key_blocks(live, _WINDOW_BYTES), *(blocks() for blocks in parts.end())]
-        for stream, *hashed in key_ranges([KeyCursor(blocks, bytearray()) for blocks in sources]):
-            expected = merged(hashed)
+        cursors = [KeyCursor(blocks, bytearray()) for blocks in sources]
+        for stream, *hashed in key_ranges(hashing, cursors):
+            expected = merged(hashing, hashed)
             if _rows_differ(stream, expected):
                 return _fault(means, live, stream, expected)
     return None
 
 
 def _rows_differ(stream: KeyEntries, expected: KeyEntries) -> bool:
-    return (stream.hash_high, stream.hash_low, stream.ordinal, stream.tombstone) != (
+    return (stream.hash_high, stream.hash_low, stream.ordinal, stream.tombstone, stream.version) != (
         expected.hash_high,
         expected.hash_low,
         expected.ordinal,
         expected.tombstone,
+        expected.version,
     )
 
 
@@ -74,5 +84,7 @@ def _fault(means: ProofMeans, live: LiveSlice, stream: KeyEntries, expected: Key
     return KeyStreamFault(offset, LACKS_A_RECORD if only_one in wanted else HAS_ANOTHER_RECORD)
 
 
-def _rows(entries: KeyEntries) -> set[tuple[int, int, int, int]]:
-    return set(zip(entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone, strict=True))
+def _rows(entries: KeyEntries) -> set[tuple[int, int, int, int, int]]:
+    versions = itertools.repeat(0, len(entries)) if entries.version is None else entries.version
+    columns = (entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone)
+    return set(zip(*columns, versions, strict=True))

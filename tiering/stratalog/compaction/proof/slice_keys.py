@@ -14,6 +14,7 @@ from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.native.batch_kernels import hash_batches, scan_batches
 from stratalog.record.native.kernels import KeyEntries, hash_keys
 from stratalog.record.native.scanned_batches import ScannedBatches
+from stratalog.remote.objects.key_stream import KeyHashing
 
 
 class OffsetBounds(NamedTuple):
@@ -30,10 +31,12 @@ class OffsetBounds(NamedTuple):
 class SliceKeys:
     """Hashes the records of one slice that count and lie within bounds. Not thread-safe: one use."""
 
-    def __init__(self, hash_key: bytes, fates: RecordFates, bounds: OffsetBounds, parts: KeyParts) -> None:
+    def __init__(
+        self, hashing: KeyHashing, fates: RecordFates, bounds: OffsetBounds, parts: KeyParts
+    ) -> None:
         self.keyless_count = 0
         """Records that count and have no key."""
-        self._hash_key = hash_key
+        self._hashing = hashing
         self._fates = fates
         self._bounds = bounds
         self._parts = parts
@@ -71,7 +74,8 @@ class SliceKeys:
     def _add_scanned(self, row: Buffer, position: int, ordinal: int, scanned: ScannedBatches) -> None:
         self.keyless_count += scanned.null_key_count
         plain = memoryview(row)[position : scanned.end_position]
-        hash_batches(plain, self._hash_key, ordinal, self._parts.entries)
+        hashing = self._hashing
+        hash_batches(plain, hashing.hash_key, ordinal, self._parts.entries, hashing.version_rule)
 
     def _add_batch(self, row: Buffer, position: int, ordinal: int, header: BatchHeader) -> None:
         require_crc(row, position, header)
@@ -83,17 +87,22 @@ class SliceKeys:
         last_offset = header.base_offset + summary.last_offset_delta
         if self._bounds.hold(first_offset, last_offset):
             self.keyless_count += summary.null_key_count
-            hash_keys(payload, header.records_count, self._hash_key, ordinal, self._parts.entries)
+            self._hash(payload, header, ordinal, self._parts.entries)
             return
         wanted = {
             number
             for number, record in enumerate(decode(row, position), ordinal)
             if self._bounds.hold(record.offset, record.offset)
         }
-        entries = KeyEntries()
-        hash_keys(payload, header.records_count, self._hash_key, ordinal, entries)
+        entries = self._hashing.new_entries()
+        self._hash(payload, header, ordinal, entries)
         self.keyless_count += len(wanted - set(entries.ordinal))
         self._parts.entries.extend(entries.of_ordinals(wanted))
+
+    def _hash(self, payload: Buffer, header: BatchHeader, ordinal: int, entries: KeyEntries) -> None:
+        hashing = self._hashing
+        versions = hashing.versions_of(header)
+        hash_keys(payload, header.records_count, hashing.hash_key, ordinal, entries, versions)
 
 
 def offsets_of(reader: SliceReader, ordinals: Collection[int]) -> dict[int, int]:

@@ -136,8 +136,8 @@ class _Search:
                     entry_count += hashed_entry_count
                 cursors += [KeyCursor(blocks, bytearray()) for blocks in sources]
                 slice_numbers += [number] * len(sources)
-            for taken in key_ranges(cursors):
-                found_count = len(merged(taken))
+            for taken in key_ranges(self._hashing, cursors):
+                found_count = len(merged(self._hashing, taken))
                 key_count += found_count
                 if found_count < sum(map(len, taken)) and len(pairs) < MAX_PAIR_COUNT:
                     pairs += _pairs(taken, slice_numbers)
@@ -172,10 +172,14 @@ class _Search:
         """The sorted parts of the keys of a slice, and the number of its records that have one."""
         means = self._means
         parts = KeyParts(
-            means.make_scratch, live.entry.record_count, means.max_part_entries, keeps_repeats=True
+            means.make_scratch,
+            live.entry.record_count,
+            means.max_part_entries,
+            keeps_repeats=True,
+            has_versions=self._hashing.has_versions,
         )
         closing.callback(parts.close)
-        keys = SliceKeys(self._hashing.hash_key, self._fates, self._readable(live), parts)
+        keys = SliceKeys(self._hashing, self._fates, self._readable(live), parts)
         with means.reads.data(live) as reader:
             keys.read(reader)
         return [blocks() for blocks in parts.end()], parts.entry_count

@@ -11,6 +11,9 @@ every record of its slice. Two kinds of slices get none and are hashed from thei
   records in them. A slice with undecided records has none in any case.
 - Slices with a record that has no key (from a time when the topic was plain): the record would be taken for
   an older one.
+
+Where the highest version of a key stays, neither has a slice whose first batch begins below it: a record
+there is deleted, and must not win.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ class SliceBuilder:
         self._last_batch: LastBatch | None = None
         self._is_transactional = False
         self._has_keyless = False
-        self._entries = KeyEntries()
+        self._entries = self._new_entries()
         self._index_interval_bytes = index_interval_bytes
         self._positions: array[int] = array("q")
         self._base_offsets: array[int] = array("q")
@@ -160,7 +163,8 @@ class SliceBuilder:
             self._forget_keys()
         if self._key_hashing is not None and not (self._has_keyless or self._is_transactional):
             batches = memoryview(data)[position : scanned.end_position]
-            hash_batches(batches, self._key_hashing.hash_key, self.record_count, self._entries)
+            hashing = self._key_hashing
+            hash_batches(batches, hashing.hash_key, self.record_count, self._entries, hashing.version_rule)
         self._tombstone_count += scanned.tombstone_count
         self._marker_count += scanned.marker_count
         self._begin_interval(scanned.first_base_offset)
@@ -351,16 +355,26 @@ class SliceBuilder:
             )
 
     def _add_keys(self, payload: Buffer, header: BatchHeader, *, has_keyless: bool) -> None:
-        if has_keyless:
+        hashing = self._key_hashing
+        is_partly_below = header.base_offset < self._start.base_offset
+        if has_keyless or (hashing is not None and hashing.has_versions and is_partly_below):
             self._forget_keys()
-        if self._key_hashing is not None and not (self._has_keyless or header.is_transactional):
+        if hashing is not None and not (self._has_keyless or header.is_transactional):
             hash_keys(
-                payload, header.records_count, self._key_hashing.hash_key, self.record_count, self._entries
+                payload,
+                header.records_count,
+                hashing.hash_key,
+                self.record_count,
+                self._entries,
+                hashing.versions_of(header),
             )
 
     def _forget_keys(self) -> None:
         self._has_keyless = True
-        self._entries = KeyEntries()
+        self._entries = self._new_entries()
+
+    def _new_entries(self) -> KeyEntries:
+        return KeyEntries() if self._key_hashing is None else self._key_hashing.new_entries()
 
     def _begin_interval(self, base_offset: int) -> None:
         if not self._positions or self.data_bytes - self._positions[-1] >= self._index_interval_bytes:

@@ -3,6 +3,7 @@
 #include "bit_counts.h"
 #include "end_marker.h"
 #include "keep_rules.h"
+#include "versions.h"
 
 #include "batch_frame.h"
 
@@ -312,9 +313,10 @@ void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors,
 }
 
 kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16, uint32_t first_ordinal,
-                                  size_t room, key_columns *columns)
+                                  size_t room, const batch_versions *rule, key_columns *columns)
 {
     batch_frame batch;
+    batch_versions versions;
     key_columns rest = *columns;
     size_t position = 0;
     columns->count = 0;
@@ -324,8 +326,10 @@ kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_
             (size_t)batch.records_count > room)
             return KERNEL_BAD_FRAME;
         room -= (size_t)batch.records_count;
+        if (rule != NULL)
+            versions = versions_in(rule, &batch);
         status = kernel_hash_keys(records_of(&batch), records_bytes(&batch), batch.records_count, hash_key16,
-                                  first_ordinal, &rest);
+                                  first_ordinal, rule == NULL ? NULL : &versions, &rest);
         if (status != KERNEL_OK)
             return status;
         columns->count += rest.count;
@@ -333,6 +337,8 @@ kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_
         rest.hash_low += rest.count;
         rest.ordinal += rest.count;
         rest.tombstone += rest.count;
+        if (rest.version != NULL)
+            rest.version += rest.count;
         first_ordinal += (uint32_t)batch.records_count;
         position += batch.size;
     }

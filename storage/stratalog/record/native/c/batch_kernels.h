@@ -110,8 +110,9 @@ void kernel_filter_batches(const uint8_t *data, size_t size, uint8_t *survivors,
                            uint64_t first_ordinal, const filter_rule *rule, open_transactions *open, uint8_t *target,
                            filter_result *result);
 
-/* Appends the key entries of plain batches. Fails if they have more records than the `room` of the columns. */
+/* Appends the key entries of plain batches. Fails if they have more records than the `room` of the columns. `rule`: the
+ * times in it do not count; NULL if the columns have no versions. */
 kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16, uint32_t first_ordinal,
-                                  size_t room, key_columns *columns);
+                                  size_t room, const batch_versions *rule, key_columns *columns);
 
 #endif

@@ -257,11 +257,15 @@ static bool judge_batch(const cleaning *clean, judging *judge, const batch_frame
 {
     const size_t records_count = (size_t)batch->records_count;
     judged_record *place = clean->memory->judged + group->judged_count;
+    batch_versions versions;
     if (records_count > records_bytes(batch) / MIN_RECORD_BYTES ||
         records_count > clean->room->judged_count - group->judged_count)
         return false;
+    if (clean->map->versions != NULL)
+        versions = versions_in(&clean->map->rule, batch);
     if (kernel_judge_payload(judge, records_of(batch), records_bytes(batch), batch->records_count,
-                             batch->base_offset, batch->last_offset_delta, is_due(batch, clean->rule->now_ms),
+                             batch->base_offset, batch->last_offset_delta,
+                             clean->map->versions == NULL ? NULL : &versions, is_due(batch, clean->rule->now_ms),
                              place) != KERNEL_OK)
         return false;
     group->judged_count += records_count;

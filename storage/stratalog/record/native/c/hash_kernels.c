@@ -5,6 +5,7 @@
  * of a topic mostly do. */
 #include "kernels.h"
 #include "record_frame.h"
+#include "versions.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -283,7 +284,7 @@ void kernel_siphash128_each(const uint8_t *key16, const uint8_t *const *data, co
 }
 
 kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *hash_key16,
-                               uint32_t first_ordinal, key_columns *columns)
+                               uint32_t first_ordinal, const batch_versions *versions, key_columns *columns)
 {
     record_walk walk;
     record_frame frame;
@@ -305,6 +306,11 @@ kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t reco
             hash_waiting(&keyed, &keys, has_lanes);
         columns->ordinal[count] = ordinal;
         columns->tombstone[count] = frame.value_size < 0;
+        if (versions != NULL) {
+            const kernel_status status = version_of(versions, &frame, &columns->version[count]);
+            if (UNLIKELY(status != KERNEL_OK))
+                return status;
+        }
         count++;
     }
     hash_waiting(&keyed, &keys, has_lanes);

@@ -12,8 +12,9 @@ void kernel_judge_waiting(judging *judge)
     }
     for (size_t index = 0; index < judge->count; index++) {
         const map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
-        const bool is_newest =
-            !place.is_found || map->slots[place.index].next_offset <= (uint64_t)judge->offset[index] + 1;
+        const uint64_t next_offset = (uint64_t)judge->offset[index] + 1;
+        const bool is_newest = !place.is_found || map->slots[place.index].next_offset == next_offset ||
+                               is_above(map, place.index, judge->version[index], next_offset);
         judged_record *record = judge->record[index];
         record->fate = (uint8_t)fate_of_record(true, is_newest, record->is_tombstone, judge->is_due[index]);
     }
@@ -21,8 +22,8 @@ void kernel_judge_waiting(judging *judge)
 }
 
 kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_t size, int64_t records_count,
-                                   int64_t base_offset, int64_t last_offset_delta, bool is_due,
-                                   judged_record *judged)
+                                   int64_t base_offset, int64_t last_offset_delta, const batch_versions *versions,
+                                   bool is_due, judged_record *judged)
 {
     const int64_t latest_offset = judge->map->latest_offset;
     record_walk walk;
@@ -47,6 +48,12 @@ kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_
         judge->key[judge->count] = frame.key;
         judge->key_size[judge->count] = (size_t)frame.key_size;
         judge->offset[judge->count] = base_offset + frame.offset_delta;
+        judge->version[judge->count] = 0;
+        if (versions != NULL) {
+            const kernel_status status = version_of(versions, &frame, &judge->version[judge->count]);
+            if (UNLIKELY(status != KERNEL_OK))
+                return status;
+        }
         judge->record[judge->count] = judged;
         judge->is_due[judge->count] = is_due;
         if (++judge->count == JUDGED_TOGETHER)
@@ -120,12 +127,13 @@ kernel_status kernel_copy_shifted(const uint8_t *payload, size_t size, int64_t r
 }
 
 kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                   int64_t last_offset_delta, const offset_map *map, bool drop_tombstones,
-                                   int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept)
+                                   int64_t last_offset_delta, const offset_map *map,
+                                   const batch_versions *versions, bool drop_tombstones, int64_t timestamp_shift,
+                                   judged_record *judged, uint8_t *target, kept_records *kept)
 {
     judging judge = {.map = map};
     kernel_status status = kernel_judge_payload(&judge, payload, size, records_count, base_offset, last_offset_delta,
-                                                drop_tombstones, judged);
+                                                versions, drop_tombstones, judged);
     if (status != KERNEL_OK)
         return status;
     kernel_judge_waiting(&judge);

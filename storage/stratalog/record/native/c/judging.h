@@ -13,14 +13,15 @@ typedef struct {
     const uint8_t *key[JUDGED_TOGETHER];
     size_t key_size[JUDGED_TOGETHER];
     int64_t offset[JUDGED_TOGETHER];
+    int64_t version[JUDGED_TOGETHER];
     judged_record *record[JUDGED_TOGETHER];
     bool is_due[JUDGED_TOGETHER]; /* the horizon of the batch has passed */
 } judging;
 
-/* Judges the records of a payload; those that wait have their fates after `kernel_judge_waiting`. */
+/* Judges the records of a payload, by their `versions` if the map has some; those that wait have their fates after `kernel_judge_waiting`. */
 kernel_status kernel_judge_payload(judging *judge, const uint8_t *payload, size_t size, int64_t records_count,
-                                   int64_t base_offset, int64_t last_offset_delta, bool is_due,
-                                   judged_record *judged);
+                                   int64_t base_offset, int64_t last_offset_delta, const batch_versions *versions,
+                                   bool is_due, judged_record *judged);
 void kernel_judge_waiting(judging *judge);
 
 /* Counts the records that stay; does not set their size. */

@@ -1,7 +1,7 @@
 /* The kernels that work without the interpreter lock. kernels.py documents them.
  *
- * All are safe on any bytes and re-entrant; none recurses, and only the sort allocates, in proportion to the number
- * of its entries. Columns of a merge are little-endian and need not be aligned; the module refuses to be imported
+ * All are safe on any bytes and re-entrant; none recurses, and only the sort and the merge of versions allocate, in
+ * proportion to the number of their entries. Columns of a merge are little-endian and need not be aligned; the module refuses to be imported
  * on machines of another byte order, where the pure-Python kernels serve. */
 #ifndef STRATALOG_KERNELS_H
 #define STRATALOG_KERNELS_H
@@ -38,14 +38,17 @@ typedef struct {
 kernel_status kernel_scan(const uint8_t *payload, size_t size, int64_t records_count, int64_t last_offset_delta,
                           records_summary *summary);
 
-/* The four columns of key entries, each with room for `records_count` more. */
+/* The columns of key entries, each with room for `records_count` more. */
 typedef struct {
     uint64_t *hash_high;
     uint64_t *hash_low;
+    int64_t *version; /* NULL without versions */
     uint32_t *ordinal;
     uint8_t *tombstone;
     size_t count;
 } key_columns;
+
+typedef struct batch_versions batch_versions; /* in versions.h */
 
 void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, uint64_t *high, uint64_t *low);
 
@@ -53,16 +56,18 @@ void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, u
 void kernel_siphash128_each(const uint8_t *key16, const uint8_t *const *data, const size_t *sizes, size_t count,
                             uint64_t *high, uint64_t *low);
 
+/* `versions`: NULL if the columns have none. */
 kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count, const uint8_t *hash_key16,
-                               uint32_t first_ordinal, key_columns *columns);
+                               uint32_t first_ordinal, const batch_versions *versions, key_columns *columns);
 
-/* Sorts `input` into `output`, whose columns have as much room; sets its count. */
+/* Sorts `input` into `output`, whose columns have as much room; sets its count. Both have versions, or neither. */
 kernel_status kernel_sort(const key_columns *input, key_columns *output);
 
 typedef struct {
     const uint8_t *hash_high;
     const uint8_t *hash_low;
     const uint8_t *ordinal;
+    const uint8_t *version; /* NULL without versions */
     size_t count;
     uint8_t *survivors;
     size_t survivors_bytes;
@@ -75,6 +80,10 @@ kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_lo
                                 const uint8_t *tombstone, size_t count, uint64_t record_count);
 
 kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low);
+
+/* The same for windows that all have versions: the highest one of a hash wins, and the newest of these. */
+kernel_status kernel_merge_versions(merge_window *windows, size_t windows_count, uint64_t limit_high,
+                                    uint64_t limit_low);
 
 /* A whole key stream, and the facts that must be true of it. */
 typedef struct {
@@ -106,6 +115,7 @@ typedef struct {
     const uint8_t *hash_low;
     const uint8_t *ordinal;
     const uint8_t *tombstone;
+    const uint8_t *version; /* NULL without versions; the columns have some if the block has */
     size_t count;
     uint64_t limit_high;
     uint64_t limit_low;
@@ -123,7 +133,7 @@ typedef struct {
 /* Appends the entries of records that stay, with their ordinals in the output. There is room for the whole block. */
 kernel_status kernel_translate(const key_block *block, const ranked_survivors *kept, key_columns *columns, size_t *taken);
 
-/* The same for all blocks of a stream that was proved before. There is room for one entry for each 21 bytes. */
+/* The same for all blocks of a stream without versions that was proved before. There is room for one entry for each 21 bytes. */
 kernel_status kernel_translate_stream(const uint8_t *data, size_t size, const ranked_survivors *kept, key_columns *columns);
 
 typedef struct {

@@ -17,10 +17,17 @@ static size_t slots_bytes(const offset_map *map)
     return map->slots_count * sizeof(map_slot);
 }
 
-bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries)
+bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries,
+                      const batch_versions *rule)
 {
     *map = (offset_map){.slots_count = capacity + 1, .max_entries = max_entries, .latest_offset = -1};
     memcpy(map->hash_key, hash_key16, HASH_KEY_BYTES);
+    if (rule != NULL) {
+        map->rule = *rule;
+        map->versions = calloc(map->slots_count, sizeof *map->versions);
+        if (map->versions == NULL)
+            return false;
+    }
 #if defined(__linux__)
     if (slots_bytes(map) >= OWN_PAGES_BYTES) {
         void *pages = mmap(NULL, slots_bytes(map), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -37,6 +44,8 @@ bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capac
 
 void kernel_map_end(offset_map *map)
 {
+    free(map->versions);
+    map->versions = NULL;
     if (map->slots == NULL)
         return;
 #if defined(__linux__)
@@ -112,13 +121,16 @@ bool kernel_map_check(const offset_map *map)
     return count == map->count && count <= map->max_entries && count < map->slots_count;
 }
 
-static void move_up(map_slot *slots, uint64_t first, uint64_t end)
+static void move_up(offset_map *map, uint64_t first, uint64_t end)
 {
+    map_slot *slots = map->slots;
     memmove(slots + first + 1, slots + first, (end - first) * sizeof *slots);
+    if (map->versions != NULL)
+        memmove(map->versions + first + 1, map->versions + first, (end - first) * sizeof *map->versions);
 }
 
 /* Puts a key at its place; the keys from there to the next empty slot move up. */
-static void insert(offset_map *map, uint64_t index, const map_slot *slot)
+static void insert(offset_map *map, uint64_t index, const map_slot *slot, int64_t version)
 {
     map_slot *slots = map->slots;
     const uint64_t last = map->slots_count - 1;
@@ -126,15 +138,19 @@ static void insert(offset_map *map, uint64_t index, const map_slot *slot)
     while (empty <= last && slots[empty].next_offset != 0)
         empty++;
     if (empty <= last) {
-        move_up(slots, index, empty);
+        move_up(map, index, empty);
     } else {
         for (empty = 0; empty < index && slots[empty].next_offset != 0;)
             empty++;
-        move_up(slots, 0, empty);
+        move_up(map, 0, empty);
         slots[0] = slots[last];
-        move_up(slots, index, last);
+        if (map->versions != NULL)
+            map->versions[0] = map->versions[last];
+        move_up(map, index, last);
     }
     slots[index] = *slot;
+    if (map->versions != NULL)
+        map->versions[index] = version;
     map->count++;
 }
 
@@ -149,6 +165,7 @@ typedef struct {
     const uint8_t *key[BLOCK_RECORDS];
     size_t key_size[BLOCK_RECORDS];
     int64_t offset[BLOCK_RECORDS];
+    int64_t version[BLOCK_RECORDS];
     int64_t latest_before[BLOCK_RECORDS];
     size_t batch_position[BLOCK_RECORDS];
     int64_t batch_next_offset[BLOCK_RECORDS];
@@ -191,10 +208,15 @@ static bool put_waiting(putting *put)
             continue;
         map_place place = kernel_map_seek(map, home[index], high[index], low[index]);
         if (LIKELY(place.is_found)) {
-            if (map->slots[place.index].next_offset < next_offset)
+            if (is_above(map, place.index, put->version[index], next_offset)) {
                 map->slots[place.index].next_offset = next_offset;
+                if (map->versions != NULL)
+                    map->versions[place.index] = put->version[index];
+            }
+        } else if (map->is_closed) {
+            continue;
         } else if (map->count < map->max_entries) {
-            insert(map, place.index, &(map_slot){high[index], low[index], next_offset});
+            insert(map, place.index, &(map_slot){high[index], low[index], next_offset}, put->version[index]);
         } else {
             stop_full(put, index);
             return false;
@@ -205,7 +227,7 @@ static bool put_waiting(putting *put)
 
 /* Puts the records of a payload, or lets them wait. The map may be full even if the result is KERNEL_OK. */
 static kernel_status put_payload(putting *put, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t last_offset_delta)
+                                 int64_t base_offset, int64_t last_offset_delta, const batch_versions *versions)
 {
     const size_t batch_position = put->result->end_position;
     const int64_t batch_next_offset = put->result->next_offset;
@@ -221,7 +243,15 @@ static kernel_status put_payload(putting *put, const uint8_t *payload, size_t si
             return KERNEL_BAD_OFFSET;
         if (base_offset + frame.offset_delta < put->first_offset)
             continue;
+        if (put->map->is_closed && base_offset + frame.offset_delta > put->map->latest_offset)
+            continue;
         put->offset[index] = base_offset + frame.offset_delta;
+        put->version[index] = 0;
+        if (versions != NULL) {
+            const kernel_status status = version_of(versions, &frame, &put->version[index]);
+            if (UNLIKELY(status != KERNEL_OK))
+                return status;
+        }
         put->latest_before[index] = put->latest_offset;
         put->batch_position[index] = batch_position;
         put->batch_next_offset[index] = batch_next_offset;
@@ -242,19 +272,20 @@ static void end_put(putting *put)
 {
     if (!put->map->is_full)
         put_waiting(put);
-    if (put->map->latest_offset < put->latest_offset)
+    if (!put->map->is_closed && put->map->latest_offset < put->latest_offset)
         put->map->latest_offset = put->latest_offset;
 }
 
 kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta)
+                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta,
+                                 const batch_versions *versions)
 {
     put_result result = {.next_offset = -1};
     putting put = {.map = map, .result = &result, .first_offset = first_offset, .latest_offset = map->latest_offset};
     kernel_status status;
     if (map->is_full)
         return KERNEL_OK;
-    status = put_payload(&put, payload, size, records_count, base_offset, last_offset_delta);
+    status = put_payload(&put, payload, size, records_count, base_offset, last_offset_delta, versions);
     end_put(&put);
     return map->is_full ? KERNEL_OK : status;
 }
@@ -264,6 +295,7 @@ void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64
 {
     putting put = {.map = map, .result = result, .first_offset = first_offset, .latest_offset = map->latest_offset};
     batch_frame batch;
+    batch_versions versions;
     size_t position = 0;
     *result = (put_result){.next_offset = -1};
     if (map->is_full)
@@ -272,9 +304,11 @@ void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64
         const batch_kind kind = kind_of(&batch, stop_offset - 1, aborted);
         if (kind == BATCH_NOT_TAKEN || !has_true_crc(&batch))
             break;
+        if (map->versions != NULL)
+            versions = versions_in(&map->rule, &batch);
         if (kind == BATCH_OF_RECORDS &&
             (put_payload(&put, records_of(&batch), records_bytes(&batch), batch.records_count, batch.base_offset,
-                         batch.last_offset_delta) != KERNEL_OK ||
+                         batch.last_offset_delta, map->versions == NULL ? NULL : &versions) != KERNEL_OK ||
              map->is_full))
             break;
         position += batch.size;

@@ -5,6 +5,8 @@
  * look-up ends at the first higher key, and passes five slots on average if nine slots of ten are in use, whether it
  * finds the key or not. One slot is always empty.
  *
+ * A map with versions has a number of 8 bytes beside each slot, that of the record with the offset.
+ *
  * A look-up in a map that exceeds the cache waits for memory. So records are taken 64 at a time: all their keys are
  * hashed and their homes prefetched before the first look-up.
  *
@@ -18,6 +20,7 @@
 #include "keep_rules.h"
 #include "record_frame.h"
 #include "transactions.h"
+#include "versions.h"
 
 typedef struct {
     uint64_t high;
@@ -32,11 +35,15 @@ typedef struct {
     uint64_t count;
     int64_t latest_offset;
     bool is_full;
+    bool is_closed;    /* takes no further keys and offsets */
+    int64_t *versions; /* one for each slot; NULL without versions */
+    batch_versions rule;
     uint8_t hash_key[HASH_KEY_BYTES];
 } offset_map;
 
-/* Gives a zeroed map its slots; false without memory. Both may take long: not under the interpreter lock. */
-bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries);
+/* Gives a zeroed map its slots, with versions unless `rule` is NULL; false without memory. Both may take long: not under the interpreter lock. */
+bool kernel_map_begin(offset_map *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries,
+                      const batch_versions *rule);
 void kernel_map_end(offset_map *map);
 
 /* The offset of a key, -1 if it is not known. */
@@ -51,7 +58,8 @@ typedef struct {
 } put_result;
 
 kernel_status kernel_put_records(offset_map *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta);
+                                 int64_t base_offset, int64_t first_offset, int64_t last_offset_delta,
+                                 const batch_versions *versions);
 
 void kernel_put_batches(offset_map *map, const uint8_t *data, size_t size, int64_t first_offset, int64_t stop_offset,
                         const aborted_spans *aborted, put_result *result);
@@ -92,6 +100,14 @@ static inline void prefetch_home(const offset_map *map, uint64_t home)
 }
 
 map_place kernel_map_seek(const offset_map *map, uint64_t home, uint64_t high, uint64_t low);
+
+/* Whether a record is above the one at that place: by its version if there is one, then by its offset. */
+static inline bool is_above(const offset_map *map, uint64_t index, int64_t version, uint64_t next_offset)
+{
+    if (map->versions != NULL && map->versions[index] != version)
+        return version > map->versions[index];
+    return next_offset > map->slots[index].next_offset;
+}
 
 typedef struct {
     int64_t now_ms;
@@ -160,7 +176,8 @@ typedef struct {
 
 /* `judged` has room for all records, `target` for the payload and, with a shift, for COPY_GROWTH_BYTES more a record. */
 kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                   int64_t last_offset_delta, const offset_map *map, bool drop_tombstones,
-                                   int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept);
+                                   int64_t last_offset_delta, const offset_map *map,
+                                   const batch_versions *versions, bool drop_tombstones, int64_t timestamp_shift,
+                                   judged_record *judged, uint8_t *target, kept_records *kept);
 
 #endif

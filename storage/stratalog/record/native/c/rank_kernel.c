@@ -50,6 +50,8 @@ kernel_status kernel_translate(const key_block *block, const ranked_survivors *k
         columns->hash_low[count] = low;
         columns->ordinal[count] = (uint32_t)kept->first_rank + ordinal;
         columns->tombstone[count] = block->tombstone[index];
+        if (block->version != NULL)
+            columns->version[count] = (int64_t)load64(block->version, index);
         count++;
     }
     *taken = index;
@@ -68,7 +70,7 @@ kernel_status kernel_translate_stream(const uint8_t *data, size_t size, const ra
         if (size - position < BLOCK_HEADER_BYTES)
             return KERNEL_BAD_FRAME;
         block.count = load32(begin, 0);
-        if (block.count > (size - position) / 21 ||
+        if (load32(begin, 1) != 0 || block.count > (size - position) / 21 ||
             BLOCK_HEADER_BYTES + 16 * block.count + aligned(4 * block.count) + aligned(block.count) >
                 size - position)
             return KERNEL_BAD_FRAME;

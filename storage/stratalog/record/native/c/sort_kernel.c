@@ -9,7 +9,7 @@
 typedef struct {
     uint64_t high;
     uint64_t low;
-    uint64_t version; /* ordinal << 1 | tombstone: the highest one of a hash wins */
+    uint64_t place; /* ordinal << 1 | tombstone: the highest one of a hash wins; with versions the index in the input */
 } key_entry;
 
 enum { BUCKET_ENTRIES = 8, MAX_BUCKET_BITS = 11, MAX_BUCKETS = 1 << MAX_BUCKET_BITS, INSERTION_ENTRIES = 32 };
@@ -20,7 +20,7 @@ static inline bool is_before(const key_entry *left, const key_entry *right)
         return left->high < right->high;
     if (left->low != right->low)
         return left->low < right->low;
-    return left->version < right->version;
+    return left->place < right->place;
 }
 
 static void insertion_sort(key_entry *entries, size_t count)
@@ -114,6 +114,11 @@ static void sort_bucket(key_entry *entries, key_entry *scratch, size_t count, in
     memcpy(entries, scratch, count * sizeof *entries);
 }
 
+static inline uint64_t ordinal_bits(const key_columns *columns, size_t index)
+{
+    return (uint64_t)columns->ordinal[index] << 1 | (columns->tombstone[index] != 0);
+}
+
 /* Distributes the columns over buckets of rows; `ends` becomes the position where each bucket ends. */
 static void scatter_columns(const key_columns *input, key_entry *entries, size_t *ends, int bits)
 {
@@ -127,7 +132,7 @@ static void scatter_columns(const key_columns *input, key_entry *entries, size_t
         key_entry *entry = &entries[ends[bits == 0 ? 0 : high >> (64 - bits)]++];
         entry->high = high;
         entry->low = input->hash_low[index];
-        entry->version = (uint64_t)input->ordinal[index] << 1 | (input->tombstone[index] != 0);
+        entry->place = input->version != NULL ? index : ordinal_bits(input, index);
     }
 }
 
@@ -141,8 +146,36 @@ static void append_newest(const key_entry *entries, size_t count, key_columns *o
             continue;
         output->hash_high[output->count] = entry->high;
         output->hash_low[output->count] = entry->low;
-        output->ordinal[output->count] = (uint32_t)(entry->version >> 1);
-        output->tombstone[output->count] = entry->version & 1;
+        output->ordinal[output->count] = (uint32_t)(entry->place >> 1);
+        output->tombstone[output->count] = entry->place & 1;
+        output->count++;
+    }
+}
+
+static inline bool is_same_key(const key_entry *left, const key_entry *right)
+{
+    return left->high == right->high && left->low == right->low;
+}
+
+/* Appends sorted entries, of equal hashes the one with the highest version, and the last of those. */
+static void append_highest(const key_columns *input, const key_entry *entries, size_t count, key_columns *output)
+{
+    size_t index = 0;
+    while (index < count) {
+        const key_entry *first = &entries[index];
+        size_t best = first->place;
+        for (index++; index < count && is_same_key(first, &entries[index]); index++) {
+            const size_t other = entries[index].place;
+            const int64_t version = input->version[other];
+            if (version > input->version[best] ||
+                (version == input->version[best] && ordinal_bits(input, other) > ordinal_bits(input, best)))
+                best = other;
+        }
+        output->hash_high[output->count] = first->high;
+        output->hash_low[output->count] = first->low;
+        output->version[output->count] = input->version[best];
+        output->ordinal[output->count] = input->ordinal[best];
+        output->tombstone[output->count] = input->tombstone[best] != 0;
         output->count++;
     }
 }
@@ -173,7 +206,10 @@ kernel_status kernel_sort(const key_columns *input, key_columns *output)
     for (size_t bucket = 0; bucket < buckets_count; bucket++) {
         /* Equal hashes share a bucket, so each bucket can be appended as soon as it is sorted. */
         sort_bucket(entries + begin, scratch, ends[bucket] - begin, bits);
-        append_newest(entries + begin, ends[bucket] - begin, output);
+        if (input->version != NULL)
+            append_highest(input, entries + begin, ends[bucket] - begin, output);
+        else
+            append_newest(entries + begin, ends[bucket] - begin, output);
         begin = ends[bucket];
     }
     free(scratch);

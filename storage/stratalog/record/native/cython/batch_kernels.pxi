@@ -86,7 +86,8 @@ cdef extern from "batch_kernels.h" nogil:
                                size_t key_size, uint64_t limit)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
     kernel_status kernel_hash_batches(const uint8_t *data, size_t size, const uint8_t *hash_key16,
-                                      uint32_t first_ordinal, size_t room, key_columns *columns)
+                                      uint32_t first_ordinal, size_t room, const batch_versions *rule,
+                                      key_columns *columns)
 
 
 kernel_crc32c_begin()
@@ -248,10 +249,12 @@ def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint
     )
 
 
-def hash_batches(data, hash_key16, int64_t first_ordinal, entries):
+def hash_batches(data, hash_key16, int64_t first_ordinal, entries, rule=None):
     """See ``batch_kernels.hash_batches``."""
     cdef Export source = export(data)
     cdef Export key = export(hash_key16)
+    cdef Export name = None
+    cdef batch_versions found
     cdef key_columns columns
     cdef int64_t records_count
     cdef kernel_status status
@@ -262,10 +265,13 @@ def hash_batches(data, hash_key16, int64_t first_ordinal, entries):
         raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
     if first_ordinal < 0 or first_ordinal > <int64_t> UINT32_MAX - records_count + 1:
         raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
-    memory = place_columns(&columns, <size_t> records_count)
+    if rule is not None:
+        name = read_versions(&found, rule.header)
+    memory = place_columns(&columns, <size_t> records_count, require_columns(entries, rule is not None))
     with nogil:
         status = kernel_hash_batches(
-            source.data, source.size, key.data, <uint32_t> first_ordinal, <size_t> records_count, &columns)
+            source.data, source.size, key.data, <uint32_t> first_ordinal, <size_t> records_count,
+            NULL if columns.version == NULL else &found, &columns)
     check_status(status)
     append_columns(entries, &columns)
 

@@ -39,6 +39,8 @@ cdef extern from "offset_map.h" nogil:
         uint64_t max_entries
         int64_t latest_offset
         bint is_full
+        bint is_closed
+        int64_t *versions
 
     ctypedef struct map_slot:
         pass
@@ -94,12 +96,14 @@ cdef extern from "offset_map.h" nogil:
         int64_t dropped_tombstone_count
         int64_t null_key_count
 
-    bint kernel_map_begin(map_state *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries)
+    bint kernel_map_begin(map_state *map, const uint8_t *hash_key16, uint64_t capacity, uint64_t max_entries,
+                          const batch_versions *rule)
     void kernel_map_end(map_state *map)
     bint kernel_map_check(const map_state *map)
     int64_t kernel_map_get(const map_state *map, const uint8_t *key, size_t size)
     kernel_status kernel_put_records(map_state *map, const uint8_t *payload, size_t size, int64_t records_count,
-                                     int64_t base_offset, int64_t first_offset, int64_t last_offset_delta)
+                                     int64_t base_offset, int64_t first_offset, int64_t last_offset_delta,
+                                     const batch_versions *versions)
     void kernel_put_batches(map_state *map, const uint8_t *data, size_t size, int64_t first_offset,
                             int64_t stop_offset, const aborted_spans *aborted, put_result *result)
     void kernel_measure_clean(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
@@ -107,8 +111,9 @@ cdef extern from "offset_map.h" nogil:
     void kernel_clean_batches(const uint8_t *data, size_t size, const map_state *map, const clean_rule *rule,
                               const clean_room *room, const clean_memory *memory, clean_result *result)
     kernel_status kernel_clean_records(const uint8_t *payload, size_t size, int64_t records_count, int64_t base_offset,
-                                       int64_t last_offset_delta, const map_state *map, bint drop_tombstones,
-                                       int64_t timestamp_shift, judged_record *judged, uint8_t *target, kept_records *kept)
+                                       int64_t last_offset_delta, const map_state *map,
+                                       const batch_versions *versions, bint drop_tombstones, int64_t timestamp_shift,
+                                       judged_record *judged, uint8_t *target, kept_records *kept)
 
 
 cdef extern from "batch_kernels.h" nogil:
@@ -141,6 +146,7 @@ cdef extern from "batch_kernels.h" nogil:
 
 cdef enum:
     SLOT_BYTES = 24
+    SLOT_VERSION_BYTES = 8
 
 assert sizeof(map_slot) == SLOT_BYTES
 cdef uint64_t MAX_CAPACITY = UINT64_MAX // (2 * SLOT_BYTES)
@@ -218,9 +224,13 @@ cdef class OffsetMap:
     """See ``pure_offset_map.OffsetMap``."""
 
     cdef map_state map
+    cdef Export header
+    cdef readonly object rule
 
-    def __init__(self, hash_key16, uint64_t capacity, double load_factor):
+    def __init__(self, hash_key16, uint64_t capacity, double load_factor, rule=None):
         cdef Export key = export(hash_key16)
+        cdef batch_versions versions
+        cdef bint has_versions = rule is not None
         cdef map_state *place = &self.map
         cdef uint64_t max_entries
         cdef bint is_there
@@ -231,8 +241,11 @@ cdef class OffsetMap:
         if capacity > MAX_CAPACITY:
             raise MemoryError
         max_entries = max(1, int(capacity * load_factor))
+        self.rule = rule
+        if has_versions:
+            self.header = read_versions(&versions, rule.header)
         with nogil:
-            is_there = kernel_map_begin(place, key.data, capacity, max_entries)
+            is_there = kernel_map_begin(place, key.data, capacity, max_entries, &versions if has_versions else NULL)
         if not is_there:
             raise MemoryError
 
@@ -243,12 +256,12 @@ cdef class OffsetMap:
             kernel_map_end(place)
 
     @staticmethod
-    def slots_for(memory_bytes):
-        return max(1, memory_bytes // SLOT_BYTES - 1)
+    def slots_for(memory_bytes, *, has_versions=False):
+        return max(1, memory_bytes // (SLOT_BYTES + (SLOT_VERSION_BYTES if has_versions else 0)) - 1)
 
     @property
     def memory_bytes(self):
-        return self.map.slots_count * SLOT_BYTES
+        return self.map.slots_count * (SLOT_BYTES + (0 if self.map.versions == NULL else SLOT_VERSION_BYTES))
 
     @property
     def max_entries(self):
@@ -278,15 +291,30 @@ cdef class OffsetMap:
         return None if offset < 0 else offset
 
     def put_records(self, payload, int64_t records_count, int64_t base_offset, int64_t first_offset,
-                    int64_t last_offset_delta):
+                    int64_t last_offset_delta, versions=None):
         cdef Export source = export(payload)
+        cdef Export name = None
+        cdef batch_versions found
         cdef map_state *place = &self.map
         cdef kernel_status status
         assert base_offset >= 0, "offsets are not negative"
+        name = self.read_versions_of(&found, versions)
         with nogil:
             status = kernel_put_records(
-                place, source.data, source.size, records_count, base_offset, first_offset, last_offset_delta)
+                place, source.data, source.size, records_count, base_offset, first_offset, last_offset_delta,
+                NULL if place.versions == NULL else &found)
         check_status(status)
+
+    cdef Export read_versions_of(self, batch_versions *found, object versions):
+        assert (versions is not None) == (self.map.versions != NULL), "a map with versions compares those of records"
+        if versions is None:
+            return None
+        return read_versions(found, versions.header, versions.base_timestamp, versions.append_time_ms)
+
+    def close(self):
+        assert self.map.versions != NULL, "by offsets, no earlier record counts"
+        self.map.is_closed = True
+        self.map.is_full = False
 
     def put_batches(self, data, size_t position, int64_t first_offset, int64_t stop_offset, aborted=()):
         cdef Export source = export(data)
@@ -302,7 +330,7 @@ cdef class OffsetMap:
 
     def skip_to(self, int64_t offset):
         assert not self.map.is_full, "what comes behind a key that was refused is not looked at"
-        if self.map.latest_offset < offset:
+        if not self.map.is_closed and self.map.latest_offset < offset:
             self.map.latest_offset = offset
 
 
@@ -369,9 +397,12 @@ def clean_records(
     int64_t last_offset_delta,
     bint drop_tombstones,
     int64_t timestamp_shift,
+    versions=None,
 ):
     """See ``offset_map.clean_records``."""
     cdef Export source = export(payload)
+    cdef Export name = None
+    cdef batch_versions found
     cdef map_state *place = &offset_map.map
     cdef kept_records kept
     cdef kernel_status status
@@ -383,12 +414,14 @@ def clean_records(
         raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
     if timestamp_shift != 0:
         room += COPY_GROWTH_BYTES * <size_t> records_count
+    name = offset_map.read_versions_of(&found, versions)
     judged = scratch(<size_t> records_count * sizeof(judged_record) + 1)
     memory = scratch(room + 1)
     with nogil:
         status = kernel_clean_records(
-            source.data, source.size, records_count, base_offset, last_offset_delta, place, drop_tombstones,
-            timestamp_shift, <judged_record *> judged.data, memory.data, &kept)
+            source.data, source.size, records_count, base_offset, last_offset_delta, place,
+            NULL if place.versions == NULL else &found, drop_tombstones, timestamp_shift,
+            <judged_record *> judged.data, memory.data, &kept)
     check_status(status)
     return CleanedRecords(
         PyBytes_FromStringAndSize(<char *> memory.data, <Py_ssize_t> kept.size),

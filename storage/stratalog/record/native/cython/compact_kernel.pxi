@@ -104,7 +104,7 @@ def compact_slices(slices, int64_t base_offset, size_t interval_bytes):
     memory.max_timestamps = memory.base_offsets + intervals_count
     target, keys_memory = scratch(target_bytes + 1), scratch(kernel_keys_room(keys_count))
     memory.target, memory.keys = target.data, keys_memory.data
-    translated, ordered = place_columns(&memory.translated, keys_count), place_columns(&memory.sorted, keys_count)
+    translated, ordered = place_columns(&memory.translated, keys_count, False), place_columns(&memory.sorted, keys_count, False)
     with nogil:
         is_done = kernel_compact(place, count, base_offset, interval_bytes, &memory, &result)
     if not is_done:

@@ -36,6 +36,15 @@ cdef extern from "record_frame.h" nogil:
     bint subtract_overflows "__builtin_sub_overflow"(int64_t left, int64_t right, int64_t *result)
 
 
+cdef extern from "versions.h" nogil:
+    ctypedef struct batch_versions:
+        const uint8_t *header
+        size_t header_size
+        int64_t base_timestamp
+        int64_t append_time
+        bint has_append_time
+
+
 cdef extern from "kernels.h" nogil:
     ctypedef enum kernel_status:
         KERNEL_OK
@@ -65,6 +74,7 @@ cdef extern from "kernels.h" nogil:
     ctypedef struct key_columns:
         uint64_t *hash_high
         uint64_t *hash_low
+        int64_t *version
         uint32_t *ordinal
         uint8_t *tombstone
         size_t count
@@ -73,6 +83,7 @@ cdef extern from "kernels.h" nogil:
         const uint8_t *hash_high
         const uint8_t *hash_low
         const uint8_t *ordinal
+        const uint8_t *version
         size_t count
         uint8_t *survivors
         size_t survivors_bytes
@@ -92,6 +103,7 @@ cdef extern from "kernels.h" nogil:
         const uint8_t *hash_low
         const uint8_t *ordinal
         const uint8_t *tombstone
+        const uint8_t *version
         size_t count
         uint64_t limit_high
         uint64_t limit_low
@@ -173,11 +185,14 @@ cdef extern from "kernels.h" nogil:
                               records_summary *summary)
     void kernel_siphash128(const uint8_t *key16, const uint8_t *data, size_t size, uint64_t *high, uint64_t *low)
     kernel_status kernel_hash_keys(const uint8_t *payload, size_t size, int64_t records_count,
-                                   const uint8_t *hash_key16, uint32_t first_ordinal, key_columns *columns)
+                                   const uint8_t *hash_key16, uint32_t first_ordinal,
+                                   const batch_versions *versions, key_columns *columns)
     kernel_status kernel_sort(const key_columns *input, key_columns *output)
     kernel_status kernel_check_keys(const uint8_t *hash_high, const uint8_t *hash_low, const uint8_t *ordinal,
                                     const uint8_t *tombstone, size_t count, uint64_t record_count)
     kernel_status kernel_merge(merge_window *windows, size_t windows_count, uint64_t limit_high, uint64_t limit_low)
+    kernel_status kernel_merge_versions(merge_window *windows, size_t windows_count, uint64_t limit_high,
+                                        uint64_t limit_low)
     size_t kernel_count_blocks(const uint8_t *data, size_t size)
     kernel_status kernel_merge_streams(const key_stream *streams, size_t streams_count, merge_window *windows,
                                        size_t room)

@@ -17,12 +17,33 @@ def murmur2(key):
     return kernel_murmur2(source.data, source.size)
 
 
-cdef Scratch place_columns(key_columns *columns, size_t count):
+cdef Export read_versions(batch_versions *versions, object header, int64_t base_timestamp=0, append_time=None):
+    """Fill `versions`; returns the memory of the header's name."""
+    cdef Export name = None
+    versions.header = NULL
+    versions.header_size = 0
+    if header is not None:
+        name = export(header)
+        versions.header = name.data
+        versions.header_size = name.size
+    versions.base_timestamp = base_timestamp
+    versions.has_append_time = append_time is not None
+    versions.append_time = 0 if append_time is None else append_time
+    return name
+
+
+cdef bint require_columns(object entries, bint has_versions) except -1:
+    assert (entries.version is not None) == has_versions, "entries have versions if their source has"
+    return has_versions
+
+
+cdef Scratch place_columns(key_columns *columns, size_t count, bint has_versions):
     """Room for `count` entries, the columns one after the other."""
-    cdef Scratch memory = scratch(count * (8 + 8 + 4 + 1) + 1)
+    cdef Scratch memory = scratch(count * (8 + 8 + (8 if has_versions else 0) + 4 + 1) + 1)
     columns.hash_high = <uint64_t *> memory.data
     columns.hash_low = columns.hash_high + count
-    columns.ordinal = <uint32_t *> (columns.hash_low + count)
+    columns.version = <int64_t *> (columns.hash_low + count) if has_versions else NULL
+    columns.ordinal = <uint32_t *> (columns.hash_low + (2 * count if has_versions else count))
     columns.tombstone = <uint8_t *> (columns.ordinal + count)
     columns.count = 0
     return memory
@@ -35,13 +56,17 @@ cdef int append_columns(object entries, key_columns *columns) except -1:
         entries.hash_low.frombytes(memory_view(columns.hash_low, count * 8))
         entries.ordinal.frombytes(memory_view(columns.ordinal, count * 4))
         entries.tombstone.extend(memory_view(columns.tombstone, count))
+        if columns.version != NULL:
+            entries.version.frombytes(memory_view(columns.version, count * 8))
     return 0
 
 
-def hash_keys(payload, int64_t records_count, hash_key16, int64_t first_ordinal, entries):
+def hash_keys(payload, int64_t records_count, hash_key16, int64_t first_ordinal, entries, versions=None):
     """See ``kernels.hash_keys``."""
     cdef Export source = export(payload)
     cdef Export key = export(hash_key16)
+    cdef Export name = None
+    cdef batch_versions found
     cdef key_columns columns
     cdef record_walk walk
     cdef kernel_status status
@@ -50,10 +75,13 @@ def hash_keys(payload, int64_t records_count, hash_key16, int64_t first_ordinal,
         raise CorruptRecordError(MESSAGES[KERNEL_BAD_FRAME])
     if first_ordinal < 0 or first_ordinal > <int64_t> UINT32_MAX - records_count + 1:
         raise CorruptRecordError("a slice has more records than can be numbered", first_ordinal=first_ordinal)
-    memory = place_columns(&columns, <size_t> records_count)
+    if versions is not None:
+        name = read_versions(&found, versions.header, versions.base_timestamp, versions.append_time_ms)
+    memory = place_columns(&columns, <size_t> records_count, require_columns(entries, versions is not None))
     with nogil:
         status = kernel_hash_keys(
-            source.data, source.size, records_count, key.data, <uint32_t> first_ordinal, &columns)
+            source.data, source.size, records_count, key.data, <uint32_t> first_ordinal,
+            NULL if columns.version == NULL else &found, &columns)
     check_status(status)
     append_columns(entries, &columns)
 
@@ -64,6 +92,7 @@ def sort_key_entries(entries):
     cdef Export low = export(entries.hash_low)
     cdef Export ordinal = export(entries.ordinal)
     cdef Export tombstone = export(entries.tombstone)
+    cdef Export version
     cdef key_columns columns, ordered
     cdef kernel_status status
     columns.count = tombstone.size
@@ -73,11 +102,16 @@ def sort_key_entries(entries):
     columns.hash_low = <uint64_t *> low.data
     columns.ordinal = <uint32_t *> ordinal.data
     columns.tombstone = tombstone.data
-    memory = place_columns(&ordered, columns.count)
+    columns.version = NULL
+    if entries.version is not None:
+        version = export(entries.version)
+        assert version.size == columns.count * 8, "lengths differ"
+        columns.version = <int64_t *> version.data
+    memory = place_columns(&ordered, columns.count, columns.version != NULL)
     with nogil:
         status = kernel_sort(&columns, &ordered)
     check_status(status)
-    result = KeyEntries()
+    result = KeyEntries(has_versions=columns.version != NULL)
     append_columns(result, &ordered)
     return result
 
@@ -117,7 +151,7 @@ cdef Export window_column(object column, int64_t start, int64_t count, size_t wi
 
 def merge_windows(windows, limit, survivors):
     """See ``kernels.merge_windows``."""
-    cdef size_t index, count = len(windows)
+    cdef size_t index, count = len(windows), versions_count = 0
     cdef uint64_t limit_high = UINT64_MAX, limit_low = UINT64_MAX
     cdef merge_window *target
     cdef int64_t start, entries_count
@@ -144,13 +178,23 @@ def merge_windows(windows, limit, survivors):
         column = window_column(window.ordinal, start, entries_count, 4)
         target.ordinal = column.data + 4 * start
         exports.append(column)
+        if window.version is not None:
+            column = window_column(window.version, start, entries_count, 8)
+            target.version = column.data + 8 * start
+            exports.append(column)
+            versions_count += 1
         column = export(survivors[index], PyBUF_WRITABLE)
         target.survivors = column.data
         target.survivors_bytes = column.size
         exports.append(column)
+    if versions_count not in (0, count):
+        raise CorruptRecordError(VERSIONS_DIFFER)
     target = <merge_window *> (<Scratch> memory).data
     with nogil:
-        status = kernel_merge(target, count, limit_high, limit_low)
+        if versions_count > 0:
+            status = kernel_merge_versions(target, count, limit_high, limit_low)
+        else:
+            status = kernel_merge(target, count, limit_high, limit_low)
     check_status(status)
     return [target[index].consumed for index in range(count)]
 
@@ -187,6 +231,7 @@ def translate_keys(window, limit, kept, entries):
     cdef Export low = window_column(window.hash_low, start, count, 8)
     cdef Export ordinal = window_column(window.ordinal, start, count, 4)
     cdef Export tombstone = window_column(window.tombstone, start, count, 1)
+    cdef Export version
     block.limit_high = block.limit_low = UINT64_MAX
     if limit is not None:
         block.limit_high, block.limit_low = limit
@@ -195,8 +240,14 @@ def translate_keys(window, limit, kept, entries):
     block.ordinal = ordinal.data + 4 * start
     block.tombstone = tombstone.data + start
     block.count = <size_t> count
+    block.version = NULL
+    if (window.version is None) != (entries.version is None):
+        raise CorruptRecordError(VERSIONS_DIFFER)
+    if window.version is not None:
+        version = window_column(window.version, start, count, 8)
+        block.version = version.data + 8 * start
     exports = keep_records(&records, kept)
-    memory = place_columns(&columns, block.count)
+    memory = place_columns(&columns, block.count, block.version != NULL)
     with nogil:
         status = kernel_translate(&block, &records, &columns, &taken)
     check_status(status)
@@ -211,7 +262,7 @@ def translate_key_stream(data, kept, entries):
     cdef key_columns columns
     cdef kernel_status status
     exports = keep_records(&records, kept)
-    memory = place_columns(&columns, source.size // 21 + 1)
+    memory = place_columns(&columns, source.size // 21 + 1, require_columns(entries, False))
     with nogil:
         status = kernel_translate_stream(source.data, source.size, &records, &columns)
     check_status(status)
