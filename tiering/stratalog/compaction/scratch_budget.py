@@ -91,7 +91,9 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
 def _hashed_bytes(run: PartitionRun, memory_bytes: int, part_entries: int) -> int:
     """Copies and sorted keys of the slices without usable key streams."""
     total_bytes = 0
-    for live in run.without_keys():
+    for live in run.slices:
+        if run.has_keys(live):
+            continue
         part_count, last_entries = divmod(live.entry.record_count, part_entries)
         parts = ((part_count, _stream_bytes(run, part_entries)), (1, _stream_bytes(run, last_entries)))
         spools = ((1, live.entry.data_bytes), *parts)

@@ -121,16 +121,6 @@ class PartitionRun(ConsecutiveSlices):
         """The first offset of a slice that is readable."""
         return max(live.base_offset, self.log_start_offset)
 
-    def without_keys(self) -> list[LiveSlice]:
-        """The slices whose keys are known from their data alone."""
-        key_id = self.topic.hashing.hash_key_id
-        return [
-            live
-            for live in self.slices
-            if (live.entry.key_stream is None or live.entry.key_stream.hash_key_id != key_id)
-            and live.entry.record_count > 0
-        ]
-
     def check(self) -> None:
         """Slices tile, and no object gives two."""
         assert self.slices
