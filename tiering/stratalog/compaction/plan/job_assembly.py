@@ -157,18 +157,19 @@ class JobAssembly:
 
     def _take(self, load: _Load, partition: int, *, must_take: bool) -> bool:
         """Add the objects of the longest run from the first slice of a section that fits the job; none if
-        less than the least run fits. `must_take`: the least run fits by definition, whatever its bytes.
+        less than the least run fits. `must_take`: the section fits by definition, whatever its bytes.
         """
         section = self._survey.outlook(partition).section
-        size_bytes = load.size_bytes + (0 if load.is_whole else section.size_bytes)
+        size_bytes = load.size_bytes + (0 if load.is_whole else section.eligible_bytes)
+        if not must_take and size_bytes > self._settings.max_job_bytes:
+            return False
         added: set[int] = set()
         for count, index in enumerate(section.eligible):
             number = self._survey.object_of(partition, index)
             object_bytes = data_bytes_of(self._survey.objects[number]) if load.is_whole else 0
             if number in load.objects:
                 continue
-            is_least = must_take and count < section.least_run
-            fits_bytes = size_bytes + object_bytes <= self._settings.max_job_bytes or is_least
+            fits_bytes = must_take or size_bytes + object_bytes <= self._settings.max_job_bytes
             fits_count = len(load.objects) + len(added) < load.max_inputs
             if not (self.is_free(number) and fits_bytes and fits_count):
                 if count < section.least_run:
@@ -208,7 +209,7 @@ class JobAssembly:
         if partitions is None:
             read_bytes = sum(self._survey.movable_bytes[number] for number in selection.objects)
         else:
-            read_bytes = sum(self._survey.outlook(number).section.size_bytes for number in partitions)
+            read_bytes = sum(self._survey.outlook(number).section.eligible_bytes for number in partitions)
         return JobSize(len(selection.runs), read_bytes)
 
     def _level(self, number: int) -> int:

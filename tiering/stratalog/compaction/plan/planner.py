@@ -59,6 +59,7 @@ def plan(
         now_ms=now_ms,
         may_drop_tombstones=may_drop_tombstones,
         max_inputs=settings.max_inputs_per_job,
+        max_job_bytes=settings.max_job_bytes,
         # A caller that names a topic wants it compacted now, not when it pays.
         min_dirty_ratio=None if only is None else 0.0,
     )
