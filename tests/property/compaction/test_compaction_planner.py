@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_history import JobHistory
 from stratalog.compaction.plan.compaction_job import (
     CompactionJob,
     JobReason,
@@ -32,6 +33,7 @@ from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import OpenTransaction
 from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
+from stratalog.testing.manual_clock import ManualClock
 from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
 from tests.support.tiered.shard_states import row_of
 
@@ -245,6 +247,27 @@ def test_what_is_excluded_or_unknown_is_left_alone_and_reported(seed: int) -> No
     reported = {refusal.topic_id_partition for refusal in planned.refusals}
     with_slices = {tip for tip, partition in shard.partitions.items() if partition.pieces}
     assert {tip for tip in with_slices if tip in excluded or tip.topic_id == unknown} <= reported
+
+
+@given(st.integers(0, 2**32))
+def test_jobs_without_room_become_smaller_until_each_is_the_least(seed: int) -> None:
+    """Whatever is refused: the next plan has no job that takes as much of the same objects."""
+    random = Random(seed)
+    topics = random_topics(random)
+    state = random_shard(random, topics).state()
+    settings = random_settings(random)
+    history = JobHistory(ManualClock(), lambda: 0)
+    refused: list[CompactionJob] = []
+    for _ in range(60):
+        jobs = plan(state, topics, NOW_MS, settings, rooms=history.rooms).jobs
+        refused = [job for job in jobs if not job.is_least]
+        for job in jobs:
+            require_valid(job, state, settings)
+        for job in refused:
+            history.outgrown(job)
+        if not refused:
+            return
+    raise AssertionError([(job.reason, len(job.inputs), len(job.runs)) for job in refused])
 
 
 def uploads(
@@ -727,7 +750,7 @@ def test_a_job_that_has_become_small_enough_is_known_to_be_the_least(reason: Job
     policy = topic(1, is_compacted=reason is JobReason.DIRTY)
     shard = shared_objects(policy, 12, 2)
     if reason is JobReason.SPACE:
-        brief, lasting = sorted(shard.partitions)
+        brief, _ = sorted(shard.partitions)
         end_offset = shard.partitions[brief].tiered_end_offset
         shard.partitions[brief] = (
             TieredPartition(brief, shard.partitions[brief]).with_log_start(end_offset).row

@@ -31,21 +31,29 @@ Change = Callable[[CompactionSettings], CompactionSettings]
 
 
 class World:
-    """A compacted topic with a large and a small partition, in objects of their own."""
+    """A compacted topic with a large and a small partition, and maybe more."""
 
-    def __init__(self) -> None:
+    def __init__(self, partition_count: int = 2) -> None:
         self.clock = HastyClock()
         self.store = MemoryObjectStore(self.clock)
         self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(1))
         config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-        topic = self.tiered.catalog.create("state", 2, config)
-        self.large, self.small = (TopicIdPartition(topic.topic_id, number) for number in range(2))
+        topic = self.tiered.catalog.create("state", partition_count, config)
+        self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(partition_count)]
+        self.large, self.small = self.tips[:2]
 
     def upload(self, tip: TopicIdPartition, record_count: int) -> None:
         """An object with the same keys as each before, and values of 100 bytes."""
+        self.tiered.upload({tip: self._batches(tip, record_count)})
+
+    def upload_all(self, record_count: int) -> None:
+        """An object with a slice of each partition."""
+        self.tiered.upload({tip: self._batches(tip, record_count) for tip in self.tips})
+
+    def _batches(self, tip: TopicIdPartition, record_count: int) -> list[bytes]:
         base_offset = self.tiered.partition(tip).tiered_end_offset
         records = [Record(0, 0, b"%d" % number, bytes(100)) for number in range(record_count)]
-        self.tiered.upload({tip: [encode_batch(records, base_offset=base_offset, leader_epoch=1)]})
+        return [encode_batch(records, base_offset=base_offset, leader_epoch=1)]
 
     def record_count(self, tip: TopicIdPartition) -> int:
         return len(self.tiered.records(tip))
@@ -121,6 +129,21 @@ def test_a_partition_that_cannot_fit_is_excluded_and_the_others_go_on(
     while compactor.plan().jobs:
         compactor.run_once()
     assert world.record_count(world.large) == 200
+
+
+def test_many_partitions_that_share_objects_are_compacted_together_as_far_as_there_is_room() -> None:
+    """One after the other would take a pass for each."""
+    world = World(partition_count=40)
+    for _ in range(4):
+        world.upload_all(5)
+    (whole,) = needs_of(world.tiered.compactor(change=without_memory(2**63 - 1)))
+    compactor = world.tiered.compactor(change=without_memory(whole * 2 // 3))
+    job_count = 0
+    while jobs := compactor.plan().jobs:
+        job_count += sum(report.refused is None for report in compactor.run_once())
+        assert job_count < 12, [len(job.runs) for job in jobs]
+    assert not compactor.exclusions()
+    assert {world.record_count(tip) for tip in world.tips} == {5}
 
 
 def slow(max_bytes_per_s: float) -> Change:

@@ -245,6 +245,7 @@ class Compactor:
             excluded={**self._history.excluded(is_carried=False), **left_alone},
             carried=self._history.excluded(is_carried=True),
             failures=self._history.failures,
+            rooms=self._history.rooms,
             may_drop_tombstones=job_clock.may_drop_tombstones,
         )
         end_s = self._clock.monotonic_s()
@@ -426,7 +427,7 @@ class Compactor:
             largest = max(job.runs, key=lambda run: run.data_bytes)
             self._exclude(execution, largest.topic_id_partition, least)
             return _report(execution, refused=str(least))
-        self._history.outgrown(job, self._current().max_inputs_per_job)
+        self._history.outgrown(job)
         _log_failure(execution, None, error, "the next job with these objects is smaller")
         return _report(execution, refused=str(error))
 

@@ -18,8 +18,7 @@ from typing import NamedTuple, Protocol
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
-from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
+from stratalog.compaction.plan.compaction_job import CompactionJob, JobRoom, Refusal, RunMode
 
 
 class Exclusion(NamedTuple):
@@ -57,13 +56,14 @@ class JobHistory:
         self._retry_backoff_ms = retry_backoff_ms
         self._lock = threading.Lock()
         # Partitions that failed, with the last failure; and those that a run left out without a try.
-        before = {} if kept is None else kept.read()
+        before = dict[TopicIdPartition, Exclusion]() if kept is None else kept.read()
         self._kept = kept
         self._keeping = threading.Lock()
         self._failed = {tip: one for tip, one in before.items() if one.until_ms is not None}
         self._left_out = {tip: one for tip, one in before.items() if one.until_ms is None}
         self._written = dict(before)
         self._failures: dict[str, int] = {}
+        self._rooms: dict[str, JobRoom] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
         self._exclusion_count = self._outgrown_count = 0
 
@@ -78,6 +78,12 @@ class JobHistory:
         """How often the last jobs with an object have failed in a row, by its name."""
         with self._lock:
             return dict(self._failures)
+
+    @property
+    def rooms(self) -> Mapping[str, JobRoom]:
+        """The most that a job with an object may take, by its name, where there was no room for more."""
+        with self._lock:
+            return dict(self._rooms)
 
     def excluded(self, *, is_carried: bool | None = None) -> Mapping[TopicIdPartition, str]:
         """The partitions that failed lately, with the reasons. `is_carried`: only those that are carried, or
@@ -151,20 +157,21 @@ class JobHistory:
             attempts = self._attempts[job.input_names] = self._attempts.get(job.input_names, 0) + 1
             return attempts
 
-    def outgrown(self, job: CompactionJob, max_inputs: int) -> None:
-        """Note that there is no room for the job, of those that read up to `max_inputs` objects: the next one
-        with its inputs has half as many, or one partition."""
-        level = max(max_inputs // len(job.inputs), 1).bit_length()
+    def outgrown(self, job: CompactionJob) -> None:
+        """Note that there is no room for the job: the next one with its inputs has half of them, and of the
+        bytes."""
+        # Slices without data, too, leave a job of their own.
+        room = JobRoom(len(job.inputs) // 2, min(job.planned_bytes // 2, job.planned_bytes - 1))
         with self._lock:
             for name in job.input_names:
-                least = max(self._failures.get(name, 0), FAILURES_TO_SHRINK * (level - 1))
-                self._failures[name] = least + FAILURES_TO_SHRINK
+                self._rooms[name] = room.within(self._rooms.get(name, room))
             self._outgrown_count += 1
 
     def forget_all_but(self, live: Collection[str]) -> None:
         """Forget the objects that are gone."""
         with self._lock:
             self._failures = {name: count for name, count in self._failures.items() if name in live}
+            self._rooms = {name: room for name, room in self._rooms.items() if name in live}
             self._attempts = {
                 names: count for names, count in self._attempts.items() if all(name in live for name in names)
             }

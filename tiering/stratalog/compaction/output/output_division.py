@@ -3,8 +3,8 @@
 The pieces end at bounds of input slices, which are bounds of batches. Phase 1 knows the survivors of each
 slice, and their share of its records is taken for their share of its bytes. So a run that shrinks much is not
 divided, however large its inputs are. An input slice is never divided: it was within the bounds when it was
-made. One that exceeds them since a setting or a retention was lowered becomes an output slice of its own, never
-larger than it was. The producers and transactions in the middle of a slice are not on record.
+made. One that exceeds them since a setting or a retention was lowered becomes an output slice of its own,
+never larger than it was. The producers and transactions in the middle of a slice are not on record.
 """
 
 from __future__ import annotations

@@ -107,6 +107,8 @@ class CompactionJob:
     """By topic id and partition, as slices lie in objects."""
     is_least: bool = False
     """Whether no smaller job with these inputs would gain anything."""
+    planned_bytes: int = 0
+    """The bytes that the planner has counted against the bound of a job."""
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -131,6 +133,17 @@ class CompactionJob:
         assert {live.object_name for run in self.runs for live in run.slices} == set(names)
         for run in self.runs:
             run.check()
+
+
+class JobRoom(NamedTuple):
+    """The most that a job may take, because there was no room for more. Immutable."""
+
+    input_count: int
+    planned_bytes: int
+
+    def within(self, other: JobRoom) -> JobRoom:
+        """Return the room that is within both."""
+        return JobRoom(*map(min, self, other))
 
 
 class JobSize(NamedTuple):

@@ -13,8 +13,9 @@ which makes slices or objects fewer:
               into being, or each output slice replaces as many slices on average
 
 Failures make jobs smaller. Each two failures with an object halve the number of inputs of a job that has it,
-down to the fewest that gain anything. A covering job around it has one partition then. The same goes for a
-job for which there was no room: it counts as so many failures that the next job is smaller.
+down to the fewest that gain anything. A covering job around it has one partition then. A job for which there
+was no room bounds inputs and bytes of later ones with its objects (`JobRoom`), so that they have fewer
+partitions, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import JobReason, JobSize
+from stratalog.compaction.plan.compaction_job import JobReason, JobRoom, JobSize
 from stratalog.compaction.plan.run_selection import RunSelection, Selection
 from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 
@@ -55,7 +56,7 @@ class CoveringJob(NamedTuple):
 class _Load:
     """A covering job in the making. Not thread-safe: one call uses it."""
 
-    max_inputs: int
+    room: JobRoom
     objects: set[int] = dataclasses.field(default_factory=set[int])
     partitions: set[int] = dataclasses.field(default_factory=set[int])
     size_bytes: int = 0
@@ -68,9 +69,14 @@ class JobAssembly:
     """One plan in the making. Not thread-safe: one call of the planner uses it."""
 
     def __init__(
-        self, survey: ShardSurvey, settings: CompactionSettings, failures: Mapping[str, int]
+        self,
+        survey: ShardSurvey,
+        settings: CompactionSettings,
+        failures: Mapping[str, int],
+        rooms: Mapping[str, JobRoom],
     ) -> None:
-        """`failures`: how often the last jobs with an object have failed, by its name."""
+        """By the name of an object: `failures`, how often the last jobs with it have failed, and `rooms`, the
+        most that a job with it may take, if there is such a bound."""
         self.selection = RunSelection(survey)
         self.busy: set[int] = set()
         """Partitions with a run in a job."""
@@ -79,6 +85,12 @@ class JobAssembly:
         self._failures = {
             number: count
             for name, count in failures.items()
+            if (number := survey.number_of(name)) is not None
+        }
+        self._whole_room = JobRoom(settings.max_inputs_per_job, settings.max_job_bytes)
+        self._rooms = {
+            number: self._whole_room.within(room)
+            for name, room in rooms.items()
             if (number := survey.number_of(name)) is not None
         }
         self._used = bytearray(len(survey.objects))
@@ -98,8 +110,11 @@ class JobAssembly:
             self._level(self._survey.object_of(seed, section.eligible.start + index))
             for index in range(section.least_run)
         )
-        load = _Load(max(self._settings.max_inputs_per_job >> size_level, section.least_run))
-        load.is_whole = not size_level and self._bytes_of_objects(seed) <= self._settings.max_job_bytes
+        room = JobRoom(self._settings.max_inputs_per_job >> size_level, self._settings.max_job_bytes)
+        for index in range(section.least_run):
+            room = room.within(self._room(self._survey.object_of(seed, section.eligible.start + index)))
+        load = _Load(room._replace(input_count=max(room.input_count, section.least_run)))
+        load.is_whole = not size_level and self._bytes_of_objects(seed) <= room.planned_bytes
         if not self._take(load, seed, must_take=True):
             return None
         if not size_level:
@@ -146,12 +161,14 @@ class JobAssembly:
     def fitting(self, numbers: Sequence[int], *, least: int) -> Sequence[int]:
         """The first of the objects, as many as one job may take."""
         size_bytes = 0
-        max_inputs = self._settings.max_inputs_per_job
+        room = self._whole_room
         for count, number in enumerate(numbers):
             size_bytes += data_bytes_of(self._survey.objects[number])
-            level = self._level(number)
-            max_inputs = min(max_inputs, max(self._settings.max_inputs_per_job >> level, least))
-            if count and (size_bytes > self._settings.max_job_bytes or count >= max_inputs):
+            max_inputs = self._settings.max_inputs_per_job >> self._level(number)
+            room = room.within(self._room(number)).within(room._replace(input_count=max_inputs))
+            is_over = size_bytes > room.planned_bytes and count >= least
+            is_full = count >= max(room.input_count, min(least, self._whole_room.input_count))
+            if count and (is_over or is_full or size_bytes > self._whole_room.planned_bytes):
                 return numbers[:count]
         return numbers
 
@@ -161,7 +178,7 @@ class JobAssembly:
         """
         section = self._survey.outlook(partition).section
         size_bytes = load.size_bytes + (0 if load.is_whole else section.eligible_bytes)
-        if not must_take and size_bytes > self._settings.max_job_bytes:
+        if size_bytes > load.room.planned_bytes and not must_take:
             return False
         added: set[int] = set()
         for count, index in enumerate(section.eligible):
@@ -169,14 +186,20 @@ class JobAssembly:
             object_bytes = data_bytes_of(self._survey.objects[number]) if load.is_whole else 0
             if number in load.objects:
                 continue
-            fits_bytes = must_take or size_bytes + object_bytes <= self._settings.max_job_bytes
-            fits_count = len(load.objects) + len(added) < load.max_inputs
+            is_least = must_take and count < section.least_run
+            room = load.room if is_least else load.room.within(self._room(number))
+            # The section is within the bytes of a job of its own, unless there was no room for one.
+            takes_all = must_take and room.planned_bytes == self._whole_room.planned_bytes
+            fits_bytes = is_least or takes_all or size_bytes + object_bytes <= room.planned_bytes
+            fits_count = len(load.objects) + len(added) < room.input_count
             if not (self.is_free(number) and fits_bytes and fits_count):
                 if count < section.least_run:
                     return False
                 break
             added.add(number)
             size_bytes += object_bytes
+        for number in added:
+            load.room = load.room.within(self._room(number))
         load.objects |= added
         load.partitions.add(partition)
         load.size_bytes = size_bytes
@@ -211,6 +234,10 @@ class JobAssembly:
         else:
             read_bytes = sum(self._survey.outlook(number).section.eligible_bytes for number in partitions)
         return JobSize(len(selection.runs), read_bytes)
+
+    def _room(self, number: int) -> JobRoom:
+        """The most that a job with the object may take."""
+        return self._rooms.get(number, self._whole_room)
 
     def _level(self, number: int) -> int:
         """How often a job with the object is halved."""

@@ -67,6 +67,7 @@ class PlannedJobs(Sequence[CompactionJob]):
             inputs=tuple(sorted(inputs, key=lambda live: live.ref.name)),
             runs=tuple(map(self._run, selection.runs)),
             is_least=draft.is_least,
+            planned_bytes=draft.size.read_bytes,
         )
         job.check()
         return job

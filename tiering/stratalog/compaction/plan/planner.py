@@ -21,7 +21,7 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import Refusal
+from stratalog.compaction.plan.compaction_job import JobRoom, Refusal
 from stratalog.compaction.plan.job_assembly import JobAssembly, JobDraft
 from stratalog.compaction.plan.partition_outlook import OutlookTerms, PartitionOutlook
 from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
@@ -45,6 +45,7 @@ def plan(
     excluded: Mapping[TopicIdPartition, str] = _NONE,
     carried: Mapping[TopicIdPartition, str] = _NONE,
     failures: Mapping[str, int] = MappingProxyType({}),
+    rooms: Mapping[str, JobRoom] = MappingProxyType({}),
     may_drop_tombstones: bool = True,
 ) -> CompactionPlan:
     """Jobs for `state`, most useful first, with disjoint inputs. Raises as `SlicePages` does.
@@ -53,7 +54,8 @@ def plan(
     the reasons for a job to these topics, and then any dirty slice of theirs is reason enough; slices of
     other topics that lie in the same objects still move along. `excluded` partitions are left alone, and
     `carried` ones are not compacted, with the reasons given. `failures`: how often the last jobs with an
-    object have failed in a row, by the object's name.
+    object have failed in a row, by the object's name. `rooms`: the most that a job with it may take, if
+    there was no room for a larger one.
     """
     terms = OutlookTerms(
         now_ms=now_ms,
@@ -64,7 +66,7 @@ def plan(
         min_dirty_ratio=None if only is None else 0.0,
     )
     survey = ShardSurvey(state, topics, terms, excluded, carried)
-    planner = _Planner(survey, settings, failures, only)
+    planner = _Planner(survey, settings, JobAssembly(survey, settings, failures, rooms), only)
     drafts = planner.drafts()
     return CompactionPlan(
         PlannedJobs(survey, drafts, planner.busy_topics()), planner.refusals(), planner.idle
@@ -78,13 +80,13 @@ class _Planner:
         self,
         survey: ShardSurvey,
         settings: CompactionSettings,
-        failures: Mapping[str, int],
+        assembly: JobAssembly,
         only: Set[UUID] | None,
     ) -> None:
         self._survey = survey
         self._settings = settings
         self._only = only
-        self._assembly = JobAssembly(survey, settings, failures)
+        self._assembly = assembly
 
     def drafts(self) -> Sequence[JobDraft]:
         drafts = [*self._covering_jobs(), *self._space_jobs(), *self._merge_jobs()]

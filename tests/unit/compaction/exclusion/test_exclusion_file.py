@@ -34,6 +34,7 @@ class World:
         self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(1))
         topic = self.tiered.catalog.create("state", 1, {"cleanup.policy": "compact"})
         self.tip = TopicIdPartition(topic.topic_id, 0)
+        name = ""
         for offset in range(2):
             batch = encode_batch([Record(0, 0, b"key", b"%d" % offset)], base_offset=offset, leader_epoch=1)
             name = self.tiered.upload({self.tip: [batch]})
