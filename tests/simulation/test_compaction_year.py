@@ -66,8 +66,8 @@ def test_amplification_is_bounded(
 
 @pytest.mark.parametrize(("key_gib", "days"), [(4, 30), (8, 30), (28, 24)])
 def test_amplification_of_a_partition_larger_than_a_job_is_bounded(key_gib: int, days: int) -> None:
-    """Jobs have 1 GiB. A partition beyond it was once written again whole for each upload: 15 and 30 times at 4
-    and 8 GiB."""
+    """Jobs have 1 GiB. A partition beyond it was once written again whole for each upload: at 4 and 8 GiB,
+    each byte 15 and 30 times."""
     slice_bytes = max(8 * MIB, 2 * key_gib * MIB)
     year = CompactionYear(
         FIRST_SEED,

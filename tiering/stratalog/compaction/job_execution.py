@@ -17,7 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, ObjectArchivedError, ObjectNotFoundError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -115,16 +115,28 @@ class JobExecution:
             max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
         )
 
-    def blamed_for(self, error: LogStoreError) -> TopicIdPartition | None:
-        """The partition to blame for a failure: the one that the error names, because outputs are proved
-        after they were written, or the one at work."""
+    def blamed_for(self, error: LogStoreError) -> frozenset[TopicIdPartition]:
+        """The partitions to blame for a failure: those in an input that cannot be read at all, the one that
+        the error names, because outputs are proved after they were written, or the one at work; all of the
+        job if there is none."""
+        runs = {run.topic_id_partition: run for run in self.job.runs}
         named = error.fields.get("topic"), error.fields.get("partition")
-        tips = (
-            run.topic_id_partition
-            for run in self.job.runs
-            if (run.topic.name, run.topic_id_partition.partition) == named
+        is_whole = isinstance(error, ObjectArchivedError | ObjectNotFoundError)
+        for tip, run in runs.items():
+            if (run.topic.name, tip.partition) == named and not is_whole:
+                return frozenset({tip})
+        name = self.failed_input(error)
+        if name is None:
+            return frozenset(runs if self.current is None else {self.current})
+        return frozenset(
+            tip for tip, run in runs.items() if any(live.object_name == name for live in run.slices)
         )
-        return next(tips, self.current)
+
+    def failed_input(self, error: Exception) -> str | None:
+        """The input that the error names, if any."""
+        fields = error.fields if isinstance(error, LogStoreError) else {}
+        texts = [str(fields.get(field, "")) for field in ("object", "key", "name")]
+        return next((name for name in self.job.input_names if any(name in text for text in texts)), None)
 
     def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
         """Rewrite the inputs; commits nothing. Calls `on_run` behind each run, with the number of its records

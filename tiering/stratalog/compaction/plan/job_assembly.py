@@ -102,6 +102,13 @@ class JobAssembly:
         """Whether a job with one of its objects has failed lately."""
         return any(number in self._failures for number in draft.objects)
 
+    def is_failing(self, partition: int) -> bool:
+        """Whether a job has failed lately with an object that a covering job of the partition would read."""
+        section = self._survey.outlook(partition).section
+        return bool(self._failures) and any(
+            self._survey.object_of(partition, index) in self._failures for index in section.eligible
+        )
+
     def covering_job(self, seed: int, others: Iterable[int], ranks: Mapping[int, int]) -> CoveringJob | None:
         """A job that takes at least the least run of the partition `seed`; None if an object is in another
         job. `others`: further partitions to try. `ranks`: those of all partitions that wait for a job."""
@@ -117,12 +124,13 @@ class JobAssembly:
         load.is_whole = not size_level and self._bytes_of_objects(seed) <= room.planned_bytes
         if not self._take(load, seed, must_take=True):
             return None
+        is_failing = self.is_failing(seed)
         if not size_level:
             neighbours = {
                 partition
                 for number in load.objects
                 for partition in self._survey.partitions_in(number)
-                if partition in ranks
+                if partition in ranks and (is_failing or not self.is_failing(partition))
             }
             for other in [*sorted(neighbours, key=ranks.__getitem__), *others]:
                 self._take(load, other, must_take=False)

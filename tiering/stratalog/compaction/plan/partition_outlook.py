@@ -13,13 +13,13 @@ compacted already. Where a topic has a bound for slices (`slice_span`), such a s
 that each becomes one slice.
 
 A job reads a bounded number of objects, so the first section ends there. The rest of it waits until the
-slices before it have become fewer. Where a job over them does not pay, because it could take too little of the
-rest, slices of the rest become one whenever they fill it: then a job takes more. Where the bound for slices, or
-the bytes of a job, keep the first ones apart for ever, the rest is compacted like a section behind a gap, and a
-key may have a record in each part.
+slices before it have become fewer. Where a job over them does not pay, because it could take too little of
+the rest, slices of the rest become one whenever they fill it: then a job takes more. Where the bound for
+slices, or the bytes of a job, keep the first ones apart for ever, the rest is compacted like a section behind
+a gap, and a key may have a record in each part.
 
-A job has the bytes of the settings, or as many that it compacts as many as it writes again, whichever is more.
-So what a large partition costs for each new byte does not grow with the partition.
+A job has the bytes of the settings, or more if it would compact fewer than it writes again. So what a large
+partition costs for each new byte does not grow with the partition.
 
 A job that ends in the middle of a transaction leaves its records undecided, and `compacted_upto` ends with
 the first of them. So a slice counts as compacted if `compacted_upto` has reached its stable end: a job that
@@ -75,8 +75,8 @@ class Section(NamedTuple):
     """Bytes that a job could read at all."""
     eligible_bytes: int
     is_forced: bool = False
-    """Whether it pays whatever is dirty: a horizon of tombstones or markers has passed, some of the dirty bytes
-    have waited for `max.compaction.lag.ms`, or other slices wait for these to become fewer."""
+    """Whether it pays whatever is dirty: a horizon of tombstones or markers has passed, some of the dirty
+    bytes have waited for `max.compaction.lag.ms`, or other slices wait for these to become fewer."""
 
     def pays(self, min_dirty_ratio: float) -> bool:
         """Whether it is forced, or enough is dirty."""
