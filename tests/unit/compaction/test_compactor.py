@@ -32,6 +32,7 @@ from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.slice_entry import LeaderEpoch
@@ -630,3 +631,21 @@ def test_jobs_that_change_nothing_are_an_alarm_and_end(monkeypatch: pytest.Monke
     world.upload(("a", "2"))
     world.clock.advance(compactor.settings.retry_backoff_ms)
     assert [report.failed_attempts for report in compactor.run_once() if report.inputs] == [0]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_commit_says_whether_records_go(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then a newer configuration that was used meanwhile refuses it."""
+    world = World(cleanup_policy=policy, min_cleanable_dirty_ratio="0")
+    for value in "1234":
+        world.upload(("a", value))
+    said: list[bool] = []
+    replace = MetadataLog.replace
+
+    def noted(log: MetadataLog, *arguments: Any, **options: Any) -> Any:
+        said.append(options["drops_records"])
+        return replace(log, *arguments, **options)
+
+    monkeypatch.setattr(MetadataLog, "replace", noted)
+    world.tiered.compactor().run_once()
+    assert said == [policy == "compact"]

@@ -124,14 +124,16 @@ def test_a_job_that_fails_twice_rests_before_the_next_try() -> None:
     compactor = world.compactor()
     world.break_object(bad, "unavailable")
     attempts: list[int] = []
+    failed_attempts = 0
     for _ in range(12):
         world.get_keys.clear()
         (report,) = compactor.run_once()
         assert report.refused is not None
+        failed_attempts = report.failed_attempts
         attempts.append(int(world.tiered.layout.data_key(bad) in world.get_keys))
         world.clock.advance(MINUTE_MS)
     assert attempts == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
-    assert report.failed_attempts == 4, "it is seen while it rests, too"
+    assert failed_attempts == 4, "it is seen while it rests, too"
     world.answers.clear()
     (report,) = compactor.run_once(["state"])
     assert report.refused is None, "a topic that is named is tried at once"
