@@ -596,6 +596,26 @@ def test_one_partition_in_trouble_does_not_keep_the_others_from_being_merged(tro
     assert [job.reason for job in again][:1] == ([JobReason.SPACE] if trouble == "excluded" else [])
 
 
+def test_a_run_that_is_too_short_to_decide_anything_is_not_taken() -> None:
+    """Of a partition that does not pay, in an object that another partition keeps."""
+    policy = topic(1, is_compacted=True)
+    dirty, waiting, stuck = (TopicIdPartition(policy.topic_id, number) for number in range(3))
+    shard = shared_objects(policy, 1, 3)
+    (shared,) = slices_of(shard.partitions[waiting])
+    for tip, sizes in ((dirty, [9_000]), (waiting, [90_000, 1_000])):
+        row = shard.partitions[tip]
+        for number, size_bytes in enumerate(sizes, 1):
+            entry = entry_of(policy, tip.partition, number, number + 1, size_bytes)
+            row = row.with_slice(LiveSlice(shard.new_object(size_bytes), number, number + 1, entry))
+        shard.partitions[tip] = row
+    shard.partitions[waiting] = shard.partitions[waiting]._replace(compacted_upto=2)
+    settings = CompactionSettings(spool_directory="/spool")
+    topics = {policy.topic_id: policy}
+    (job,) = plan(shard.state(), topics, NOW_MS, settings, excluded={stuck: "it has failed"}).jobs
+    assert shared.object_name in job.input_names
+    assert [run.topic_id_partition for run in job.runs] == [dirty]
+
+
 def test_a_partition_that_is_only_carried_moves_and_stays_as_it_is() -> None:
     policy = topic(1, is_compacted=True)
     shard = uploads(policy, [1_000] * 4)
