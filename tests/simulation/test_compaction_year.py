@@ -64,6 +64,29 @@ def test_amplification_is_bounded(
     require_bounds(found, slice_bytes=slice_mib * MIB, uploads_of_plan=uploads_of_plan)
 
 
+@pytest.mark.parametrize(("key_gib", "days"), [(4, 30), (8, 30), (28, 24)])
+def test_amplification_of_a_partition_larger_than_a_job_is_bounded(key_gib: int, days: int) -> None:
+    """Jobs have 1 GiB. A partition beyond it was once written again whole for each upload: at 4 and 8 GiB,
+    each byte 15 and 30 times."""
+    slice_bytes = max(8 * MIB, 2 * key_gib * MIB)
+    year = CompactionYear(
+        FIRST_SEED,
+        year_settings(TARGET_BYTES),
+        partition_count=1,
+        policies=[COMPACTED],
+        key_bytes=key_gib * 1024 * MIB,
+    )
+    found = year.run(days, plans_of_day=24, uploads_of_plan=4, slice_bytes=slice_bytes)
+    levels = math.ceil(math.log(TARGET_BYTES / slice_bytes, FANOUT))
+    # It is merged up to the target and once up to the bytes of a job, and then compacted with its like.
+    assert 2 < found.write <= 1 + levels + 1 / COMPACTED.min_dirty_ratio
+    # Beside the uploads since the last plan.
+    assert found.most_dirty <= COMPACTED.min_dirty_ratio + 0.01
+    # Two slices together exceed the bytes of a job, but for as many small ones as a job may read.
+    assert found.most_slices[COMPACTED] <= 2 * 2 * key_gib + year_settings(TARGET_BYTES).max_inputs_per_job
+    assert found.last_plans <= levels + 3, "the planner comes to rest"
+
+
 def test_a_seed_has_one_life() -> None:
     def life(seed: int) -> Amplification:
         year = CompactionYear(seed, year_settings(TARGET_BYTES))

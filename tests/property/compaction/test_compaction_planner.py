@@ -26,6 +26,7 @@ from stratalog.compaction.plan.compaction_job import (
 from stratalog.compaction.plan.partition_outlook import reaches_of
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -188,26 +189,25 @@ def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> 
             )
             if not is_gap
         ]
-        # Where a bound keeps slices apart, those that a job may not read are compacted by themselves.
-        read = None if policy.span == UNBOUNDED else settings.max_inputs_per_job
+        read = settings.max_inputs_per_job
         for number, eligible in enumerate(sections):
             # Behind a gap each part that may become one slice is compacted by itself.
-            dirty = eligible[1:] if policy.span == UNBOUNDED else []
+            is_one = policy.span == UNBOUNDED and bytes_of(eligible) <= settings.max_job_bytes
+            judged, dirty = eligible, eligible[1:] if is_one else []
             if number == 0:
-                dirty = [
-                    live
-                    for live in eligible[:read]
-                    if live.entry.stable_end_offset > partition.compacted_upto
-                ]
-            dirty_bytes = sum(live.entry.data_bytes for live in dirty)
-            total_bytes = sum(live.entry.data_bytes for live in eligible)
-            assert not dirty or dirty_bytes < policy.min_dirty_ratio * total_bytes
+                judged = eligible[:read]
+                dirty = [live for live in judged if live.entry.stable_end_offset > partition.compacted_upto]
+            assert not dirty or bytes_of(dirty) < policy.min_dirty_ratio * bytes_of(judged)
         for live in sections[0][:read] if sections else ():
             horizon_ms = live.entry.earliest_delete_horizon_ms
             if sections[0][:read][-1].entry.stable_end_offset < live.end_offset:
                 break
             may_be_due = live.entry.tombstone_count or live.entry.marker_count
             assert not may_be_due or horizon_ms is None or horizon_ms > NOW_MS
+
+
+def bytes_of(slices: list[LiveSlice]) -> int:
+    return sum(live.entry.data_bytes for live in slices)
 
 
 def eligible_slices(policy: TopicPolicy, partition: PartitionRow) -> list[LiveSlice]:
@@ -309,15 +309,109 @@ def test_a_clean_object_is_left_alone_until_a_horizon_has_passed() -> None:
     assert job.runs[0].settles_tombstones
 
 
-def test_a_run_larger_than_a_job_is_still_compacted_from_its_first_slice() -> None:
+def test_a_job_beyond_its_bytes_compacts_as_much_as_it_writes_again() -> None:
+    """It once took one new slice at a time: the whole partition was written again for each of them."""
     policy = topic(1, is_compacted=True)
-    shard = uploads(policy, [50_000, 50_000, 50_000])
+    shard = uploads(policy, [50_000] + [10_000] * 9)
     tip = TopicIdPartition(policy.topic_id, 0)
     shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=10)
     settings = CompactionSettings(spool_directory="/spool", max_job_bytes=1_000)
     (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
     assert job.runs[0].covers
-    assert len(job.runs[0].slices) == 2
+    assert len(job.runs[0].slices) == 1 + 5
+    shard = uploads(policy, [50_000] * 3)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert len(job.runs[0].slices) == 1, "nothing is written again, so the bytes bound the job"
+
+
+def test_a_large_partition_behind_what_a_job_may_read_comes_to_rest() -> None:
+    """Its first slices fill jobs. They were once joined and divided again for ever."""
+    policy = topic(1, is_compacted=True, min_dirty_ratio=0)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard = uploads(policy, [1_000] * 4 + [300] * 6)
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=40)
+    settings = CompactionSettings(spool_directory="/spool", max_inputs_per_job=4, max_job_bytes=1_000)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert [live.base_offset for live in job.runs[0].slices] == [40, 50, 60]
+    for _ in range(5):
+        for job in plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs:
+            shard.commit(job)
+    assert not plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert [live.entry.data_bytes for live in slices_of(shard.partitions[tip])][:4] == [1_000] * 4
+    assert len(slices_of(shard.partitions[tip])) < 4 + 6
+    # Slices that fit a job together become fewer, and then it reads on.
+    shard = uploads(policy, [300] * 4 + [1_000])
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=40)
+    (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert job.runs[0].covers
+
+
+def test_slices_behind_a_head_that_does_not_pay_become_larger_until_it_does() -> None:
+    policy = topic(1, is_compacted=True)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    shard = uploads(policy, [10_000] + [1_500] * 40)
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=10)
+    settings = CompactionSettings(
+        spool_directory="/spool", max_inputs_per_job=4, max_job_bytes=12_000, target_object_bytes=1
+    )
+    runs: list[tuple[bool, int]] = []
+    while jobs := plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs:
+        runs += [(job.runs[0].covers, len(job.runs[0].slices)) for job in jobs]
+        for job in jobs:
+            shard.commit(job)
+    first = [covers for covers, _ in runs].index(True)
+    assert first > 3, "three slices behind the first one were made larger"
+    assert runs[first] == (True, 3), "it compacts as much as it writes again"
+    assert shard.partitions[tip].compacted_upto > 100
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "is_forced"), [(0, True), (-1, False), (-5, False), (10 * NOW_MS, False)]
+)
+def test_any_overdue_slice_forces_a_compaction(first_ms: int, *, is_forced: bool) -> None:
+    """The first dirty slice alone once told it: without a time, or with a future one, it hid the others."""
+    policy = dataclasses.replace(topic(1, is_compacted=True), max_compaction_lag_ms=NOW_MS - 500)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    settings = CompactionSettings(spool_directory="/spool")
+
+    def is_planned(*times_ms: int, uploaded_ms: int = 501) -> bool:
+        shard = dated(policy, [0, *times_ms])
+        first = slices_of(shard.partitions[tip])[0]
+        large = dataclasses.replace(first.entry, data_bytes=90_000)
+        shard.partitions[tip] = row_of(
+            [first._replace(entry=large), *slices_of(shard.partitions[tip])[1:]]
+        )._replace(compacted_upto=10)
+        shard.uploaded_ms = uploaded_ms
+        return bool(plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs)
+
+    assert is_planned(first_ms, 500)
+    assert is_planned(first_ms, 501) == is_forced
+    # Records without a time are as old as their upload.
+    assert is_planned(first_ms, 501, uploaded_ms=500) == (is_forced or first_ms < 0)
+
+
+def test_the_minimum_lag_of_records_without_a_time_goes_by_their_upload() -> None:
+    policy = topic(1, is_compacted=True, lag_ms=LAG_MS)
+    tip = TopicIdPartition(policy.topic_id, 0)
+    settings = CompactionSettings(spool_directory="/spool")
+    shard = dated(policy, [-1, -1, -1])
+
+    def planned(uploaded_ms: int) -> list[int]:
+        shard.uploaded_ms = uploaded_ms
+        jobs = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings).jobs
+        return [len(run.slices) for job in jobs for run in job.runs]
+
+    assert planned(NOW_MS - LAG_MS + 1) == []
+    assert planned(NOW_MS - LAG_MS) == [3]
+    # What was compacted has waited for long enough, however young its company was.
+    shard.partitions[tip] = shard.partitions[tip]._replace(compacted_upto=10)
+    state = shard.state()
+    names = [live.object_name for live in slices_of(shard.partitions[tip])]
+    young = state.objects[names[0]]._replace(uploaded_ms=NOW_MS)
+    objects = {**dict(state.objects.items()), names[0]: young}
+    mixed = dataclasses.replace(state, objects=PersistentMap(objects.items()))
+    (job,) = plan(mixed, {policy.topic_id: policy}, NOW_MS, settings).jobs
+    assert len(job.runs[0].slices) == 3
 
 
 def test_little_new_data_waits_but_not_for_ever() -> None:
@@ -500,6 +594,26 @@ def test_one_partition_in_trouble_does_not_keep_the_others_from_being_merged(tro
     assert not plan(state, topics, NOW_MS, settings, excluded=excluded).jobs, "no job is planned for nothing"
     again = plan(state, topics, NOW_MS, settings).jobs
     assert [job.reason for job in again][:1] == ([JobReason.SPACE] if trouble == "excluded" else [])
+
+
+def test_a_run_that_is_too_short_to_decide_anything_is_not_taken() -> None:
+    """Of a partition that does not pay, in an object that another partition keeps."""
+    policy = topic(1, is_compacted=True)
+    dirty, waiting, stuck = (TopicIdPartition(policy.topic_id, number) for number in range(3))
+    shard = shared_objects(policy, 1, 3)
+    (shared,) = slices_of(shard.partitions[waiting])
+    for tip, sizes in ((dirty, [9_000]), (waiting, [90_000, 1_000])):
+        row = shard.partitions[tip]
+        for number, size_bytes in enumerate(sizes, 1):
+            entry = entry_of(policy, tip.partition, number, number + 1, size_bytes)
+            row = row.with_slice(LiveSlice(shard.new_object(size_bytes), number, number + 1, entry))
+        shard.partitions[tip] = row
+    shard.partitions[waiting] = shard.partitions[waiting]._replace(compacted_upto=2)
+    settings = CompactionSettings(spool_directory="/spool")
+    topics = {policy.topic_id: policy}
+    (job,) = plan(shard.state(), topics, NOW_MS, settings, excluded={stuck: "it has failed"}).jobs
+    assert shared.object_name in job.input_names
+    assert [run.topic_id_partition for run in job.runs] == [dirty]
 
 
 def test_a_partition_that_is_only_carried_moves_and_stays_as_it_is() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ class Amplification(NamedTuple):
     mean_slices: dict[TopicPolicy, float]
     """The objects that a full scan of a partition touches, on average over all turns, by topic."""
     most_slices: dict[TopicPolicy, int]
+    most_dirty: float
+    """The largest part of a compacted partition's bytes that was not compacted after a plan."""
     space: float
     """Bytes in the store for each live byte, on average over all days."""
     last_plans: int
@@ -62,19 +65,31 @@ class Amplification(NamedTuple):
 class CompactionYear:
     """The simulation. Not thread-safe: one test uses it."""
 
-    def __init__(self, seed: int, settings: CompactionSettings, *, partition_count: int = 2) -> None:
+    def __init__(
+        self,
+        seed: int,
+        settings: CompactionSettings,
+        *,
+        partition_count: int = 2,
+        policies: Iterable[TopicPolicy] = POLICIES.values(),
+        key_bytes: int = 64 * MIB,
+    ) -> None:
+        """`key_bytes`: the last values of all keys of a compacted partition."""
         self._random = Random(seed)
         self._settings = settings
-        self._shard = Shard(self._output_bytes)
-        self._key_bytes = 64 * MIB
+        self._shard = Shard(self._output_bytes, settings.max_job_bytes)
+        self._key_bytes = key_bytes
         self._now_ms = 400 * DAY_MS
         self._ends: Counter[TopicIdPartition] = Counter()
         self._tips = [
-            TopicIdPartition(topic_id, number) for topic_id in POLICIES for number in range(partition_count)
+            TopicIdPartition(policy.topic_id, number)
+            for policy in policies
+            for number in range(partition_count)
         ]
         self._uploaded_bytes = 0
         self._slices: Counter[TopicPolicy] = Counter()
         self._most_slices: Counter[TopicPolicy] = Counter()
+        self._most_dirty = 0.0
         self._space: list[float] = []
         self._turns = 0
         self._partition_count = partition_count
@@ -97,13 +112,17 @@ class CompactionYear:
                 policy: count / self._turns / self._partition_count for policy, count in self._slices.items()
             },
             most_slices=dict(self._most_slices),
+            most_dirty=self._most_dirty,
             space=sum(self._space) / len(self._space),
             last_plans=sum(1 for _ in iter(self._compact, 0)),
             widest_ms=max(
-                live.entry.max_timestamp - live.entry.min_timestamp
-                for tip, row in self._shard.partitions.items()
-                if tip.topic_id == WEEK.topic_id
-                for live in slices_of(row)
+                (
+                    live.entry.max_timestamp - live.entry.min_timestamp
+                    for tip, row in self._shard.partitions.items()
+                    if tip.topic_id == WEEK.topic_id
+                    for live in slices_of(row)
+                ),
+                default=0,
             ),
         )
 
@@ -161,11 +180,20 @@ class CompactionYear:
             policy = POLICIES[tip.topic_id]
             self._slices[policy] += row.slice_count
             self._most_slices[policy] = max(self._most_slices[policy], row.slice_count)
+            if policy.is_compacted:
+                self._most_dirty = max(self._most_dirty, dirty_part(row))
 
     def _measure_space(self) -> None:
         objects = self._shard.state().objects.values()
         stored_bytes = sum(map(data_bytes_of, objects))
         self._space.append(stored_bytes / sum(live.live_bytes for live in objects))
+
+
+def dirty_part(row: PartitionRow) -> float:
+    """The part of a partition's bytes that lies above `compacted_upto`."""
+    sizes = {live.end_offset: live.entry.data_bytes for live in slices_of(row)}
+    dirty_bytes = sum(size_bytes for end, size_bytes in sizes.items() if end > row.compacted_upto)
+    return dirty_bytes / max(sum(sizes.values()), 1)
 
 
 def year_settings(target_object_bytes: int) -> CompactionSettings:

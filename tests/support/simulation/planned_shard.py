@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -94,12 +94,18 @@ def entry_of(
 class Shard:
     """A shard whose objects are put together slice by slice."""
 
-    def __init__(self, output_bytes: Callable[[PartitionRun], int] | None = None) -> None:
-        """`output_bytes`: the size of a run's output; by default two thirds of several compacted slices."""
+    def __init__(
+        self,
+        output_bytes: Callable[[PartitionRun], int] | None = None,
+        max_slice_bytes: int = 2**63 - 1,
+    ) -> None:
+        """`output_bytes`: the size of a run's output; by default two thirds of several compacted slices.
+        `max_slice_bytes`: it is divided where a slice would have more."""
         self._output_bytes = output_bytes or two_thirds
+        self._max_slice_bytes = max_slice_bytes
         self.written_bytes = 0
         """Data of all objects that jobs have written."""
-        self.seq = 0
+        self.seq = self.uploaded_ms = 0
         self.partitions: dict[TopicIdPartition, PartitionRow] = {}
         self.refs: dict[str, ObjectRef] = {}
         self.object_seqs: dict[str, int] = {}
@@ -129,7 +135,9 @@ class Shard:
                     counts[live.object_name] += 1
                     sizes[live.object_name] += live.entry.data_bytes
         objects = {
-            name: LiveObject(self.refs[name], self.object_seqs[name], counts[name], sizes[name])
+            name: LiveObject(
+                self.refs[name], self.object_seqs[name], counts[name], sizes[name], self.uploaded_ms
+            )
             for name in counts
         }
         return ShardState(
@@ -143,18 +151,39 @@ class Shard:
         """Change the shard as the commit of the job would."""
         for kind in sorted({run.topic.kind for run in job.runs}):
             runs = [run for run in job.runs if run.topic.kind == kind]
-            for place in range(max(len(run.parts) for run in runs)):
-                parts = [
-                    dataclasses.replace(run, slices=run.parts[place], part_counts=())
-                    for run in runs
-                    if place < len(run.parts)
+            settled = [run.slices[-1].entry.stable_end_offset for run in runs]
+            outputs = [list(self._outputs(run)) for run in runs]
+            for place in range(max(map(len, outputs))):
+                level = [
+                    (*of_run[place], offset)
+                    for of_run, offset in zip(outputs, settled, strict=True)
+                    if place < len(of_run)
                 ]
-                settled = [run.slices[-1].entry.stable_end_offset for run in runs if place < len(run.parts)]
-                sizes = [self._output_bytes(part) for part in parts]
-                name = self.new_object(sum(sizes))
-                self.written_bytes += sum(sizes)
-                for part, size_bytes, offset in zip(parts, sizes, settled, strict=True):
+                total_bytes = sum(size_bytes for _, size_bytes, _ in level)
+                name = self.new_object(total_bytes)
+                self.written_bytes += total_bytes
+                for part, size_bytes, offset in level:
                     self._replace(part, name, size_bytes, offset)
+
+    def _outputs(self, run: PartitionRun) -> Iterator[tuple[PartitionRun, int]]:
+        """The slices that each output slice replaces, and its size: each input keeps the same share."""
+        for slices in run.parts:
+            part = dataclasses.replace(run, slices=slices, part_counts=())
+            size_bytes = self._output_bytes(part)
+            share = size_bytes / max(part.data_bytes, 1)
+            if size_bytes <= self._max_slice_bytes:
+                yield part, size_bytes
+                continue
+            piece: list[LiveSlice] = []
+            piece_bytes = 0
+            for live in slices:
+                kept_bytes = round(live.entry.data_bytes * share)
+                if piece and piece_bytes + kept_bytes > self._max_slice_bytes:
+                    yield dataclasses.replace(part, slices=tuple(piece)), piece_bytes
+                    piece, piece_bytes = [], 0
+                piece.append(live)
+                piece_bytes += kept_bytes
+            yield dataclasses.replace(part, slices=tuple(piece)), piece_bytes
 
     def _replace(self, run: PartitionRun, name: str, size_bytes: int, settled_end_offset: int) -> None:
         """Replace a part of a run by one slice. The parts of a run come in order. The whole run decides all

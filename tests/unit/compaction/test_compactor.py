@@ -21,6 +21,8 @@ from stratalog.compaction.kept_records import CarriedBytes
 from stratalog.compaction.output.job_output import JobOutput
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.plan.partition_outlook import UNDATED_REFUSED
+from stratalog.compaction.plan.planned_jobs import CompactionPlan
+from stratalog.compaction.plan.planner import plan
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
@@ -28,8 +30,11 @@ from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.record import Record
+from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.remote.retention.retention_units import slice_units
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -504,6 +509,7 @@ def test_a_job_that_fails_on_the_store_lets_the_others_go_on(caplog: pytest.LogC
     assert report.failed_attempts == 2
     assert "no progress twice" in caplog.records[-1].message
     bad.clear()
+    world.clock.advance(compactor.settings.retry_backoff_ms)
     while reports := compactor.run_once():
         assert all(report.refused is None for report in reports)
     assert len(world.values()) == 1
@@ -606,3 +612,43 @@ def test_a_full_disk_is_reported_and_nothing_changes() -> None:
     compactor = world.tiered.compactor(change=change)
     (report,) = compactor.run_once()
     assert report.refused is None
+
+
+def test_jobs_that_change_nothing_are_an_alarm_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of the planner once had the same bytes written again each minute, and each job succeeded."""
+    world = World(cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    world.upload(("a", "1"))
+    compactor = world.tiered.compactor()
+    assert [report.failed_attempts for report in compactor.run_once()] == [0]
+
+    def forgetful(state: ShardState, *arguments: Any, **options: Any) -> CompactionPlan:
+        rows = {tip: row._replace(compacted_upto=0) for tip, row in state.partitions.items()}
+        state = dataclasses.replace(state, partitions=PersistentMap(rows.items()))
+        return plan(state, *arguments, **options)
+
+    monkeypatch.setattr("stratalog.compaction.compactor.plan", forgetful)
+    counts = [[report.failed_attempts for report in compactor.run_once() if report.inputs] for _ in range(4)]
+    assert counts == [[1], [2], [], []]
+    (reason,) = compactor.excluded().values()
+    assert "have changed nothing" in reason
+    world.upload(("a", "2"))
+    world.clock.advance(compactor.settings.retry_backoff_ms)
+    assert [report.failed_attempts for report in compactor.run_once() if report.inputs] == [0]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_commit_says_whether_records_go(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then a newer configuration that was used meanwhile refuses it."""
+    world = World(cleanup_policy=policy, min_cleanable_dirty_ratio="0")
+    for value in "1234":
+        world.upload(("a", value))
+    said: list[bool] = []
+    replace = MetadataLog.replace
+
+    def noted(log: MetadataLog, *arguments: Any, **options: Any) -> Any:
+        said.append(options["drops_records"])
+        return replace(log, *arguments, **options)
+
+    monkeypatch.setattr(MetadataLog, "replace", noted)
+    world.tiered.compactor().run_once()
+    assert said == [policy == "compact"]

@@ -123,6 +123,41 @@ def test_a_marker_goes_with_its_entry_a_retention_after_a_job_found_no_data() ->
     assert not world.compact()
 
 
+def test_a_marker_outlives_the_records_of_its_slice() -> None:
+    """The slice must be read for it, although no record of it stays."""
+    world = World()
+    world.put("a", "1", 7)
+    world.end(7, is_aborted=True)
+    world.put("b", "1")
+    world.upload()
+    world.compact()
+    assert world.offsets == [2]
+    assert world.markers() == {1: None}
+    assert world.slices[0].entry.key_stream is not None
+    world.put("b", "2")
+    world.upload()
+    world.compact()
+    assert world.offsets == [3]
+    assert list(world.markers()) == [1] == world.aborted(), "its horizon has only been set"
+
+
+def test_an_index_that_names_a_transaction_without_a_marker_is_refused() -> None:
+    world = World()
+    world.put("a", "1", 7)
+    world.end(7, is_aborted=True)
+    world.put("b", "1")
+
+    def forged(end: SliceEnd) -> SliceEnd:
+        (one,) = end.aborted
+        return end._replace(aborted=(one, one._replace(producer_id=8, first_offset=2, last_offset=2)))
+
+    world.upload(forged)
+    (report,) = [one for one in world.compact() if one.inputs]
+    assert report.refused is not None
+    assert "marker" in report.refused
+    assert world.compacted_upto == 0
+
+
 def test_committed_records_displace_and_aborted_ones_do_not() -> None:
     world = World()
     world.put("a", "1")

@@ -27,7 +27,7 @@ class CompactionSettings:
     max_job_bytes: int = 1 << 30
     """Data that the planner gathers into one job. Default 1 GiB. A partition whose own run is larger is
     compacted all the same, in one job that exceeds this, without any other: a bound that could never be met
-    would leave its tombstones for ever.
+    would leave its tombstones for ever. No output slice has more.
     """
 
     target_object_bytes: int = 256 << 20

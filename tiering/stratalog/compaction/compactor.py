@@ -59,6 +59,7 @@ from stratalog.compaction.job_execution import (
     JobOrder,
     JobResult,
     blamed_for,
+    failed_input,
 )
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
@@ -290,6 +291,9 @@ class Compactor:
             except ObjectNotFoundError:
                 # The plan is so old that its pages are gone.
                 return False
+            if names is None and (resting := self._history.resting(job)) is not None:
+                run.reports.append(_resting_report(job, *resting))
+                continue
             ending = self._run_job(run, job, entries, job_clock)
             # One job may fail alone; two in a row say that the store is silent.
             if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
@@ -340,14 +344,17 @@ class Compactor:
         job = execution.job
         try:
             result = execution.execute(on_run)
+            ends_before = self._compacted_ends(job)
             report = self._commit(execution, topics, result)
             if report.refused is None:
                 self._history.committed(job)
+                moves = self._compacted_ends(job) != ends_before
+                report = self._judged(execution, report, has_gained=moves or _is_less(job, report, result))
             return report, _Ending.DONE
         except StoppingError:
             raise
-        except ObjectNotFoundError:
-            return self._missing_input(execution), _Ending.DONE
+        except ObjectNotFoundError as error:
+            return self._missing_input(execution, error), _Ending.DONE
         except (
             CorruptRecordError,
             ObjectArchivedError,
@@ -361,7 +368,7 @@ class Compactor:
         except OverloadedError as error:
             return self._outgrown(execution, error), _Ending.DONE
         except (LogStoreError, OSError) as error:
-            attempts = self._history.failed(job)
+            attempts = self._history.failed(job, failed_input(job, error))
             is_of_disk = isinstance(error, OSError)
             _log_failure(execution, execution.current, error, _next_step(attempts, is_of_disk=is_of_disk))
             report = _report(execution, refused=str(error))
@@ -369,7 +376,8 @@ class Compactor:
             return report, _Ending.ENDS_RUN if is_of_disk else _Ending.FAILED
         except Exception as error:
             logger.exception("a compaction job failed by a defect; report it with this trace")
-            self._exclude(execution, execution.current, error)
+            blamed = job.partitions if execution.current is None else frozenset({execution.current})
+            self._exclude(execution, blamed, error)
             return _report(execution, refused=f"internal error: {error}"), _Ending.DONE
 
     def _commit(
@@ -400,6 +408,24 @@ class Compactor:
             return _report(execution, result=result, refused_partitions=refused)
         return _report(execution, refused=CONFIG_CHANGED)
 
+    def _compacted_ends(self, job: CompactionJob) -> list[int]:
+        partitions = self._metadata.state().partitions
+        return [partitions[tip].compacted_upto for tip in sorted(job.partitions) if tip in partitions]
+
+    def _judged(
+        self, execution: JobExecution, report: CompactionReport, *, has_gained: bool
+    ) -> CompactionReport:
+        """The report of a job that was committed. If it is the second one in a row that has changed nothing
+        for its partitions, they are left alone: the next plan would have it again."""
+        count = self._history.gained(execution.job) if has_gained else self._history.wasted(execution.job)
+        if count >= FAILURES_TO_SHRINK:
+            error = RuntimeError(
+                f"no progress twice: {count} jobs in a row were committed and have changed nothing; report it"
+                " with the settings of the topics and the output of `stratalog compaction plan`"
+            )
+            self._exclude(execution, execution.job.partitions, error)
+        return dataclasses.replace(report, failed_attempts=count)
+
     def _confirm(
         self, job: CompactionJob, topics: Mapping[UUID, TopicEntry]
     ) -> tuple[int, Mapping[TopicIdPartition, str]]:
@@ -419,26 +445,27 @@ class Compactor:
         }
         return catalog_seq, withdrawn
 
-    def _missing_input(self, execution: Execution) -> CompactionReport:
+    def _missing_input(self, execution: Execution, error: ObjectNotFoundError) -> CompactionReport:
         """An input is not in the store: it was replaced and collected in the meantime, or it is lost."""
         job = execution.job
         try:
             live = self._metadata.refresh().objects
-        except StoreError as error:
-            return _report(execution, refused=str(error))
+        except StoreError as unread:
+            return _report(execution, refused=str(unread))
         if all(name in live for name in job.input_names):
             lost = StoreCorruptError(
                 "a live object is not in the store; restore it from a copy and delete nothing",
-                inputs=", ".join(job.input_names),
+                object=failed_input(job, error) or ", ".join(job.input_names),
             )
-            self._exclude(execution, None, lost)
+            self._exclude(execution, blamed_for(execution, error), lost)
             return _report(execution, refused=str(lost))
         return _report(execution, refused=INPUTS_GONE)
 
-    def _exclude(self, execution: Execution, failed: TopicIdPartition | None, error: Exception) -> None:
-        exclusion = self._history.exclude(execution.job, failed, error)
+    def _exclude(self, execution: Execution, blamed: frozenset[TopicIdPartition], error: Exception) -> None:
+        exclusion = self._history.exclude(execution.job, blamed, error)
+        failed = next(iter(blamed)) if len(blamed) == 1 else None
         how = "moved as it is, and not compacted," if exclusion.is_carried else "left alone"
-        what = "its partitions are" if failed is None else "the partition is"
+        what = f"{len(blamed)} partitions are" if failed is None else "the partition is"
         seconds = self._current().retry_backoff_ms // 1000
         _log_failure(execution, failed, error, f"{what} {how} for {seconds} s; the others are planned again")
 
@@ -449,7 +476,7 @@ class Compactor:
         if job.is_least:
             least = OverloadedError(f"no smaller job would gain anything: {error.message}", **error.fields)
             largest = max(job.runs, key=lambda run: run.data_bytes)
-            self._exclude(execution, largest.topic_id_partition, least)
+            self._exclude(execution, frozenset({largest.topic_id_partition}), least)
             return _report(execution, refused=str(least))
         self._history.outgrown(job)
         _log_failure(execution, None, error, "the next job with these objects is smaller")
@@ -532,6 +559,30 @@ def _report(
         outputs=len(result.stored),
         output_bytes=sum(ref.size_bytes for ref, _ in result.stored),
         partitions=len(job.runs) - len(refused_partitions),
+    )
+
+
+def _is_less(job: CompactionJob, report: CompactionReport, result: JobResult) -> bool:
+    """Whether the job has left fewer records, tombstones, slices, objects or bytes."""
+    input_count = sum(len(run.slices) for run in job.runs)
+    output_count = sum(len(entries) for _, entries in result.stored)
+    return (
+        result.records_out < result.records_in
+        or result.tombstones_removed > 0
+        or output_count < input_count
+        or report.outputs < report.inputs
+        or report.output_bytes < report.input_bytes
+    )
+
+
+def _resting_report(job: CompactionJob, attempts: int, wait_ms: int) -> CompactionReport:
+    """The report of a job that is not tried again yet."""
+    return CompactionReport(
+        inputs=len(job.inputs),
+        input_bytes=sum(live.ref.size_bytes for live in job.inputs),
+        refused=f"{attempts} jobs with one of its objects have failed in a row; it is tried again in"
+        f" {-(-wait_ms // 1000)} s, or at once if the topic is named",
+        failed_attempts=attempts,
     )
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, ObjectArchivedError, ObjectNotFoundError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -125,16 +125,27 @@ class Execution(Protocol):
         ...
 
 
-def blamed_for(execution: Execution, error: LogStoreError) -> TopicIdPartition | None:
-    """The partition to blame for a failure: the one that the error names, because outputs are proved after
-    they were written, or the one at work."""
+def blamed_for(execution: Execution, error: LogStoreError) -> frozenset[TopicIdPartition]:
+    """The partitions to blame for a failure: those in an input that cannot be read at all, the one that the
+    error names, because outputs are proved after they were written, or the one at work; all of the job if
+    there is none."""
+    runs = {run.topic_id_partition: run for run in execution.job.runs}
     named = error.fields.get("topic"), error.fields.get("partition")
-    tips = (
-        run.topic_id_partition
-        for run in execution.job.runs
-        if (run.topic.name, run.topic_id_partition.partition) == named
-    )
-    return next(tips, execution.current)
+    is_whole = isinstance(error, ObjectArchivedError | ObjectNotFoundError)
+    for tip, run in runs.items():
+        if (run.topic.name, tip.partition) == named and not is_whole:
+            return frozenset({tip})
+    name = failed_input(execution.job, error)
+    if name is None:
+        return frozenset(runs if execution.current is None else {execution.current})
+    return frozenset(tip for tip, run in runs.items() if any(live.object_name == name for live in run.slices))
+
+
+def failed_input(job: CompactionJob, error: Exception) -> str | None:
+    """The name of the input that the error names, if any."""
+    fields = error.fields if isinstance(error, LogStoreError) else {}
+    texts = [str(fields.get(field, "")) for field in ("object", "key", "name")]
+    return next((name for name in job.input_names if any(name in text for text in texts)), None)
 
 
 class JobExecution:

@@ -3,7 +3,8 @@
 A partition whose data fails is excluded for a while. One that this version cannot compact is carried
 meanwhile: its slices move as they are.
 
-An object counts the failures of the jobs that read it, in a row. Later jobs with it come last and become
+An object counts the failures of the jobs that read it, in a row; of the object that the failure names, if it
+names one. After the second one it rests, before the next try. Later jobs with it come last and become
 smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm. A
 job for which there is no room becomes smaller at once. Of one that cannot become smaller a partition is
 excluded.
@@ -12,13 +13,14 @@ excluded.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, JobRoom, Refusal, RunMode
+from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 
 
 class Exclusion(NamedTuple):
@@ -63,6 +65,8 @@ class JobHistory:
         self._left_out = {tip: one for tip, one in before.items() if one.until_ms is None}
         self._written = dict(before)
         self._failures: dict[str, int] = {}
+        self._rest_ends_ms: dict[str, int] = {}
+        self._wasted: dict[TopicIdPartition, int] = {}
         self._rooms: dict[str, JobRoom] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
         self._exclusion_count = self._outgrown_count = 0
@@ -112,10 +116,10 @@ class JobHistory:
         self._keep()
         return is_excluded
 
-    def exclude(self, job: CompactionJob, failed: TopicIdPartition | None, error: Exception) -> Exclusion:
-        """Leave the failed partition alone for a while; all of the job's where it is not known which one
-        failed. It is carried if its data is sound. Returns the exclusion of one of them."""
-        runs = [run for run in job.runs if failed in (None, run.topic_id_partition)]
+    def exclude(self, job: CompactionJob, failed: Set[TopicIdPartition], error: Exception) -> Exclusion:
+        """Leave the failed partitions of the job alone for a while. They are carried if their data is sound.
+        Returns the exclusion of one of them."""
+        runs = [run for run in job.runs if run.topic_id_partition in failed]
         before = self.excluded(is_carried=False).keys() | self.excluded(is_carried=True).keys()
         now_ms = self._clock.now_ms()
         until_ms = now_ms + self._retry_backoff_ms()
@@ -147,17 +151,45 @@ class JobHistory:
                     del self._failed[run.topic_id_partition]
             for name in job.input_names:
                 self._failures.pop(name, None)
+                self._rest_ends_ms.pop(name, None)
             self._attempts.pop(job.input_names, None)
         self._keep()
 
-    def failed(self, job: CompactionJob) -> int:
-        """Note a failure of the job that is not of its data. Returns how many jobs over these inputs have
-        failed in a row."""
+    def gained(self, job: CompactionJob) -> int:
+        """Note a job that has gained something. Returns how many jobs in a row have gained nothing: 0."""
         with self._lock:
-            for name in job.input_names:
+            for tip in job.partitions:
+                self._wasted.pop(tip, None)
+        return 0
+
+    def wasted(self, job: CompactionJob) -> int:
+        """Note a job that was committed and has gained nothing. Returns how many jobs in a row have gained
+        nothing for one of its partitions."""
+        with self._lock:
+            for tip in job.partitions:
+                self._wasted[tip] = self._wasted.get(tip, 0) + 1
+            return max(self._wasted[tip] for tip in job.partitions)
+
+    def failed(self, job: CompactionJob, input_name: str | None) -> int:
+        """Note a failure of the job that is not of its data, but of the input with this name, if it is known.
+        From the second one in a row on, the input is not tried again for a while. Returns how many jobs over
+        these inputs have failed in a row."""
+        names = job.input_names if input_name is None else (input_name,)
+        with self._lock:
+            for name in names:
                 self._failures[name] = self._failures.get(name, 0) + 1
+                if self._failures[name] >= FAILURES_TO_SHRINK:
+                    self._rest_ends_ms[name] = self._clock.now_ms() + self._retry_backoff_ms()
             attempts = self._attempts[job.input_names] = self._attempts.get(job.input_names, 0) + 1
             return attempts
+
+    def resting(self, job: CompactionJob) -> tuple[int, int] | None:
+        """If the job should not be tried again yet: how often jobs with one of its inputs have failed in a
+        row, and how many milliseconds to wait."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            wait_ms, name = max((self._rest_ends_ms.get(name, 0) - now_ms, name) for name in job.input_names)
+            return (self._failures[name], wait_ms) if wait_ms > 0 else None
 
     def outgrown(self, job: CompactionJob) -> None:
         """Note that there is no room for the job: the next one with its inputs has half of them, and of the
@@ -173,6 +205,7 @@ class JobHistory:
         """Forget the objects that are gone."""
         with self._lock:
             self._failures = {name: count for name, count in self._failures.items() if name in live}
+            self._rest_ends_ms = {name: end for name, end in self._rest_ends_ms.items() if name in live}
             self._rooms = {name: room for name, room in self._rooms.items() if name in live}
             self._attempts = {
                 names: count for names, count in self._attempts.items() if all(name in live for name in names)

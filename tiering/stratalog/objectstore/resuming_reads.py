@@ -2,7 +2,7 @@
 
 A store or a proxy resets a stream that idles or lasts too long. A new GET then asks for the rest of the
 range, on the condition that the object still has the ETag of the first answer. A stream is resumed a bounded
-number of times, with a pause before each GET that grows while nothing arrives.
+number of times while nothing arrives, with a growing pause before each GET. It may last for hours.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from stratalog.base.errors import PreconditionFailedError, StoreCorruptError, St
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
 
 MAX_RESUMPTIONS = 16
-"""How often one stream is resumed. A stream of a gigabyte that stands still while its job computes is reset a
-few times; one that is reset more often has a store that cannot serve it now."""
+"""How often one stream is resumed without a byte in between. One that stands still while its job computes is
+reset again and again; one that gives nothing in so many tries has a store that cannot serve it now."""
 FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 5.0
 
@@ -78,7 +78,7 @@ class ResumingStream:
             self._position += len(data)
             self._reads.bytes_read += len(data)
             if data:
-                self._pause_s = FIRST_PAUSE_S
+                self._left_count, self._pause_s = MAX_RESUMPTIONS, FIRST_PAUSE_S
             return data
 
     def close(self) -> None:

@@ -145,6 +145,22 @@ def test_a_covering_run_is_one_run_in_several_objects(is_shrinking: bool) -> Non
     assert world.tiered.partition(world.tip).compacted_upto == UPLOADS * RECORDS + 2
 
 
+def test_a_run_of_slices_whose_keys_are_hashed_is_divided_too() -> None:
+    """The copies of their data are numbered by the whole run, and each piece has its own."""
+    world = World()
+    for number in range(UPLOADS):
+        base_offset = number * RECORDS
+        records = [
+            Record(0, world.clock.now_ms(), b"key-%05d" % key, b"%d" % number * 100)
+            for key in range(base_offset, base_offset + RECORDS)
+        ]
+        batch = encode_batch(records, base_offset=base_offset, leader_epoch=1)
+        world.tiered.upload({world.tip: [batch]}, with_key_streams=False)
+    before = world.tiered.records(world.tip)
+    assert world.compact().outputs > 1
+    assert world.tiered.records(world.tip) == before
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lives_with_small_bounds_keep_their_promises_and_come_to_rest(seed: int) -> None:
     history = CompactionHistory(seed)

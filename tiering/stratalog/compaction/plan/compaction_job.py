@@ -150,6 +150,10 @@ class CompactionJob:
         return tuple(live.ref.name for live in self.inputs)
 
     @property
+    def partitions(self) -> frozenset[TopicIdPartition]:
+        return frozenset(run.topic_id_partition for run in self.runs)
+
+    @property
     def output_count(self) -> int:
         """The objects that hold the outputs, as long as none is full: each kind of topics has its own, and so
         has each output slice of a partition."""

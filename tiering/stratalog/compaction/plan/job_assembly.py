@@ -102,6 +102,13 @@ class JobAssembly:
         """Whether a job with one of its objects has failed lately."""
         return any(number in self._failures for number in draft.objects)
 
+    def is_failing(self, partition: int) -> bool:
+        """Whether a job has failed lately with an object that a covering job of the partition would read."""
+        section = self._survey.outlook(partition).section
+        return bool(self._failures) and any(
+            self._survey.object_of(partition, index) in self._failures for index in section.eligible
+        )
+
     def covering_job(self, seed: int, others: Iterable[int], ranks: Mapping[int, int]) -> CoveringJob | None:
         """A job that takes at least the least run of the partition `seed`; None if an object is in another
         job. `others`: further partitions to try. `ranks`: those of all partitions that wait for a job."""
@@ -117,12 +124,13 @@ class JobAssembly:
         load.is_whole = not size_level and self._bytes_of_objects(seed) <= room.planned_bytes
         if not self._take(load, seed, must_take=True):
             return None
+        is_failing = self.is_failing(seed)
         if not size_level:
             neighbours = {
                 partition
                 for number in load.objects
                 for partition in self._survey.partitions_in(number)
-                if partition in ranks
+                if partition in ranks and (is_failing or not self.is_failing(partition))
             }
             for other in [*sorted(neighbours, key=ranks.__getitem__), *others]:
                 self._take(load, other, must_take=False)
@@ -174,10 +182,10 @@ class JobAssembly:
 
     def _take(self, load: _Load, partition: int, *, must_take: bool) -> bool:
         """Add the objects of the longest run from the first slice of a section that fits the job; none if
-        less than the least run fits. `must_take`: the least run fits by definition, whatever its bytes.
+        less than the least run fits. `must_take`: the section fits by definition, whatever its bytes.
         """
         section = self._survey.outlook(partition).section
-        size_bytes = load.size_bytes + (0 if load.is_whole else section.size_bytes)
+        size_bytes = load.size_bytes + (0 if load.is_whole else section.eligible_bytes)
         if size_bytes > load.room.planned_bytes and not must_take:
             return False
         added: set[int] = set()
@@ -188,7 +196,9 @@ class JobAssembly:
                 continue
             is_least = must_take and count < section.least_run
             room = load.room if is_least else load.room.within(self._room(number))
-            fits_bytes = size_bytes + object_bytes <= room.planned_bytes or is_least
+            # The section is within the bytes of a job of its own, unless there was no room for one.
+            takes_all = must_take and room.planned_bytes == self._whole_room.planned_bytes
+            fits_bytes = is_least or takes_all or size_bytes + object_bytes <= room.planned_bytes
             fits_count = len(load.objects) + len(added) < room.input_count
             if not (self.is_free(number) and fits_bytes and fits_count):
                 if count < section.least_run:
@@ -230,7 +240,7 @@ class JobAssembly:
         if partitions is None:
             read_bytes = sum(self._survey.movable_bytes[number] for number in selection.objects)
         else:
-            read_bytes = sum(self._survey.outlook(number).section.size_bytes for number in partitions)
+            read_bytes = sum(self._survey.outlook(number).section.eligible_bytes for number in partitions)
         return JobSize(len(selection.runs), read_bytes)
 
     def _room(self, number: int) -> JobRoom:

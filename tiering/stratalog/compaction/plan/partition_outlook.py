@@ -13,9 +13,13 @@ compacted already. Where a topic has a bound for slices (`slice_span`), such a s
 that each becomes one slice.
 
 A job reads a bounded number of objects, so the first section ends there. The rest of it waits until the
-slices before it have become fewer. Where the bound for slices keeps them apart, they never do. The rest is
-compacted like a section behind a gap then, and a key may have a record in each part: no slice exceeds its
-bound.
+slices before it have become fewer. Where a job over them does not pay, because it could take too little of
+the rest, slices of the rest become one whenever they fill it: then a job takes more. Where the bound for
+slices, or the bytes of a job, keep the first ones apart for ever, the rest is compacted like a section behind
+a gap, and a key may have a record in each part.
+
+A job has the bytes of the settings, or more if it would compact fewer than it writes again. So what a large
+partition costs for each new byte does not grow with the partition.
 
 A job that ends in the middle of a transaction leaves its records undecided, and `compacted_upto` ends with
 the first of them. So a slice counts as compacted if `compacted_upto` has reached its stable end: a job that
@@ -38,6 +42,7 @@ from typing import NamedTuple, TypeAlias
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.topic_policy import TopicPolicy
+from stratalog.log.config_key import LONG_MAX
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.keep_rules import is_due
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
@@ -60,26 +65,27 @@ class Section(NamedTuple):
     """Consecutive slices that are compacted together. Immutable."""
 
     eligible: range
-    """The indexes of the slices, from the first of the section, that a covering job may take."""
+    """The indexes of the slices, from the first one that a covering job takes, that it may take."""
     least_run: int
     """The number of slices, from the first eligible one, that a job must take to gain anything; 0 if nothing
     can be gained."""
     dirty_bytes: int
-    """Bytes of the section that are not compacted yet."""
+    """Bytes that are not compacted yet, of those that a job could read at all."""
     size_bytes: int
-    is_due: bool = False
-    """Whether the horizon of tombstones or markers has passed that a job over eligible slices may drop."""
-    is_overdue: bool = False
-    """Whether some of the dirty bytes have waited for `max.compaction.lag.ms`."""
+    """Bytes that a job could read at all."""
+    eligible_bytes: int
+    is_forced: bool = False
+    """Whether it pays whatever is dirty: a horizon of tombstones or markers has passed, some of the dirty
+    bytes have waited for `max.compaction.lag.ms`, or other slices wait for these to become fewer."""
 
     def pays(self, min_dirty_ratio: float) -> bool:
-        """Whether horizons have passed, or enough is dirty."""
+        """Whether it is forced, or enough is dirty."""
         if not self.least_run:
             return False
-        return self.is_due or self.is_overdue or self.dirty_bytes >= min_dirty_ratio * self.size_bytes
+        return self.is_forced or self.dirty_bytes >= min_dirty_ratio * self.size_bytes
 
 
-NO_SECTION = Section(range(0), 0, 0, 0)
+NO_SECTION = Section(range(0), 0, 0, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +149,8 @@ class OutlookTerms(NamedTuple):
     may_drop_tombstones: bool
     max_inputs: int
     """Objects that a job may read."""
+    max_job_bytes: int
+    """Bytes that one output slice may have, and that a job may always read."""
     min_dirty_ratio: float | None
     """In place of that of the topics, if any."""
 
@@ -215,14 +223,14 @@ class _Judgement:
         self._row = row
         self._slices = slices
         self._terms = terms
-        uploads = [uploaded_ms(one.object_name) for one in slices]
+        self._uploads = uploads = [uploaded_ms(one.object_name) for one in slices]
         self.first_stored_index = next(
             (index for index, one in enumerate(slices) if one.gap is None), len(slices)
         )
         self.movable = bytearray(upload is not None for upload in uploads)
         for index in self._undated():
             self.movable[index] = 0
-        self.reaches = reaches_of(topic.span, map(_extent, slices, uploads), len(slices))
+        self.reaches = reaches_of(topic.span, map(self._extent, range(len(slices))), len(slices))
 
     def refusal(self) -> str | None:
         if not self._topic.is_compacted:
@@ -243,16 +251,24 @@ class _Judgement:
 
     def compactable_end(self) -> int:
         """The index of the first slice that may not be compacted, because a run has no holes."""
-        topic, stable_end_offset = self._topic, self._row.stable_end_offset
-        latest_ms = self._terms.now_ms - topic.min_compaction_lag_ms if topic.min_compaction_lag_ms else None
+        stable_end_offset = self._row.stable_end_offset
         for index in range(self.first_stored_index, len(self._slices)):
             one = self._slices[index]
             if one.gap is not None:
                 continue
-            is_too_young = latest_ms is not None and one.max_timestamp > latest_ms
-            if not self.movable[index] or is_too_young or one.end_offset > stable_end_offset:
+            is_undecided = one.end_offset > stable_end_offset
+            if not self.movable[index] or is_undecided or self._is_too_young(index):
                 return index
         return len(self._slices)
+
+    def _is_too_young(self, index: int) -> bool:
+        lag_ms = self._topic.min_compaction_lag_ms
+        if not lag_ms:
+            return False
+        if self._slices[index].max_timestamp <= NO_TIMESTAMP and self._is_compacted(index):
+            # The job that has compacted it has made its upload as young as its newest input.
+            return False
+        return self._extent(index).newest_ms > self._terms.now_ms - lag_ms
 
     def sections(self, stop: int) -> Iterator[Section]:
         """The sections up to the slice `stop`, in order."""
@@ -269,15 +285,19 @@ class _Judgement:
                 continue
             head = self._head(section)
             yield head
-            if not head.least_run and len(head.eligible) < len(section):
-                yield from self._parts(section[len(head.eligible) :])
+            # It does not pay.
+            if len(section) > self._terms.max_inputs:
+                clean_count = sum(map(self._is_clean, section))
+                rest = section[min(clean_count, self._terms.max_inputs) :]
+                yield from self._full_parts(rest)
+                if not head.least_run:
+                    yield from self._parts(rest)
 
     def _head(self, section: range) -> Section:
         """The first section, as far as a job may read it."""
-        slices, upto = self._slices, self._row.compacted_upto
+        slices = self._slices
         head = section[: self._terms.max_inputs]
-        is_clean = [slices[index].stable_end_offset <= upto for index in section]
-        clean_count = sum(is_clean)
+        clean_count = sum(map(self._is_clean, section))
         due_index = next((index for index in section if self._is_due(slices[index])), None)
         settling_index = None if due_index is None else self._settling_index(section, due_index)
         least_run = 0
@@ -288,23 +308,43 @@ class _Judgement:
         elif clean_count < len(section) or settling_index is not None:
             # There is more to do, and it waits until these slices have become fewer.
             least_run = self._least_merge(head)
+        judged = head if clean_count < len(head) else section
         # Where nothing would be decided, nothing is dirty.
-        dirty = section if clean_count < len(section) else section[:0]
+        dirty = judged if clean_count < len(section) else judged[:0]
         dirty_bytes = sum(map(self._dirty_bytes, dirty))
-        oldest = next((slices[index] for index in dirty if not self._is_compacted(index)), None)
+        eligible = self._affordable(head, least_run)
         return Section(
-            head,
+            eligible,
             least_run,
             dirty_bytes,
-            size_bytes=sum(slices[index].data_bytes for index in section),
-            is_due=settling_index is not None,
-            is_overdue=oldest is not None and self._is_overdue(oldest),
+            size_bytes=self._bytes_of(judged),
+            eligible_bytes=self._bytes_of(eligible),
+            is_forced=settling_index is not None
+            or any(self._is_overdue(index) for index in section if not self._is_compacted(index)),
         )
+
+    def _affordable(self, head: range, least_run: int) -> range:
+        """The slices that fit a job's bytes, or so many that it compacts as much as it writes again."""
+        clean_bytes = sum(self._slices[index].data_bytes - self._dirty_bytes(index) for index in head)
+        size_bytes = 0
+        for count, index in enumerate(head):
+            grown_bytes = size_bytes + self._slices[index].data_bytes
+            is_enough = count >= max(least_run, 1) and size_bytes >= 2 * clean_bytes
+            if is_enough and grown_bytes > self._terms.max_job_bytes:
+                return head[:count]
+            size_bytes = grown_bytes
+        return head
+
+    def _is_clean(self, index: int) -> bool:
+        """Whether a job could decide no more of that slice of the head."""
+        return self._slices[index].stable_end_offset <= self._row.compacted_upto
+
+    def _bytes_of(self, section: range) -> int:
+        return sum(self._slices[index].data_bytes for index in section)
 
     def _is_compacted(self, index: int) -> bool:
         """Whether a job has compacted that slice of the head, maybe without deciding all of its records."""
-        is_decided = self._slices[index].stable_end_offset <= self._row.compacted_upto
-        return is_decided and self._base_offset(index) < self._row.compacted_upto
+        return self._is_clean(index) and self._base_offset(index) < self._row.compacted_upto
 
     def _dirty_bytes(self, index: int) -> int:
         """The bytes of that slice of the head that are not compacted yet, as far as offsets tell."""
@@ -331,31 +371,62 @@ class _Judgement:
         )
 
     def _least_merge(self, section: range) -> int:
-        """The number of slices that it takes to make them fewer; 0 if the bound keeps all apart."""
-        inner = section[:-1]
-        first = next((index for index in inner if self.reaches[index] > 1), None)
-        return 0 if first is None else first - section.start + 2
+        """The number of slices that it takes to make them fewer; 0 if bounds keep all apart."""
+        reaches = self._reaches_of_jobs(section)
+        first = next((place for place, reach in enumerate(reaches[:-1]) if reach > 1), None)
+        return 0 if first is None else first + 2
 
     def _parts(self, section: range) -> Iterator[Section]:
         """The parts of another section that become one slice each: the count of slices tells there what is
         compacted."""
-        first = section.start
-        while first < section.stop:
-            part = range(first, min(first + self.reaches[first], section.stop))
+        reaches = self._reaches_of_jobs(section)
+        place = 0
+        while place < len(section):
+            part = section[place : place + reaches[place]]
             if len(part) > 1:
-                sizes = [self._slices[index].data_bytes for index in part]
-                is_overdue = self._is_overdue(self._slices[first + 1])
-                eligible = part[: self._terms.max_inputs]
-                yield Section(eligible, 2, sum(sizes[1:]), sum(sizes), is_overdue=is_overdue)
-            first = part.stop
+                yield self._part(part, is_forced=any(map(self._is_overdue, part[1:])))
+            place += len(part)
+
+    def _full_parts(self, section: range) -> Iterator[Section]:
+        """The parts of this section that are full: the next slice does not fit, or there are as many as a job
+        may read. A slice that is half full stands by itself, so that each is written again a few times."""
+        reaches = self._reaches_of_jobs(section)
+        place = 0
+        while place < len(section):
+            index = section[place]
+            is_half = 2 * self._slices[index].data_bytes > self._terms.max_job_bytes
+            part = section[place : place + (1 if is_half else reaches[place])]
+            is_full = part.stop < section.stop or len(part) >= self._terms.max_inputs
+            if len(part) > 1 and is_full:
+                yield self._part(part, is_forced=True)
+            place += len(part)
+
+    def _part(self, part: range, *, is_forced: bool) -> Section:
+        size_bytes = self._bytes_of(part)
+        dirty_bytes = size_bytes - self._slices[part.start].data_bytes
+        eligible = part[: self._terms.max_inputs]
+        return Section(eligible, 2, dirty_bytes, size_bytes, self._bytes_of(eligible), is_forced)
+
+    def _reaches_of_jobs(self, section: range) -> Reaches:
+        """How many of these slices become one, from each one on, if outputs have no more bytes than a job."""
+        span = self._topic.span
+        span = SliceSpan(span.max_ms, min(span.max_bytes, self._terms.max_job_bytes))
+        return reaches_of(span, map(self._extent, section), len(section))
+
+    def _extent(self, index: int) -> Extent:
+        uploaded_ms = self._uploads[index]
+        return slice_extent(self._slices[index], NO_TIMESTAMP if uploaded_ms is None else uploaded_ms)
 
     def _is_due(self, one: SliceBrief) -> bool:
         may_have_due = one.tombstone_count > 0 or one.marker_count > 0
         has_due = may_have_due and is_due(one.earliest_delete_horizon_ms, self._terms.now_ms)
         return has_due and self._terms.may_drop_tombstones
 
-    def _is_overdue(self, one: SliceBrief) -> bool:
-        return 0 <= one.min_timestamp <= self._terms.now_ms - self._topic.max_compaction_lag_ms
+    def _is_overdue(self, index: int) -> bool:
+        lag_ms = self._topic.max_compaction_lag_ms
+        if lag_ms == LONG_MAX:
+            return False
+        return NO_TIMESTAMP < self._extent(index).oldest_ms <= self._terms.now_ms - lag_ms
 
 
 def reaches_of(span: SliceSpan, extents: Iterator[Extent], count: int) -> Reaches:
@@ -386,7 +457,3 @@ def reaches_of(span: SliceSpan, extents: Iterator[Extent], count: int) -> Reache
         reaches.append(min(end - first, MOST_SLICES))
         size_bytes -= effective[first].size_bytes
     return reaches
-
-
-def _extent(one: SliceBrief, uploaded_ms: int | None) -> Extent:
-    return slice_extent(one, NO_TIMESTAMP if uploaded_ms is None else uploaded_ms)

@@ -61,6 +61,7 @@ def plan(
         now_ms=now_ms,
         may_drop_tombstones=may_drop_tombstones,
         max_inputs=settings.max_inputs_per_job,
+        max_job_bytes=settings.max_job_bytes,
         # A caller that names a topic wants it compacted now, not when it pays.
         min_dirty_ratio=None if only is None else 0.0,
     )
@@ -123,13 +124,17 @@ class _Planner:
     def _covering_jobs(self) -> Iterator[JobDraft]:
         paying = [(number, outlook) for number, outlook in self._asked_outlooks() if outlook.pays]
         # The partitions are sorted already, and sorting keeps the order of equals.
-        paying.sort(key=lambda one: -one[1].section.dirty_bytes)
+        # What a job can hardly read must not keep its other objects from those that it could compact.
+        failing = {number for number, _ in paying if self._assembly.is_failing(number)}
+        paying.sort(key=lambda one: (one[0] in failing, -one[1].section.dirty_bytes))
         order = [number for number, _ in paying]
         ranks = {number: rank for rank, number in enumerate(order)}
         for rank, seed in enumerate(order):
             if ranks.pop(seed, None) is None:
                 continue
             others = [other for other in order[rank + 1 : rank + 1 + _COMPANIONS] if other in ranks]
+            if seed not in failing:
+                others = [other for other in others if other not in failing]
             job = self._assembly.covering_job(seed, others, ranks)
             if job is not None:
                 for number in job.settled:
