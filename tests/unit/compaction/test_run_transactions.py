@@ -308,3 +308,25 @@ def test_a_producer_has_aborted_decided_and_undecided_data() -> None:
         (False, True),
         (False, False),
     ]
+
+
+def test_a_slice_has_the_earliest_horizon_and_the_first_offset_of_its_newest_time() -> None:
+    """Also in an output of several intervals of the index."""
+    world = World()
+    world.put("a", None)
+    world.put("x", "1")
+    world.put("y", "1")
+    world.upload()
+    world.compact()
+    horizon_ms = world.clock.now_ms() + RETENTION_MS
+    for value in "23":
+        world.clock.advance(RETENTION_MS // 4)
+        newest_ms, first_offset = world.clock.now_ms(), world.written.next_offset
+        world.put("x", value * 9_000)
+        world.put("b" + value, None)
+        world.upload()
+        world.compact()
+        (live,) = world.slices
+        assert live.entry.earliest_delete_horizon_ms == horizon_ms
+        assert (live.entry.max_timestamp, live.entry.max_timestamp_offset) == (newest_ms, first_offset)
+    assert world.offsets == [0, 2, 4, 5, 6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from random import Random
@@ -32,7 +33,7 @@ from stratalog.remote.objects.object_writer import (
     ObjectWriterSettings,
     SortedKeys,
 )
-from stratalog.remote.objects.slice_builder import SliceEnd
+from stratalog.remote.objects.slice_builder import SliceBuilder, SliceEnd
 from stratalog.remote.objects.spool import Parts
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
@@ -180,6 +181,41 @@ def test_a_slice_that_has_not_ended_is_refused() -> None:
     moved.begin_slice(entry.data_position + 1, is_carried=False)
     with pytest.raises(StoreCorruptError):
         moved.end_slice(entry, planned[entry.topic_id_partition])
+
+
+def test_a_record_behind_the_end_of_its_slice_is_refused() -> None:
+    """A builder that is right never makes one."""
+    finished, planned = object_of([batch_of(9, [b"a", b"b"])])
+    ((tip, plan),) = planned.items()
+    (entry,) = finished.entries
+    for end_offset in (11, 10):
+        proof = ObjectProof("name")
+        proof.begin_slice(entry.data_position, is_carried=False)
+        proof.add(b"".join(finished.parts)[: entry.data_end_position])
+        moved = dataclasses.replace(entry, end_offset=end_offset)
+        if end_offset == 11:
+            proof.end_slice(moved, plan._replace(end_offset=end_offset))
+            continue
+        with pytest.raises(StoreCorruptError) as refused:
+            proof.end_slice(moved, plan._replace(end_offset=end_offset))
+        assert "contradicts its records" in str(refused.value)
+        assert refused.value.fields["partition"] == tip.partition
+
+
+def test_a_key_stream_beside_a_record_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A builder that is right never makes one."""
+    monkeypatch.setattr(SliceBuilder, "may_have_keys", True)
+    hashing = KeyHashing(b"0123456789abcdef")
+    entries = KeyEntries()
+    entries.hash_high.append(1)
+    entries.hash_low.append(0)
+    entries.ordinal.append(0)
+    entries.tombstone.append(0)
+    records = [Record(0, 1, b"a", b"1"), Record(0, 1, None, b"2")]
+    finished, planned = object_of([encode_batch(records, base_offset=0)], SortedKeys(hashing, [entries]))
+    with pytest.raises(StoreCorruptError) as refused:
+        prove(finished, planned)
+    assert "records without a key" in str(refused.value)
 
 
 def test_a_key_that_is_there_twice_is_refused() -> None:
