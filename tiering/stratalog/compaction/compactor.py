@@ -413,7 +413,7 @@ class Compactor:
         return [partitions[tip].compacted_upto for tip in sorted(job.partitions) if tip in partitions]
 
     def _judged(
-        self, execution: JobExecution, report: CompactionReport, *, has_gained: bool
+        self, execution: Execution, report: CompactionReport, *, has_gained: bool
     ) -> CompactionReport:
         """The report of a job that was committed. If it is the second one in a row that has changed nothing
         for its partitions, they are left alone: the next plan would have it again."""
