@@ -54,10 +54,8 @@ class BriefStream:
 class BriefStore(MemoryObjectStore):
     """A store whose streams break soon. Thread-safe as its base."""
 
-    def open_range(
-        self, key: str, position: int, size_bytes: int, *, if_match: str | None = None
-    ) -> ReadStream:
-        return BriefStream(super().open_range(key, position, size_bytes, if_match=if_match))
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        return BriefStream(super().open_range(key, position, size, if_match=if_match))
 
 
 def cut_off(count: int) -> FaultPlan:
