@@ -597,7 +597,7 @@ def test_one_partition_in_trouble_does_not_keep_the_others_from_being_merged(tro
 
 
 def test_a_run_that_is_too_short_to_decide_anything_is_not_taken() -> None:
-    """Of a partition that does not pay, in an object that another partition keeps."""
+    """The partition does not pay, and the object that it shares is kept by another one."""
     policy = topic(1, is_compacted=True)
     dirty, waiting, stuck = (TopicIdPartition(policy.topic_id, number) for number in range(3))
     shard = shared_objects(policy, 1, 3)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreUnavailableError
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ReadStream
 from stratalog.objectstore.resuming_reads import MAX_RESUMPTIONS, ResumingReads
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -29,33 +28,6 @@ class World:
         self.store.put("key", CONTENT)
         faulty = FaultyObjectStore(self.store, Random(seed), plan)
         self.reads = ResumingReads(faulty, self.clock, "key")
-
-
-class BriefStream:
-    """A stream that breaks behind 20 bytes. One user at a time."""
-
-    def __init__(self, stream: ReadStream) -> None:
-        self._stream = stream
-        self._left_bytes = 20
-
-    def read(self, size: int) -> bytes:
-        if self._left_bytes < size:
-            raise StoreUnavailableError("the connection was reset; try again")
-        self._left_bytes -= size
-        return self._stream.read(size)
-
-    def etag(self) -> str:
-        return self._stream.etag()
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class BriefStore(MemoryObjectStore):
-    """A store whose streams break soon. Thread-safe as its base."""
-
-    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        return BriefStream(super().open_range(key, position, size, if_match=if_match))
 
 
 def cut_off(count: int) -> FaultPlan:
@@ -111,13 +83,18 @@ def test_patience_ends_after_growing_pauses() -> None:
 
 def test_a_stream_that_goes_on_is_resumed_without_a_limit() -> None:
     """A job over many partitions is slow, and a proxy may reset what idles: 16 times was once all."""
-    clock = ManualClock()
-    store = BriefStore(clock)
-    store.put("key", CONTENT)
-    reads = ResumingReads(store, clock, "key")
-    stream = reads.open_range(0, 1000)
-    assert b"".join(stream.read(10) for _ in range(100)) == CONTENT
-    assert reads.resumed_get_count == 49 > MAX_RESUMPTIONS
+    headers = {"Date": "Sat, 21 Nov 2026 08:49:37 GMT", "ETag": '"one"'}
+    count = MAX_RESUMPTIONS + 2
+    end = 20 * count
+    answers = [
+        Answer(206, CONTENT[begin:end], headers | {"Content-Range": f"bytes {begin}-{end - 1}/{end}"}, 20)
+        for begin in range(0, end, 20)
+    ]
+    with scripted_s3(answers) as server:
+        reads = ResumingReads(server.open_store(), ManualClock(), "key")
+        stream = reads.open_range(0, end)
+        assert b"".join(stream.read(20) for _ in range(count)) == CONTENT[:end]
+    assert reads.resumed_get_count == count - 1 > MAX_RESUMPTIONS
 
 
 def test_another_object_is_not_read_on() -> None:

@@ -152,7 +152,8 @@ def test_a_store_that_breaks_each_stream_costs_no_record(
             assert {tip: world.tiered.records(tip) for tip in world.tips} == before
     finally:
         wire.breaks = lambda _exchange, _size_bytes: WHOLE
-    reports = world.compactor.run_once()
+    # The object rests by now, unless the topic is named.
+    reports = world.compactor.run_once(["state"])
     store.close()
     assert reports
     assert all(one.refused is None for one in reports)

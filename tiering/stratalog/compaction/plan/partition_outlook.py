@@ -405,7 +405,14 @@ class _Judgement:
         size_bytes = self._bytes_of(part)
         dirty_bytes = size_bytes - self._slices[part.start].data_bytes
         eligible = part[: self._terms.max_inputs]
-        return Section(eligible, 2, dirty_bytes, size_bytes, self._bytes_of(eligible), is_forced)
+        return Section(
+            eligible=eligible,
+            least_run=2,
+            dirty_bytes=dirty_bytes,
+            size_bytes=size_bytes,
+            eligible_bytes=self._bytes_of(eligible),
+            is_forced=is_forced,
+        )
 
     def _reaches_of_jobs(self, section: range) -> Reaches:
         """How many of these slices become one, from each one on, if outputs have no more bytes than a job."""
