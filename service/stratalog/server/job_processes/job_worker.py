@@ -32,6 +32,7 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.server.job_processes.messages import Done, Failed, Hello, Progress
+from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
 
 _NICENESS = 10
 _OOM_SCORE = 500
@@ -179,7 +180,10 @@ def _main(pipe: _Pipe) -> None:
         hello = pipe.recv()
         assert isinstance(hello, Hello)
         logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(pipe.send)])
-        JobWorker(pipe, hello.store_url).run()
+        worker = JobWorker(pipe, hello.store_url)
+        keep_freed_memory()
+        exempt_loaded_objects()
+        worker.run()
     except (EOFError, OSError):
         # The server has closed the pipe, or is gone.
         pass
