@@ -82,7 +82,10 @@ logger = logging.getLogger(__name__)
 CONFIG_CHANGED = (
     "a topic was deleted or configured anew while the job ran; it is planned again with the new settings"
 )
-INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
+INPUTS_GONE = (
+    "other commits took the inputs, or deleted records of them, while the job ran; what is left of them is"
+    " planned again"
+)
 MAX_ROUNDS = 4
 """How often `run_once` plans anew because partitions turned out to be unusable, or jobs too large."""
 REST_OF_PLAN = 19
@@ -399,6 +402,11 @@ class Compactor:
                     catalog_seq=catalog_seq,
                     drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
                     withdrawn=withdrawn,
+                    compared_from={
+                        run.topic_id_partition: run.first_offset(run.slices[0])
+                        for run in job.runs
+                        if run.mode is RunMode.COMPACT and run.topic.hashing.has_versions
+                    },
                 )
             except PreconditionFailedError:
                 continue
