@@ -12,6 +12,7 @@ from stratalog.compaction.compaction_progress import Transfer
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import INPUTS_GONE, Compactor, CompactorConfig
 from stratalog.compaction.job_execution import JobExecution, JobOrder, JobResult
+from stratalog.compaction.plan.job_time import MAX_JOB_MS
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -21,6 +22,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.tiered.tiered_store import TieredStore
 
+HOUR_MS = 3_600_000
 VERSIONS = {"compaction.strategy": "header", "compaction.strategy.header": "version"}
 
 
@@ -51,7 +53,7 @@ class World:
         start_offset = self.tiered.partition(tip).log_start_offset
         return [(one.offset, one.value) for one in self.tiered.records(tip) if one.offset >= start_offset]
 
-    def compactor(self, meanwhile: Callable[[], None]) -> Compactor:
+    def compactor(self, meanwhile: Callable[[], None], max_job_bytes: int = 1 << 30) -> Compactor:
         """A compactor of which each job waits while `meanwhile` happens."""
 
         class LateExecution(JobExecution):
@@ -62,7 +64,7 @@ class World:
         def late(order: JobOrder, _stop: StopSignal, _note: Callable[[Transfer], None]) -> JobExecution:
             return LateExecution(self.filesystem, self.clock, SequentialIds(9), self.store, order)
 
-        settings = CompactionSettings(spool_directory="/late")
+        settings = CompactionSettings(spool_directory="/late", max_job_bytes=max_job_bytes)
         config = CompactorConfig(execution_elsewhere=late)
         return Compactor(
             self.filesystem, self.clock, SequentialIds(3), self.tiered.shard(self.store), settings, config
@@ -105,3 +107,41 @@ def test_by_offset_a_deleted_record_refuses_nothing() -> None:
     (report,) = world.compactor(lambda: world.tiered.advance_log_start(world.tip, 1)).run_once(["state"])
     assert (report.refused, report.refused_partitions) == (None, ())
     assert world.values() == [(1, b"2"), (2, b"3")]
+
+
+def test_a_tombstone_stays_for_its_time_from_the_commit_on() -> None:
+    """Readers see the older value until then."""
+    world = World(**{"delete.retention.ms": str(HOUR_MS)})
+    world.upload((b"k", b"value", 0), (b"k", None, 0))
+    world.compactor(lambda: world.clock.advance(MAX_JOB_MS)).run_once(["state"])
+    assert world.values() == [(1, None)]
+    world.clock.advance(HOUR_MS - 1)
+    world.tiered.compactor().run_once()
+    assert world.values() == [(1, None)]
+    world.clock.advance(1)
+    world.tiered.compactor().run_once()
+    assert world.values() == []
+
+
+def test_the_time_of_a_tombstone_begins_with_its_own_job() -> None:
+    """The jobs of a plan follow one another, and no limit bounds their time together."""
+    world = World(**{"delete.retention.ms": str(HOUR_MS)})
+    for tip in (world.tip, world.other):
+        world.upload((b"k", b"value", 0), (b"k", None, 0), tip=tip)
+    compactor = world.compactor(lambda: world.clock.advance(MAX_JOB_MS), max_job_bytes=1)
+    assert [report.refused for report in compactor.run_once(["state"])] == [None, None]
+    horizons_ms = [
+        world.tiered.partition(tip).slices[0].entry.earliest_delete_horizon_ms or 0
+        for tip in (world.tip, world.other)
+    ]
+    assert abs(horizons_ms[1] - horizons_ms[0]) == MAX_JOB_MS
+    assert max(horizons_ms) == world.clock.now_ms() + HOUR_MS
+
+
+def test_a_job_that_is_too_late_for_its_horizons_commits_nothing() -> None:
+    world = World(**{"delete.retention.ms": str(HOUR_MS)})
+    world.upload((b"k", b"value", 0), (b"k", None, 0))
+    compactor = world.compactor(lambda: world.clock.advance(MAX_JOB_MS + 1))
+    (report, *_) = compactor.run_once(["state"])
+    assert "takes too long" in (report.refused or "")
+    assert world.values() == [(0, b"value"), (1, None)]

@@ -229,7 +229,12 @@ class MetadataLog(CommittedLog[ShardState]):
         `drops_records` and a newer configuration was used here before.
         """
         plan = ReplacePlan(
-            inputs, outputs, covers, catalog_seq if drops_records else None, withdrawn, compared_from
+            inputs=inputs,
+            outputs=outputs,
+            covers=covers,
+            catalog_seq=catalog_seq if drops_records else None,
+            withdrawn=withdrawn,
+            compared_from=compared_from,
         )
         plan.check(input_names)
         ranges = [
