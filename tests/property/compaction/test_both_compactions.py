@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratalog.compaction.plan.job_time import MAX_JOB_MS
 from stratalog.log.isolation import Isolation
 from stratalog.record.record import Record
 from tests.support.compaction.twin_logs import Twin, TwinLogs
@@ -35,7 +36,7 @@ def test_both_leave_the_same_records(seed: int) -> None:
         for twin in logs.twins:
             assert logs.tiered_records(twin) == logs.local_records(twin)
     # Nothing more is written: tombstones are stamped, wait for their time, and go.
-    for duration_ms in (0, 999, 1, 4_000, 5_000):
+    for duration_ms in (0, MAX_JOB_MS + 999, 1, 4_000, 5_000):
         logs.advance(duration_ms)
         logs.compact()
         for twin in logs.twins:

@@ -16,6 +16,7 @@ from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.versions import HEADER, STRATEGIES, random_versions
 from tests.support.compaction.written_transactions import WrittenTransactions
 from tests.support.logs.log_ledger import read_local
@@ -35,6 +36,7 @@ class BothTiers:
         self.local = Cleaned(
             dataclasses.replace(
                 CONFIG,
+                delete_retention_ms=time_to_horizon_ms(CONFIG.delete_retention_ms),
                 compaction_strategy=rule.compaction_strategy,
                 compaction_strategy_header=rule.compaction_strategy_header,
             )
@@ -96,4 +98,6 @@ def test_local_cleans_and_compactions_of_objects_leave_the_same_records(seed: in
     for _ in range(4):
         both.write()
         both.compact()
-        both.local.machine.clock.advance(both.random.choice((1, CONFIG.delete_retention_ms)))
+        both.local.machine.clock.advance(
+            both.random.choice((1, time_to_horizon_ms(CONFIG.delete_retention_ms)))
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.transactional_history import DELETE_RETENTION_MS, TransactionalHistory
 from tests.support.logs.sampling import examples_of
 
@@ -25,7 +26,7 @@ def test_a_life_with_transactions_keeps_every_promise(seed: int) -> None:
     history.settle()
     # One job finds no data of a transaction, and one drops its marker.
     for _ in range(4):
-        history.clock.advance(2 * DELETE_RETENTION_MS)
+        history.clock.advance(2 * time_to_horizon_ms(DELETE_RETENTION_MS))
         history.settle()
     history.require_scans()
     for tip, written in history.written.items():

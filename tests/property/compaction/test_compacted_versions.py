@@ -20,6 +20,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.proofs import Scratch, proved, small_means
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.versions import HEADER, STRATEGIES, place_of, random_versions
 from tests.support.compaction.written_transactions import WrittenTransactions
 from tests.support.logs.sampling import examples_of
@@ -65,7 +66,7 @@ class VersionedHistory:
             case "alter":
                 self.alter(self.random.choice(STRATEGIES))
             case "wait":
-                self.clock.advance(self.random.choice((1, DELETE_RETENTION_MS)))
+                self.clock.advance(self.random.choice((1, time_to_horizon_ms(DELETE_RETENTION_MS))))
             case _:
                 self.compact()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.logs.sampling import examples_of
 from tests.support.tiered.compaction_history import CompactionHistory
 
@@ -21,7 +22,7 @@ def test_a_random_life_keeps_every_promise(seed: int) -> None:
     history.settle()
     # Longer than every retention and lag: after one more pass that stamps, the next one removes.
     for _ in range(2):
-        history.clock.advance(10_000)
+        history.clock.advance(time_to_horizon_ms(10_000))
         history.settle()
     for tip, oracle in history.oracles.items():
         if oracle.is_compacted:

@@ -31,6 +31,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.key_streams import require_key_streams
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.written_transactions import UNDECIDED, WrittenTransactions
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.object_audit import audit_object
@@ -85,7 +86,7 @@ class TransactionalHistory:
             case "trim":
                 self.trim()
             case "wait":
-                self.clock.advance(self.random.choice((1, DELETE_RETENTION_MS)))
+                self.clock.advance(self.random.choice((1, time_to_horizon_ms(DELETE_RETENTION_MS))))
             case _:
                 self.compact()
 

@@ -16,6 +16,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.compaction.job_execution import CompactedShard
+from stratalog.compaction.plan.job_time import MAX_JOB_MS
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_config import LogConfig
@@ -29,6 +30,7 @@ from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_history import limits
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.versions import random_versions
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_consumer import committed_records
@@ -92,6 +94,9 @@ class TwinLogs:
     def _twin(self, topic: TopicEntry, number: int) -> Twin:
         name = TopicPartition(topic.name, number)
         config = LogConfig.from_overrides({**topic.config, "remote.storage.enable": "false"})
+        # A clean needs no time, and a job may.
+        retention_ms = time_to_horizon_ms(config.delete_retention_ms)
+        config = dataclasses.replace(config, delete_retention_ms=retention_ms)
         local = self._machine.manager.open_log(name, topic.topic_id, config)
         return Twin(local, self.logs.logs[name], TopicIdPartition(topic.topic_id, number))
 
@@ -113,7 +118,7 @@ class TwinLogs:
                 twin.local.roll()
                 twin.tiered.roll()
             case _:
-                self.advance(self.random.choice((1, 999, 1_000, 4_000)))
+                self.advance(self.random.choice((1, 999, 1_000, 4_000, MAX_JOB_MS)))
 
     def advance(self, duration_ms: int) -> None:
         """Time passes for both."""

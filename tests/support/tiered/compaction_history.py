@@ -24,6 +24,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.key_streams import require_key_streams
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.tiered.compaction_oracle import PartitionOracle
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_store import TieredStore
@@ -75,7 +76,7 @@ class CompactionHistory:
         elif kind == "trim":
             self.trim()
         elif kind == "wait":
-            self.clock.advance(self.random.choice((1, 999, 1_000, 5_000)))
+            self.clock.advance(self.random.choice((1, 999, 5_000, time_to_horizon_ms(1_000))))
         else:
             self.compact()
 

@@ -44,6 +44,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
 from tests.support.cleaner.hasty_clock import HastyClock
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.tiered.tiered_store import TieredStore
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -144,7 +145,7 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
     world.compact()
     tombstones = [(1, "hides-nothing", None), (2, "a", None)]
     assert world.values() == tombstones
-    world.clock.advance(DAY_MS - 1)
+    world.clock.advance(time_to_horizon_ms(DAY_MS) - 1)
     assert world.compact() == ()
     assert world.values() == tombstones
     world.clock.advance(1)
@@ -162,7 +163,7 @@ def test_later_jobs_keep_the_first_horizon() -> None:
     world.clock.advance(DAY_MS // 2)
     world.upload(("c", "1"))
     world.compact()
-    world.clock.advance(DAY_MS // 2)
+    world.clock.advance(time_to_horizon_ms(DAY_MS) - DAY_MS // 2)
     world.compact()
     assert world.values() == [(1, "b", "1"), (2, "c", "1")]
 

@@ -26,11 +26,13 @@ from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.written_transactions import WrittenTransactions
 from tests.support.tiered.sample_entry import sample_entry
 from tests.support.tiered.tiered_store import TieredStore
 
 RETENTION_MS = 1_000
+TO_HORIZON_MS = time_to_horizon_ms(RETENTION_MS)
 
 
 class World:
@@ -110,11 +112,11 @@ def test_a_marker_goes_with_its_entry_a_retention_after_a_job_found_no_data() ->
     world.put("c", "1")
     world.upload()
     world.compact()
-    horizon_ms = world.clock.now_ms() + RETENTION_MS
+    horizon_ms = world.clock.now_ms() + TO_HORIZON_MS
     assert world.markers() == {1: horizon_ms, 3: None}, "a marker with data stays without a horizon"
     assert world.aborted() == [1]
     assert not world.compact(), "nothing is due"
-    world.clock.advance(RETENTION_MS)
+    world.clock.advance(TO_HORIZON_MS)
     (report,) = world.compact()
     assert report.refused is None
     assert world.markers() == {3: None}
@@ -230,10 +232,10 @@ def test_a_tombstone_above_an_undecided_record_has_no_horizon() -> None:
     world.tiered.compactor(change=two_inputs).run_once()
     assert world.offsets == [1, 2]
     assert world.slices[0].entry.earliest_delete_horizon_ms is None
-    world.clock.advance(2 * RETENTION_MS)
+    world.clock.advance(2 * TO_HORIZON_MS)
     world.compact()
     assert world.offsets == [2], "it is decided now, and its clock begins"
-    world.clock.advance(RETENTION_MS)
+    world.clock.advance(TO_HORIZON_MS)
     world.compact()
     assert world.offsets == []
 
@@ -318,7 +320,7 @@ def test_a_slice_has_the_earliest_horizon_and_the_first_offset_of_its_newest_tim
     world.put("y", "1")
     world.upload()
     world.compact()
-    horizon_ms = world.clock.now_ms() + RETENTION_MS
+    horizon_ms = world.clock.now_ms() + TO_HORIZON_MS
     for value in "23":
         world.clock.advance(RETENTION_MS // 4)
         newest_ms, first_offset = world.clock.now_ms(), world.written.next_offset

@@ -8,6 +8,7 @@ import pytest
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.job_time import MAX_JOB_MS
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
@@ -52,9 +53,9 @@ def slice_of(base_offset: int, end_offset: int, *, open_since: int | None = None
 @pytest.mark.parametrize(
     ("mode", "covers", "may_drop", "expected"),
     [
-        (RunMode.COMPACT, True, True, (NOW_MS, NOW_MS + 500, 15)),
+        (RunMode.COMPACT, True, True, (NOW_MS, NOW_MS + MAX_JOB_MS + 500, 15)),
         # Clocks that cannot be trusted.
-        (RunMode.COMPACT, True, False, (None, NOW_MS + 500, 15)),
+        (RunMode.COMPACT, True, False, (None, NOW_MS + MAX_JOB_MS + 500, 15)),
         (RunMode.COMPACT, False, True, (None, None, 0)),
         (RunMode.CARRY, True, True, (None, None, 0)),
     ],

@@ -82,7 +82,10 @@ logger = logging.getLogger(__name__)
 CONFIG_CHANGED = (
     "a topic was deleted or configured anew while the job ran; it is planned again with the new settings"
 )
-INPUTS_GONE = "other commits took the inputs while the job ran; what is left of them is planned again"
+INPUTS_GONE = (
+    "other commits took the inputs, or deleted records of them, while the job ran; what is left of them is"
+    " planned again"
+)
 MAX_ROUNDS = 4
 """How often `run_once` plans anew because partitions turned out to be unusable, or jobs too large."""
 REST_OF_PLAN = 19
@@ -251,7 +254,7 @@ class Compactor:
 
     def _plan(
         self, names: Collection[str] | None, left_alone: Mapping[TopicIdPartition, str]
-    ) -> tuple[CompactionPlan, Mapping[UUID, TopicEntry], JobClock]:
+    ) -> tuple[CompactionPlan, Mapping[UUID, TopicEntry]]:
         begin_s = self._clock.monotonic_s()
         catalog = self._catalog.refresh()
         topics = catalog.topics()
@@ -272,7 +275,7 @@ class Compactor:
         )
         end_s = self._clock.monotonic_s()
         self._rest_end_s = end_s + REST_OF_PLAN * (end_s - begin_s)
-        return planned, {topic.topic_id: topic for topic in topics.values()}, job_clock
+        return planned, {topic.topic_id: topic for topic in topics.values()}
 
     def _run_round(
         self,
@@ -281,7 +284,7 @@ class Compactor:
         left_alone: Mapping[TopicIdPartition, str],
     ) -> bool:
         """Plan once and run the jobs; False if a failure has left something to plan anew."""
-        planned, entries, job_clock = self._plan(names, left_alone)
+        planned, entries = self._plan(names, left_alone)
         run.meter.plan(planned.jobs.sizes)
         change_count = self._history.change_count
         has_failed = False
@@ -294,7 +297,7 @@ class Compactor:
             if names is None and (resting := self._history.resting(job)) is not None:
                 run.reports.append(_resting_report(job, *resting))
                 continue
-            ending = self._run_job(run, job, entries, job_clock)
+            ending = self._run_job(run, job, entries)
             # One job may fail alone; two in a row say that the store is silent.
             if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
                 return True
@@ -306,15 +309,13 @@ class Compactor:
             run.reports.append(_refusal_report(planned.refusals))
         return True
 
-    def _run_job(
-        self, run: _Run, job: CompactionJob, topics: Mapping[UUID, TopicEntry], job_clock: JobClock
-    ) -> _Ending:
+    def _run_job(self, run: _Run, job: CompactionJob, topics: Mapping[UUID, TopicEntry]) -> _Ending:
         """Run a job, and report it. Returns its meaning for the others."""
         settings = self._current()
-        execution = self._execution(run, self._shard.order(job, settings, job_clock))
-        run.meter.begin_job(len(job.runs), cost_of(job, settings))
         run.timer.begin()
-        report, ending = self._execute(execution, topics, run.meter.add_partition)
+        execution = self._execution(run, self._shard.order(job, settings, self._job_clock()))
+        run.meter.begin_job(len(job.runs), cost_of(job, settings))
+        report, ending = self._execute(run, execution, topics)
         done = run.meter.transfer_of_job
         run.reports.append(
             dataclasses.replace(
@@ -335,15 +336,14 @@ class Compactor:
         return JobExecution(self._filesystem, self._clock, self._ids, run.store, order)
 
     def _execute(
-        self,
-        execution: Execution,
-        topics: Mapping[UUID, TopicEntry],
-        on_run: Callable[[int, int], None],
+        self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry]
     ) -> tuple[CompactionReport, _Ending]:
         """The job's report but for requests, and its meaning for the others."""
         job = execution.job
         try:
-            result = execution.execute(on_run)
+            result = execution.execute(run.meter.add_partition)
+            # The horizons of tombstones allow for no more.
+            run.timer.check()
             ends_before = self._compacted_ends(job)
             report = self._commit(execution, topics, result)
             if report.refused is None:
@@ -399,6 +399,11 @@ class Compactor:
                     catalog_seq=catalog_seq,
                     drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
                     withdrawn=withdrawn,
+                    compared_from={
+                        run.topic_id_partition: run.first_offset(run.slices[0])
+                        for run in job.runs
+                        if run.mode is RunMode.COMPACT and run.topic.hashing.has_versions
+                    },
                 )
             except PreconditionFailedError:
                 continue
@@ -483,8 +488,12 @@ class Compactor:
         return _report(execution, refused=str(error))
 
     def _job_clock(self) -> JobClock:
-        is_trusted = self._metadata.is_clock_trusted
-        return JobClock(self._metadata.store_date_ms, is_trusted)
+        """The store's time by now, and whether the own clock agrees with it."""
+        expected_ms = self._metadata.expected_date_ms
+        if expected_ms is not None:
+            return JobClock(expected_ms, may_drop_tombstones=True)
+        self._metadata.refresh(dated=True)
+        return JobClock(self._metadata.store_date_ms, self._metadata.is_clock_trusted)
 
 
 class _Ending(enum.Enum):

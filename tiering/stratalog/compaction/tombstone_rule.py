@@ -4,6 +4,9 @@ Only a job that covers its partition from the first live slice may do so: it see
 keys, and all data of its transactions, and leaves none of the former. Any other job keeps the horizons that
 it finds, and all markers. ``keep_rules`` has the rules.
 
+Readers see what a tombstone hides until the commit of the job that stamps it, and have the time of the topic
+from then on. So the horizon counts from the latest time of that commit, not from the beginning of the job.
+
 No marker has to hold the epoch of its producer, as in a local log: the index of the last slice has that.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.compaction.plan.compaction_job import PartitionRun
+from stratalog.compaction.plan.job_time import MAX_JOB_MS
 from stratalog.record.header import BatchHeader
 from stratalog.record.keep_rules import MarkerFate, marker_fate, new_horizon_ms
 from stratalog.record.native.batch_filter import BatchFilter
@@ -30,12 +34,15 @@ class TombstoneRule(NamedTuple):
 
     @staticmethod
     def of(run: PartitionRun, now_ms: int, *, may_drop: bool) -> TombstoneRule:
-        """`may_drop`: the clocks can be trusted."""
+        """`now_ms`: the time when the job begins. `may_drop`: the clocks can be trusted."""
         if not run.settles_tombstones:
             return TombstoneRule(None, None, 0)
+        retention_ms = run.topic.delete_retention_ms
+        # Without a time, readers are promised nothing.
+        commit_ms = now_ms + MAX_JOB_MS if retention_ms else now_ms
         return TombstoneRule(
             drop_until_ms=now_ms if may_drop else None,
-            stamp_ms=new_horizon_ms(now_ms, run.topic.delete_retention_ms),
+            stamp_ms=new_horizon_ms(commit_ms, retention_ms),
             settled_end_offset=run.slices[-1].entry.stable_end_offset,
         )
 

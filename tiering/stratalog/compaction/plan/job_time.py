@@ -15,6 +15,7 @@ from stratalog.compaction.plan.job_cost import cost_of
 MAX_JOB_S = 12 * 60 * 60
 """The longest time of a job: half of the collector's grace, so that the last request and the commit have the
 other half."""
+MAX_JOB_MS = MAX_JOB_S * 1000
 
 
 def require_time(job: CompactionJob, settings: CompactionSettings) -> None:

@@ -11,6 +11,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
+from stratalog.remote.metadata.shard.shard_judge import RECORDS_DELETED
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import (
@@ -71,6 +72,31 @@ def test_an_output_may_be_without_records(harness: MetadataHarness) -> None:
     assert (partition.tiered_end_offset, partition.end_mark) == (12, LastBatch(9, 0, 9))
     assert end_mark == LastBatch(8, 0, 8)
     log.check()
+
+
+@pytest.mark.parametrize(("log_start_offset", "is_refused"), [(5, False), (6, False), (7, True), (9, True)])
+def test_records_below_those_that_were_compared_by_version(
+    harness: MetadataHarness, log_start_offset: int, is_refused: bool
+) -> None:
+    """A record that is gone may have beaten one of those that are left."""
+    log, _ = filled(harness, ((A0, 0, 5), (B0, 0, 5)), ((A0, 5, 9), (B0, 5, 9)), ((A0, 9, 12),))
+    inputs = {A0: slices_of(log, A0)[1:], B0: slices_of(log, B0)[1:]}
+    names = sorted({live.object_name for slices in inputs.values() for live in slices})
+    made = harness.put(log, (A0, 5, 12), (B0, 5, 9))
+    log.advance_log_start({A0: log_start_offset, B0: 7}, epoch=None, catalog_seq=None)
+    outcome = log.replace(
+        inputs,
+        names,
+        [(made.ref, made.entries())],
+        covers={},
+        catalog_seq=0,
+        drops_records=True,
+        compared_from={A0: 6},
+    )
+    log.check()
+    refused = [(one.partition, one.reason) for one in outcome.refused]
+    assert refused == ([(A0, RECORDS_DELETED)] if is_refused else []), "B0 was compared by offset"
+    assert len(slices_of(log, B0)) == 1
 
 
 def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:

@@ -217,15 +217,25 @@ class MetadataLog(CommittedLog[ShardState]):
         catalog_seq: int,
         drops_records: bool,
         withdrawn: Mapping[TopicIdPartition, str] = MappingProxyType({}),
+        compared_from: Mapping[TopicIdPartition, int] = MappingProxyType({}),
     ) -> ReplaceOutcome:
         """Replace exactly these inputs by the outputs that were made from them.
 
         `covers` tells for each partition whether its live slices from the first on were compacted.
         `withdrawn`: partitions that keep their inputs after all, each with the reason.
+        `compared_from`: of each partition whose records were compared by version, the first offset that took
+        part. It is refused if the log start has moved beyond.
         `catalog_seq` is from `Catalog.confirm`, called just before. Raises PreconditionFailedError where
         `drops_records` and a newer configuration was used here before.
         """
-        plan = ReplacePlan(inputs, outputs, covers, catalog_seq if drops_records else None, withdrawn)
+        plan = ReplacePlan(
+            inputs=inputs,
+            outputs=outputs,
+            covers=covers,
+            catalog_seq=catalog_seq if drops_records else None,
+            withdrawn=withdrawn,
+            compared_from=compared_from,
+        )
         plan.check(input_names)
         ranges = [
             OffsetRange(entry.topic_id_partition, entry.base_offset, entry.end_offset)

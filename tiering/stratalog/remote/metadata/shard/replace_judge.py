@@ -2,8 +2,10 @@
 
 A replacement was planned on one state and is judged on a later one. In between, log start may have passed the
 first planned inputs of a partition. Then the output counts only for the remaining inputs: it is clipped to
-begin where the first of them begins. Any other change of the inputs (another compaction came first, the topic
-is deleted) refuses that partition.
+begin where the first of them begins. That is right where the last record of a key stays, because it goes
+last. Where records were compared by version, a deleted one may have beaten one that readers see. So such a
+plan names the first offset that took part, and a log start above it refuses the partition. So does any other
+change of the inputs (another compaction came first, the topic is deleted).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
     MANY_REFUSED,
     NOT_FROM_FIRST_SLICE,
+    RECORDS_DELETED,
     TOPIC_DELETED,
     Refusal,
     emptied,
@@ -54,6 +57,8 @@ class ReplacePlan:
     """Number of the catalog with the configuration that was used; needed where records were dropped."""
     withdrawn: Mapping[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
     """Partitions that keep their inputs whatever the state, with the reason."""
+    compared_from: Mapping[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
+    """The first offset that took part, of each partition whose records were compared by version."""
 
     def check(self, input_names: Sequence[str]) -> None:
         """Check that the plan is consistent. Raises InvalidRequestError if the plan contradicts itself."""
@@ -93,11 +98,7 @@ def judge_replace(
     for tip in sorted(plan.inputs):
         planned = tuple(plan.inputs[tip])
         rest = remaining_inputs(state.partition(tip), planned)
-        reason = (
-            outputs_reason
-            or plan.withdrawn.get(tip)
-            or _partition_refusal(state, tip, rest, is_covering=plan.covers.get(tip, False))
-        )
+        reason = outputs_reason or plan.withdrawn.get(tip) or _partition_refusal(state, tip, rest, plan)
         if reason is not None:
             reasons[tip] = reason
             continue
@@ -131,14 +132,18 @@ def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -
 
 
 def _partition_refusal(
-    state: ShardState, tip: TopicIdPartition, rest: Sequence[LiveSlice], *, is_covering: bool
+    state: ShardState, tip: TopicIdPartition, rest: Sequence[LiveSlice], plan: ReplacePlan
 ) -> str | None:
     if tip.topic_id in state.dropped_topics:
         return TOPIC_DELETED
     if not rest:
         return INPUTS_CHANGED
+    partition = state.partition(tip)
+    # A record that is gone may have beaten one that is still there.
+    if tip in plan.compared_from and partition.log_start_offset > plan.compared_from[tip]:
+        return RECORDS_DELETED
     # Such a job may drop tombstones, so it must have read every older record of their keys.
-    if is_covering and not is_first_live(state.partition(tip), rest):
+    if plan.covers.get(tip, False) and not is_first_live(partition, rest):
         return NOT_FROM_FIRST_SLICE
     return None
 
