@@ -50,6 +50,11 @@ class JobProcess:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._child.poll() is not None
+
     def give(self, order: JobOrder) -> None:
         """Let it begin a job. Raises LogStoreError if it has ended."""
         self.order_count += 1

@@ -160,7 +160,14 @@ async def test_a_process_that_is_killed_is_replaced(tmp_path: Path, caplog: pyte
         await bench.client.admin.alter_configs(FAST)
         [job] = await bench.client.admin.run_compaction(["t"])
         assert job.outcome is values.CompactionOutcome.COMMITTED
-        assert pid not in pids(bench)
+        [idle] = pids(bench)
+        assert idle != pid
+        os.kill(idle, signal.SIGKILL)
+        os.waitid(os.P_PID, idle, os.WEXITED | os.WNOWAIT)
+        await put(bench.client, range(2))
+        [job] = await bench.client.admin.run_compaction(["t"])
+        assert job.outcome is values.CompactionOutcome.COMMITTED, "an idle one was replaced before the job"
+        assert idle not in pids(bench)
         await check_compacted(bench)
 
 
