@@ -13,7 +13,7 @@ from multiprocessing.connection import Pipe
 
 from stratalog.base.errors import LogStoreError
 from stratalog.compaction.job_execution import JobOrder
-from stratalog.server.job_processes.messages import STOP, Answer, Hello
+from stratalog.server.job_processes.messages import OTHER_SOFTWARE, STOP, Answer, Hello
 
 _WORKER = "stratalog.server.job_processes.job_worker"
 PATIENCE_S = 5.0
@@ -23,15 +23,16 @@ PATIENCE_S = 5.0
 class JobProcess:
     """A process that executes one job at a time. Not thread-safe: guarded by its user."""
 
-    def __init__(self, hello: Hello) -> None:
-        """Start it. Raises LogStoreError if the system has no room for another process."""
+    def __init__(self, hello: Hello, software: str) -> None:
+        """Start it. `software`: the digest of the server's. Raises LogStoreError if the system has no room
+        for another process."""
         self.order_count = 0
         """Orders that it was sent."""
         self._pipe, theirs = Pipe()
         try:
             # -P: what lies in the working directory is no module.
             self._child = subprocess.Popen(
-                (sys.executable, "-P", "-m", _WORKER, str(theirs.fileno())),
+                (sys.executable, "-P", "-m", _WORKER, str(theirs.fileno()), software),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -90,6 +91,11 @@ class JobProcess:
 
     def _lost(self) -> LogStoreError:
         code = self.end()
+        if code == OTHER_SOFTWARE:
+            return LogStoreError(
+                "the software on the disk was changed below the server, which still runs the former one, so"
+                " no compaction job begins; restart the server"
+            )
         return LogStoreError(
             "the process that executed the job has ended before it, and the job has not happened; if the"
             " kernel killed it for want of memory (SIGKILL), lower remote.compaction.job.memory.bytes",

@@ -33,6 +33,7 @@ from stratalog.objectstore.counted import RequestCount, RequestKind
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.server.job_processes.job_process import PATIENCE_S, JobProcess
 from stratalog.server.job_processes.messages import Answer, Done, Failed, Hello, Progress
+from stratalog.server.job_processes.software_on_disk import software_digest
 
 IDLE_MS = 120_000
 """Two periods of looks for due compactions."""
@@ -56,9 +57,11 @@ class JobProcesses:
         scheduler: Scheduler,
         count_requests: CountRequests,
     ) -> None:
-        """`filesystem` has the scratch files of the jobs. `count_requests` gets the requests of all
+        """Made at the start of the server: a process finds by that whether the software was upgraded since.
+        `filesystem` has the scratch files of the jobs. `count_requests` gets the requests of all
         processes."""
         self._hello = hello
+        self._software = software_digest()
         self._filesystem = filesystem
         self._clock = clock
         self._scheduler = scheduler
@@ -132,7 +135,7 @@ class JobProcesses:
                 return idle
             # The kernel kills an idle process first, too; no job has failed by that.
             self._end(idle)
-        process = JobProcess(self._hello)
+        process = JobProcess(self._hello, self._software)
         with self._lock:
             self._pids.add(process.pid)
         return process

@@ -36,7 +36,11 @@ class World:
         topic = self.tiered.catalog.create("state", 1, {"cleanup.policy": "compact"})
         self.tip = TopicIdPartition(topic.topic_id, 0)
         self.begun: list[MadeUpProcess] = []
-        monkeypatch.setattr(job_processes, "JobProcess", lambda _hello: MadeUpProcess(self))
+
+        def made_up(_hello: Hello, _software: str) -> MadeUpProcess:
+            return MadeUpProcess(self)
+
+        monkeypatch.setattr(job_processes, "JobProcess", made_up)
         self.processes = JobProcesses(
             Hello("memory://", 30), self.disk, self.clock, ManualScheduler(self.clock), lambda _counts: None
         )
