@@ -96,7 +96,8 @@ _CONFIRM_ATTEMPTS = 5
 
 ExecutionElsewhere = Callable[[JobOrder, StopSignal, Callable[[Transfer], None]], Execution]
 """Makes the execution of a job by another process. The signal ends it. The last argument gets the requests
-and bytes of the job as they happen."""
+and bytes of the job as they happen, and none of them from time to time while nothing does: it raises
+OverloadedError once the job takes too long."""
 
 
 class CompactorConfig(NamedTuple):
@@ -206,7 +207,8 @@ class Compactor:
             timer = JobTimer(self._clock)
 
             def on_transfer(transfer: Transfer) -> None:
-                meter.add_transfer(transfer)
+                if any(transfer):
+                    meter.add_transfer(transfer)
                 timer.check()
 
             paced = PacedObjectStore(self._shard.store, number, self._budget, stop, on_transfer)
@@ -259,7 +261,7 @@ class Compactor:
         catalog = self._catalog.refresh()
         topics = catalog.topics()
         state = self._metadata.refresh(dated=True)
-        self._history.forget_all_but(state.objects)
+        self._history.forget_all_but(state.objects, {topic.topic_id for topic in topics.values()})
         job_clock = self._job_clock()
         planned = plan(
             state,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
@@ -64,6 +65,7 @@ class JobHistory:
         self._failed = {tip: one for tip, one in before.items() if one.until_ms is not None}
         self._left_out = {tip: one for tip, one in before.items() if one.until_ms is None}
         self._written = dict(before)
+        self._end_in_time(clock.now_ms())
         self._failures: dict[str, int] = {}
         self._rest_ends_ms: dict[str, int] = {}
         self._wasted: dict[TopicIdPartition, int] = {}
@@ -93,12 +95,23 @@ class JobHistory:
         """The partitions that failed lately, with the reasons. `is_carried`: only those that are carried, or
         only those that are not."""
         now_ms = self._clock.now_ms()
+        self._end_in_time(now_ms)
         with self._lock:
             return {
                 tip: one.reason
                 for tip, one in self._failed.items()
                 if (one.until_ms or 0) > now_ms and is_carried in (None, one.is_carried)
             }
+
+    def _end_in_time(self, now_ms: int) -> None:
+        """Let no exclusion last longer than one that begins now: the clock may have been ahead at a failure,
+        also that of an earlier process."""
+        latest_ms = now_ms + self._retry_backoff_ms()
+        with self._lock:
+            for tip, one in self._failed.items():
+                if (one.until_ms or 0) > latest_ms:
+                    since_ms = min(one.since_ms, now_ms)
+                    self._failed[tip] = one._replace(since_ms=since_ms, until_ms=latest_ms)
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """All partitions that the last runs left alone: because they failed, or without a try."""
@@ -201,9 +214,12 @@ class JobHistory:
                 self._rooms[name] = room.within(self._rooms.get(name, room))
             self._outgrown_count += 1
 
-    def forget_all_but(self, live: Collection[str]) -> None:
-        """Forget the objects that are gone."""
+    def forget_all_but(self, live: Collection[str], topic_ids: Collection[UUID]) -> None:
+        """Forget the objects that are gone, and the failures of topics that are deleted; `topic_ids`: the
+        others."""
         with self._lock:
+            self._failed = {tip: one for tip, one in self._failed.items() if tip.topic_id in topic_ids}
+            self._wasted = {tip: count for tip, count in self._wasted.items() if tip.topic_id in topic_ids}
             self._failures = {name: count for name, count in self._failures.items() if name in live}
             self._rest_ends_ms = {name: end for name, end in self._rest_ends_ms.items() if name in live}
             self._rooms = {name: room for name, room in self._rooms.items() if name in live}

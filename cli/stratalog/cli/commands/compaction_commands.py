@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from stratalog.client.client import Client
 
 _EXIT_FAILED = 1
+_ASSUMPTION = (
+    "without --config-file this assumes that no server of the store is started with defaults of topics, such"
+    " as log.cleanup.policy or log.cleaner.min.compaction.lag.ms; if one is, name its file"
+)
 
 
 @click.group()
@@ -97,7 +101,7 @@ def run(
     compactors: the first commit wins, and the work of the others on these objects is lost. So one machine may
     compact a store with --interval, and its servers run with --compaction-interval 0. Keys that
     `stratalog config alter --broker` has set hold here, too; those of the servers' start have to be named
-    with --config-file.
+    with --config-file; without it a warning says what is assumed.
 
     Exit code: 0 done, 1 a job failed or could not be planned, 130 interrupted.
 
@@ -110,6 +114,8 @@ def run(
     if store_url:
         if no_wait or (interval_s and (topics or dry_run)):
             raise click.UsageError("--no-wait is for a server, and --interval for what is due in all topics")
+        if not config_file:
+            click.echo(f"warning: {_ASSUMPTION}", err=True)
         layers = CompactionLayers(_properties(config_file), config)
         _run_on_store(store_url, layers, topics, interval_s, dry_run=dry_run, as_json=as_json)
         return

@@ -8,7 +8,8 @@ with everything it has to know. So a process reads no metadata, and its death is
 A job has a process for itself; those of several shards run at once. A process starts with the first job,
 takes the next ones, and ends after `IDLE_MS` without one. If it dies, its job has failed: the next job starts
 another process, and after two failures in a row the other jobs wait for the next compaction, as with each
-failure of a job.
+failure of a job. If an idle one has died, the next job starts another. One that says nothing is killed once
+its job has taken longer than a job may.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from stratalog.objectstore.counted import RequestCount, RequestKind
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.server.job_processes.job_process import PATIENCE_S, JobProcess
 from stratalog.server.job_processes.messages import Answer, Done, Failed, Hello, Progress
+from stratalog.server.job_processes.software_on_disk import software_digest
 
 IDLE_MS = 120_000
 """Two periods of looks for due compactions."""
@@ -55,9 +57,11 @@ class JobProcesses:
         scheduler: Scheduler,
         count_requests: CountRequests,
     ) -> None:
-        """`filesystem` has the scratch files of the jobs. `count_requests` gets the requests of all
+        """Made at the start of the server: a process finds by that whether the software was upgraded since.
+        `filesystem` has the scratch files of the jobs. `count_requests` gets the requests of all
         processes."""
         self._hello = hello
+        self._software = software_digest()
         self._filesystem = filesystem
         self._clock = clock
         self._scheduler = scheduler
@@ -73,11 +77,11 @@ class JobProcesses:
         return ExecutionElsewhere(self, order, stop, on_transfer)
 
     def execute(
-        self, order: JobOrder, stop: StopSignal, on_answer: Callable[[Answer], None]
+        self, order: JobOrder, stop: StopSignal, on_answer: Callable[[Answer | None], None]
     ) -> Done | Failed:
-        """Execute the job, and return its end. `on_answer` gets the messages before that. Raises
-        LogStoreError if the process ends first, or cannot be started; StoppingError if it does not stop in
-        time."""
+        """Execute the job, and return its end. `on_answer` gets the messages before that, and None while
+        there is none; the process is killed if it raises. Raises LogStoreError if the process ends first, or
+        cannot be started; StoppingError if it does not stop in time."""
         process = self._take()
         is_free = False
         try:
@@ -111,7 +115,7 @@ class JobProcesses:
             self._end(process)
 
     def _follow(
-        self, process: JobProcess, stop: StopSignal, on_answer: Callable[[Answer], None]
+        self, process: JobProcess, stop: StopSignal, on_answer: Callable[[Answer | None], None]
     ) -> Done | Failed:
         stopped_s: float | None = None
         while True:
@@ -121,19 +125,24 @@ class JobProcesses:
             answer = process.answer(_LOOK_S)
             if isinstance(answer, Done | Failed):
                 return answer
-            if answer is not None:
-                on_answer(answer)
+            on_answer(answer)
             if stopped_s is not None and self._clock.monotonic_s() - stopped_s >= STOP_PATIENCE_S:
                 raise StoppingError("a compaction job was killed, because a request of it did not end")
 
     def _take(self) -> JobProcess:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        process = JobProcess(self._hello)
+        while (idle := self._idle_one()) is not None:
+            if not idle.has_ended:
+                return idle
+            # The kernel kills an idle process first, too; no job has failed by that.
+            self._end(idle)
+        process = JobProcess(self._hello, self._software)
         with self._lock:
             self._pids.add(process.pid)
         return process
+
+    def _idle_one(self) -> JobProcess | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def _end(self, process: JobProcess, patience_s: float = PATIENCE_S) -> None:
         process.end(patience_s)
@@ -176,10 +185,13 @@ class ExecutionElsewhere:
 
     def execute(self, on_run: Callable[[int, int], None]) -> JobResult:
         """Rewrite the inputs as `JobExecution.execute` does, and raise as that. Raises LogStoreError, too, if
-        the process ends before the job."""
+        the process ends before the job, and what `on_transfer` raises, which is called again and again
+        while the process says nothing."""
 
-        def follow(answer: Answer) -> None:
-            if isinstance(answer, logging.LogRecord):
+        def follow(answer: Answer | None) -> None:
+            if answer is None:
+                self._on_transfer(Transfer())
+            elif isinstance(answer, logging.LogRecord):
                 _log(answer)
             elif isinstance(answer, Progress):
                 self._on_transfer(answer.transfer)

@@ -1,5 +1,5 @@
 """The process that executes jobs of compaction for a server: `python -m` this module, with the number of the
-pipe. It has one thread.
+pipe and the digest of the server's software. It has one thread.
 
 It ends once the pipe is closed, also by the death of the server: a job at work stops before its next request
 and aborts its uploads. It executes, and commits nothing; the server plans, commits, and knows the history.
@@ -31,7 +31,8 @@ from stratalog.objectstore.counted import CountedObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.remote.tier.upload_budget import UploadBudget
-from stratalog.server.job_processes.messages import Done, Failed, Hello, Progress
+from stratalog.server.job_processes.messages import OTHER_SOFTWARE, Done, Failed, Hello, Progress
+from stratalog.server.job_processes.software_on_disk import software_digest
 from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
 
 _NICENESS = 10
@@ -190,4 +191,6 @@ def _main(pipe: _Pipe) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[2] != software_digest():
+        sys.exit(OTHER_SOFTWARE)
     _main(Connection(int(sys.argv[1])))

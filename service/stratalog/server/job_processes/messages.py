@@ -4,7 +4,8 @@
     process -> server   Progress and log records while a job runs, and `Done` or `Failed` at its end
 
 They are pickled: both ends are the same software, the pipe belongs to them alone, and a job is exactly the
-one that was planned, with whatever the planner gives it.
+one that was planned, with whatever the planner gives it. A process that finds other software on the disk than
+the server did at its start ends with `OTHER_SOFTWARE`, before it reads a message.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from stratalog.compaction.job_execution import JobResult
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import RequestCount, RequestKind
 
+OTHER_SOFTWARE = 3
+"""The exit code of a process that is other software than its server."""
 STOP = "stop"
 """End the job at work. Without a meaning between two jobs."""
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from stratalog.base.clock import SystemClock
+from stratalog.base.errors import LogStoreError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
@@ -30,6 +31,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.job_processes.job_process import JobProcess
 from stratalog.server.job_processes.messages import Hello, Progress
+from stratalog.server.job_processes.software_on_disk import software_digest
 from stratalog.server.operations.operation import Operation, OperationView
 from stratalog.server.operations.operation_results import CompactionResult
 from tests.support.service.server_process import ServerProcess
@@ -160,7 +162,14 @@ async def test_a_process_that_is_killed_is_replaced(tmp_path: Path, caplog: pyte
         await bench.client.admin.alter_configs(FAST)
         [job] = await bench.client.admin.run_compaction(["t"])
         assert job.outcome is values.CompactionOutcome.COMMITTED
-        assert pid not in pids(bench)
+        [idle] = pids(bench)
+        assert idle != pid
+        os.kill(idle, signal.SIGKILL)
+        os.waitid(os.P_PID, idle, os.WEXITED | os.WNOWAIT)
+        await put(bench.client, range(2))
+        [job] = await bench.client.admin.run_compaction(["t"])
+        assert job.outcome is values.CompactionOutcome.COMMITTED, "an idle one was replaced before the job"
+        assert idle not in pids(bench)
         await check_compacted(bench)
 
 
@@ -212,12 +221,20 @@ def test_a_process_ends_in_the_middle_of_a_job_when_its_pipe_is_closed(tmp_path:
     shard = tiered.shard(store)
     [job] = tiered.compactor().plan(["t"]).jobs
     settings = CompactionSettings(spool_directory=f"{tmp_path}/scratch", max_requests_per_s=0.001)
-    process = JobProcess(Hello(f"file://{tmp_path}/store", logging.INFO))
+    process = JobProcess(Hello(f"file://{tmp_path}/store", logging.INFO), software_digest())
     process.give(shard.order(job, settings, JobClock(clock.now_ms(), may_drop_tombstones=True)))
     told = process.answer(PATIENCE_S)
     assert isinstance(told, Progress)
     assert told.transfer.get_count == 1
     assert process.end(PATIENCE_S) == 0, "by itself, and not by a signal"
+
+
+def test_a_process_of_other_software_than_the_server_takes_no_job(tmp_path: Path) -> None:
+    """`pip install --upgrade` changes the files below a server that runs."""
+    process = JobProcess(Hello(f"file://{tmp_path}/store", logging.INFO), "of the version before")
+    with pytest.raises(LogStoreError) as raised:
+        process.answer(PATIENCE_S)
+    assert "restart the server" in str(raised.value)
 
 
 def children_of(pid: int) -> list[int]:

@@ -10,7 +10,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
 from stratalog.compaction.exclusion.exclusion_file import ExclusionFile
-from stratalog.compaction.job_history import Exclusion
+from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -22,6 +22,7 @@ from tests.support.tiered.tiered_store import TieredStore
 
 PATH = "/data/scratch/0000/exclusions.json"
 RETRY_MS = 5 * 60_000
+YEAR_MS = 365 * 24 * 60 * 60_000
 
 
 class World:
@@ -29,6 +30,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
+        self.began_ms = self.clock.now_ms()
         self.store = ArchivingStore(self.clock)
         self.disk = MemoryFileSystem()
         self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(1))
@@ -93,6 +95,46 @@ def test_what_a_run_leaves_out_without_a_try_keeps_its_time() -> None:
     compactor = world.restarted()
     compactor.run_once(left_alone={world.tip: "offline"})
     assert compactor.exclusions() == {world.tip: Exclusion("offline", since_ms, None, 0)}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_clock_that_was_ahead_excludes_no_partition_for_long(is_restarted: bool) -> None:
+    """The clock of a machine is wrong at its start, a partition fails, and then the clock is corrected."""
+    world = World()
+    now_ms = world.clock.now_ms()
+    clock = ManualClock(now_ms + 10 * YEAR_MS)
+    history = JobHistory(clock, lambda: RETRY_MS, ExclusionFile(world.disk, PATH))
+    [job] = world.restarted().plan().jobs
+    history.exclude(job, frozenset({world.tip}), RuntimeError("damaged"))
+    clock.set_wall_ms(now_ms)
+    if is_restarted:
+        # The first look is not before its time is over.
+        history = JobHistory(clock, lambda: RETRY_MS, ExclusionFile(world.disk, PATH))
+    else:
+        found = history.exclusions()[world.tip]
+        assert (found.since_ms, found.until_ms) == (now_ms, now_ms + RETRY_MS)
+    clock.set_wall_ms(now_ms + RETRY_MS)
+    assert not history.excluded()
+
+
+def test_the_failures_of_a_topic_are_forgotten_once_it_is_deleted() -> None:
+    """Their rows stayed in the file for ever."""
+    world = World()
+    compactor = world.restarted()
+    compactor.run_once()
+    assert ExclusionFile(world.disk, PATH).read()[world.tip].failure_count == 1
+    world.tiered.catalog.delete(world.tip.topic_id)
+    for _ in range(2):
+        compactor.run_once()
+        # As long as its slices are there.
+        left = ExclusionFile(world.disk, PATH).read()[world.tip]
+        assert (left.failure_count, left.until_ms, left.since_ms) == (0, None, world.began_ms)
+        assert "not in the catalog" in left.reason
+        world.clock.advance(1_000)
+    JobHistory(world.clock, lambda: RETRY_MS, ExclusionFile(world.disk, PATH)).note_left_out(
+        [], is_whole=True
+    )
+    assert ExclusionFile(world.disk, PATH).read() == {}
 
 
 @pytest.mark.parametrize("data", [b"", b"{}}", b"[1]", b'[["x", 0, "", 0, null, 0, false]]', b"\xff"])
