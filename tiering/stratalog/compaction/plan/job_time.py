@@ -12,9 +12,9 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.plan.job_cost import cost_of
 
-MAX_JOB_S = 12 * 60 * 60
-"""The longest time of a job: half of the collector's grace, so that the last request and the commit have the
-other half."""
+MAX_JOB_S = 2 * 60 * 60
+"""The longest time of a job: far less than the collector's grace, which goes on until the commit has landed,
+and as much as a tombstone may stay too long."""
 MAX_JOB_MS = MAX_JOB_S * 1000
 
 
