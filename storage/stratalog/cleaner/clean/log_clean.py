@@ -74,10 +74,8 @@ class LogClean:
         producers = log.producers()
         segments = log.local_log.segments
         window_bytes = _window_bytes(limits, segments, to_clean.first_uncleanable_offset)
-        # A deleted record beats no other.
         start_offset = log.offsets.log_start_offset
-        first_offset = min(max(first_offset, start_offset), to_clean.first_uncleanable_offset)
-        to_clean = to_clean._replace(first_dirty_offset=first_offset)
+        to_clean = _since(start_offset, to_clean)
         assert to_clean.first_uncleanable_offset <= min(
             log.offsets.last_stable_offset, segments.active.base_offset
         )
@@ -88,8 +86,7 @@ class LogClean:
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
-            beats_earlier = offset_map.rule is not None and len(offset_map) > 0
-            max_start_offset = start_offset if beats_earlier else MAX_OFFSET
+            max_start_offset = _max_start_offset(offset_map, start_offset)
             plan = self._plan(log, offset_map, producers, window_bytes)
             deleted, wanted = _parts(segments, plan)
             left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
@@ -190,6 +187,18 @@ class LogClean:
         exchange = log.segment_exchange
         if not exchange.replace(cleaned, group, on_read, max_start_offset=max_start_offset):
             raise CleaningAbortedError("records or segments of the log were deleted while it was cleaned")
+
+
+def _since(start_offset: int, to_clean: LogToClean) -> LogToClean:
+    """The same without deleted records, which beat no others."""
+    first_offset = min(max(to_clean.first_dirty_offset, start_offset), to_clean.first_uncleanable_offset)
+    return to_clean._replace(first_dirty_offset=first_offset)
+
+
+def _max_start_offset(offset_map: OffsetMap, start_offset: int) -> int:
+    """The highest start of the log for which the map is right, if it was filled from `start_offset` on. By
+    offsets a deleted record beats earlier ones only, which are deleted with it."""
+    return start_offset if offset_map.rule is not None and len(offset_map) else MAX_OFFSET
 
 
 def _window_bytes(limits: CleanLimits, segments: LogSegments, stop_offset: int) -> int:
