@@ -10,6 +10,8 @@ kernels have their twins in ``native/c/keep_rules.h``, which a test compares ove
 * A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
   `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
   the horizon in place of the base timestamp.
+  By versions it may beat later records, so a local clean that knows one of its key drops it only the next
+  time: the clean may end between the two.
 * A batch gets its horizon when a compaction has seen all older records of its keys, and keeps it while it has
   tombstones. An earlier horizon would be wrong: the tombstone could go before the records that it deletes.
   After the last tombstone the horizon means nothing. A local log keeps it, as Kafka does; an object loses

@@ -12,6 +12,8 @@ from stratalog.base.errors import CorruptRecordError
 from stratalog.cleaner.clean import rebuilt_batch
 from stratalog.cleaner.clean.batch_rewrite import BatchRewrite
 from stratalog.record.batch import require_crc
+from stratalog.record.header import BatchHeader
+from stratalog.record.keep_rules import VersionRule
 from stratalog.record.native import pure_clean_kernels, pure_offset_map
 from stratalog.record.native.aborted_spans import is_aborted
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
@@ -29,8 +31,8 @@ class RowWay:
 
     name = "row"
 
-    def new_map(self, capacity: int = 1000, load_factor: float = 0.9) -> Any:
-        return native.OffsetMap(bytes(16), capacity, load_factor)
+    def new_map(self, capacity: int = 1000, load_factor: float = 0.9, rule: VersionRule | None = None) -> Any:
+        return native.OffsetMap(bytes(16), capacity, load_factor, rule)
 
     def transactions(self) -> Any:
         return native.OpenTransactions()
@@ -52,8 +54,8 @@ class BatchWay:
 
     name = "batch"
 
-    def new_map(self, capacity: int = 1000, load_factor: float = 0.9) -> Any:
-        return pure_offset_map.OffsetMap(bytes(16), capacity, load_factor)
+    def new_map(self, capacity: int = 1000, load_factor: float = 0.9, rule: VersionRule | None = None) -> Any:
+        return pure_offset_map.OffsetMap(bytes(16), capacity, load_factor, rule)
 
     def transactions(self) -> Any:
         return pure_clean_kernels.OpenTransactions()
@@ -69,10 +71,7 @@ class BatchWay:
             try:
                 require_crc(batch, 0, header)
                 if not (header.is_control or header.is_bare or is_aborted(aborted, header)):
-                    for section, count in RecordSections(batch, header):
-                        offset_map.put_records(
-                            section, count, header.base_offset, first_offset, header.last_offset_delta
-                        )
+                    _put(offset_map, batch, header, first_offset)
             except CorruptRecordError:
                 break
             if not offset_map.is_full:
@@ -95,6 +94,14 @@ class BatchWay:
                     break
                 end_position = position + header.size_in_bytes
         return together(done, end_position)
+
+
+def _put(offset_map: Any, batch: bytes, header: BatchHeader, first_offset: int) -> None:
+    versions = None if offset_map.rule is None else offset_map.rule.of_batch(header)
+    for section, count in RecordSections(batch, header):
+        offset_map.put_records(
+            section, count, header.base_offset, first_offset, header.last_offset_delta, versions
+        )
 
 
 BATCH_WAY = BatchWay()

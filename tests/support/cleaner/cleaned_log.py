@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stratalog.cleaner.clean.clean_result import CleanLimits
 from stratalog.cleaner.clean.log_clean import LogClean
 from stratalog.cleaner.log_to_clean import LogToClean
@@ -51,8 +53,14 @@ class Cleaned:
             producer_id, 0, 1, committed=committed, leader_epoch=1
         )
 
-    def clean(self, made: CleanLimits | None = None, *, all_dirty: bool = False) -> None:
-        """Everything but what is written to."""
+    def clean(
+        self,
+        made: CleanLimits | None = None,
+        *,
+        all_dirty: bool = False,
+        on_chosen: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Everything but what is written to. `on_chosen` is called before the clean begins."""
         log = self.log
         log.roll()
         stop_offset = min(log.local_log.segments.active.base_offset, log.offsets.last_stable_offset)
@@ -67,6 +75,7 @@ class Cleaned:
             cleanable_bytes=1,
             compaction_delay_ms=0,
         )
+        on_chosen()
         log_clean = LogClean(self.machine.clock, SequentialIds())
         self.result = log_clean.run(to_clean, limits() if made is None else made)
         self.end_offset = self.result.end_offset

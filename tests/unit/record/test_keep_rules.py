@@ -15,6 +15,7 @@ from stratalog.record.keep_rules import (
     MAX_HORIZON_MS,
     MarkerFate,
     RecordFate,
+    VersionRule,
     gets_horizon,
     is_due,
     new_horizon_ms,
@@ -72,6 +73,22 @@ def test_a_cleaned_record_has_its_fate(
     assert cleaned.dropped_tombstone_count == (fate is RecordFate.TOMBSTONE_DUE)
     assert cleaned.null_key_count == (fate is RecordFate.WITHOUT_KEY)
     assert cleaned.data == (batch if fate is RecordFate.STAYS else b"")
+
+
+@both_ways
+@pytest.mark.parametrize("is_known", [False, True])
+def test_by_versions_a_due_tombstone_stays_while_its_key_is_known(way: Any, is_known: bool) -> None:
+    tombstone = encode_batch([Record(0, 5, b"k", None)], delete_horizon_ms=NOW_MS)
+    late = encode_batch([Record(0, 4, b"k" if is_known else b"other", b"late")], base_offset=1)
+    offset_map = way.new_map(rule=VersionRule(None))
+    assert way.put(offset_map, late, 1, 2) == len(late)
+    offset_map.close()
+    assert way.put(offset_map, tombstone, 0, 1) == len(tombstone)
+    cleaned = way.clean(tombstone + late, offset_map, CleanRule(NOW_MS, NEW_MS), way.transactions())
+    assert cleaned.data == (tombstone if is_known else late)
+    assert cleaned.dropped_tombstone_count == (not is_known)
+    noted = (NOW_MS, NOW_MS) if is_known else (NO_HORIZON, -1)
+    assert (cleaned.earliest_horizon_ms, cleaned.latest_horizon_ms) == noted
 
 
 @both_ways

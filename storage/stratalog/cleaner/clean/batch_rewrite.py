@@ -78,7 +78,8 @@ class BatchRewrite:
         left = clean_records_of(batch, now, self._map, rule, level, self._on_read)
         records, horizon_ms = left.records, left.horizon_ms
         is_new = horizon_ms != now.delete_horizon_ms
-        noted = records.tombstone_count > 0 and (is_new or not is_due(horizon_ms, rule.now_ms))
+        waits = header.last_offset <= self._map.latest_offset or not is_due(horizon_ms, rule.now_ms)
+        noted = records.tombstone_count > 0 and (is_new or waits)
         # Built with one call, because every compressed batch gets here.
         return CleanedBatches(
             data=left.batch or _emptied_data(header, rule),

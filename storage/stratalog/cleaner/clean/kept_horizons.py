@@ -16,7 +16,8 @@ class KeptHorizons:
     """The horizons that one pass over a log has met. Not thread-safe."""
 
     def __init__(self, now_ms: int) -> None:
-        """`now_ms` is the time of the pass, which drops earlier horizons and does not note them."""
+        """`now_ms` is the time of the pass. Of earlier horizons it notes only those of tombstones that stay
+        for their versions."""
         self._now_ms = now_ms
         self._earliest_ms = NO_HORIZON
         self._latest_ms = -1

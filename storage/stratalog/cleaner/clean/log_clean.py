@@ -9,7 +9,9 @@ time. If only the horizons of tombstones or markers have passed, there is no fir
 empty.
 
 Each group is exchanged by itself, so a clean that ends early leaves a correct log: it has lost only records
-with a better one in the map. A clean that ended early is repeated from the beginning.
+with a better one in the map. A clean that ended early is repeated from the beginning. With versions, the
+better one may lie in an earlier group. So a tombstone whose key is in the map stays for one clean more, and a
+clean ends early if records are deleted meanwhile, which may be the better ones.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from stratalog.log.exchange.cleaned_segment import OnRead
 from stratalog.log.log_segments import LogSegments
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.header import MAX_OFFSET
 from stratalog.record.keep_rules import VersionRule, new_horizon_ms
 from stratalog.record.native.offset_map import OffsetMap
 from stratalog.segment.log_segment import LogSegment
@@ -54,9 +57,9 @@ class LogClean:
         """Clean the log in [first_dirty_offset, first_uncleanable_offset), or as much of it as the map has
         room for, at least one record; and drop tombstones and markers after their horizons.
 
-        Raises the errors of `limits.check_done`, CleaningAbortedError if segments were dropped meanwhile,
-        CorruptRecordError (fields path, position) for a damaged segment, OSError and DataDirectoryError. The
-        current group is unchanged then, those before it are clean.
+        Raises the errors of `limits.check_done`, CleaningAbortedError if segments were dropped meanwhile (or
+        records deleted, with versions), CorruptRecordError (fields path, position) for a damaged segment,
+        OSError and DataDirectoryError. The current group is unchanged then, those before it are clean.
         """
         stats, exchanged = CleanStats(), CleanStats()
         log, first_offset = to_clean.log, to_clean.first_dirty_offset
@@ -71,16 +74,19 @@ class LogClean:
         producers = log.producers()
         segments = log.local_log.segments
         window_bytes = _window_bytes(limits, segments, to_clean.first_uncleanable_offset)
+        start_offset = log.offsets.log_start_offset
+        to_clean = _since(start_offset, to_clean)
         assert to_clean.first_uncleanable_offset <= min(
             log.offsets.last_stable_offset, segments.active.base_offset
         )
         left: list[SegmentGroup] = []
         # Retention drops the segments below, perhaps now.
-        looked_up = segments.since(max(log.offsets.log_start_offset, segments.start_offset))
+        looked_up = segments.since(max(start_offset, segments.start_offset))
         aborted = AbortedIndex(looked_up, on_io)
         try:
             offset_map = self._filled_map(to_clean, segments, aborted, limits, stats, on_io, window_bytes)
             end_offset = offset_map.latest_offset + 1
+            max_start_offset = _max_start_offset(offset_map, start_offset)
             plan = self._plan(log, offset_map, producers, window_bytes)
             deleted, wanted = _parts(segments, plan)
             left = group_segments(wanted, config.segment_bytes, config.segment_index_bytes)
@@ -95,7 +101,7 @@ class LogClean:
             )
             while left:
                 limits.check_done()
-                self._exchange(log, rewrite, left[0], on_io)
+                self._exchange(log, rewrite, left[0], on_io, max_start_offset)
                 del left[0]
                 exchanged = replace(stats)
         except BaseException as failure:
@@ -166,13 +172,33 @@ class LogClean:
             window_bytes=window_bytes,
         )
 
-    def _exchange(self, log: UnifiedLog, rewrite: GroupRewrite, group: SegmentGroup, on_read: OnRead) -> None:
+    def _exchange(
+        self,
+        log: UnifiedLog,
+        rewrite: GroupRewrite,
+        group: SegmentGroup,
+        on_read: OnRead,
+        max_start_offset: int,
+    ) -> None:
         # Taken anew for each group: a consumer can read the records that a tombstone deletes until their
         # group, this one or one before, is exchanged.
         horizon_ms = new_horizon_ms(self._clock.now_ms(), log.local_log.config.delete_retention_ms)
         cleaned = rewrite.write(group, horizon_ms)
-        if not log.segment_exchange.replace(cleaned, group, on_read):
-            raise CleaningAbortedError("segments of the log were dropped while it was cleaned")
+        exchange = log.segment_exchange
+        if not exchange.replace(cleaned, group, on_read, max_start_offset=max_start_offset):
+            raise CleaningAbortedError("records or segments of the log were deleted while it was cleaned")
+
+
+def _since(start_offset: int, to_clean: LogToClean) -> LogToClean:
+    """The same without deleted records, which beat no others."""
+    first_offset = min(max(to_clean.first_dirty_offset, start_offset), to_clean.first_uncleanable_offset)
+    return to_clean._replace(first_dirty_offset=first_offset)
+
+
+def _max_start_offset(offset_map: OffsetMap, start_offset: int) -> int:
+    """The highest start of the log for which the map is right, if it was filled from `start_offset` on. By
+    offsets a deleted record beats earlier ones only, which are deleted with it."""
+    return start_offset if offset_map.rule is not None and len(offset_map) else MAX_OFFSET
 
 
 def _window_bytes(limits: CleanLimits, segments: LogSegments, stop_offset: int) -> int:

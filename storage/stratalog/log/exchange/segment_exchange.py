@@ -25,6 +25,7 @@ from stratalog.log.exchange.segment_swap import announce_swap, exchange_names, t
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_parts import LogParts
 from stratalog.log.log_segments import LogSegments
+from stratalog.record.header import MAX_OFFSET
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources
@@ -59,14 +60,20 @@ class SegmentExchange:
         return self._local.resources
 
     def replace(
-        self, cleaned: Sequence[CleanedSegment], replaced: Sequence[LogSegment], on_read: OnRead
+        self,
+        cleaned: Sequence[CleanedSegment],
+        replaced: Sequence[LogSegment],
+        on_read: OnRead,
+        *,
+        max_start_offset: int = MAX_OFFSET,
     ) -> bool:
         """Put cleaned segments, whose files are named `.cleaned`, in the place of `replaced`. Durable when it
         returns; the old files are unlinked after `file.delete.delay.ms`.
 
-        False if one of `replaced` is not in the log any more. Raises CorruptRecordError if a new file differs
-        from the written bytes, OSError, and what `on_read` raises. In all these cases nothing has changed,
-        and the new files are gone. Raises DataDirectoryError.
+        False if one of `replaced` is not in the log any more, or the log starts above `max_start_offset`: the
+        highest start for which the cleaned segments are right. Raises CorruptRecordError if a new file
+        differs from the written bytes, OSError, and what `on_read` raises. In all these cases nothing has
+        changed, and the new files are gone. Raises DataDirectoryError.
         """
         _require_same_range(cleaned, replaced)
         local = self._local
@@ -81,8 +88,9 @@ class SegmentExchange:
         with self._flush_lock:
             with self._log_lock:
                 self._availability.require_online()
-                is_there = _are_neighbours_in(replaced, local.segments)
-            if not is_there:
+                is_right = self._offsets.log_start_offset <= max_start_offset
+                is_right = is_right and _are_neighbours_in(replaced, local.segments)
+            if not is_right:
                 self._drop_new(new_bases)
                 return False
             try:
@@ -98,8 +106,14 @@ class SegmentExchange:
             for old in replaced:
                 old.supersede()
             with self._log_lock:
-                self._exchange_names(new_bases, replaced)
-                local.exchange(_live(local, cleaned, replaced), replaced)
+                # Once more: only now no reader sees the old segments from a higher start on.
+                is_right = self._offsets.log_start_offset <= max_start_offset
+                if is_right:
+                    self._exchange_names(new_bases, replaced)
+                    local.exchange(_live(local, cleaned, replaced), replaced)
+            if not is_right:
+                self._take_back(new_bases)
+                return False
             self._finish(new_bases, replaced)
         self._unlink_later(replaced)
         return True
@@ -143,14 +157,16 @@ class SegmentExchange:
         except OSError:
             return False
 
-    def _take_back(self, new_bases: Sequence[int], failure: OSError) -> None:
-        """Remove the new files, none of which has replaced an old one. Raises DataDirectoryError."""
+    def _take_back(self, new_bases: Sequence[int], failure: OSError | None = None) -> None:
+        """Remove the new files, none of which has replaced an old one; because of `failure`, if there was
+        one. Raises DataDirectoryError."""
         try:
             take_back_swap(self._local.resources.filesystem, self._local.directory, new_bases)
-        except OSError:
+        except OSError as late_failure:
             # The next process would go on with the swap, although the log has changed meanwhile.
+            first_failure = late_failure if failure is None else failure
             with self._log_lock:
-                raise self._availability.go_offline(failure) from failure
+                raise self._availability.go_offline(first_failure) from first_failure
 
     def _finish(self, new_bases: Sequence[int], replaced: Sequence[LogSegment]) -> None:
         """Make the new names durable. Appends go on."""

@@ -29,6 +29,7 @@ class KnownOffsets(Protocol):
     @property
     def latest_offset(self) -> int: ...
 
+    def get(self, key: Buffer) -> int | None: ...
     def is_below(self, key: Buffer, version: int, offset: int) -> bool: ...
 
 
@@ -86,15 +87,15 @@ def clean_records(
                 "a record lies behind the last offset of its batch", base_offset=base_offset
             )
         if offset <= offset_map.latest_offset:
-            key_end = frame.key_position + frame.key_size
+            key = data[frame.key_position : frame.key_position + max(0, frame.key_size)]
             has_key = frame.key_size >= 0
             version = 0 if versions is None or not has_key else versions.of_record(data, frame)
             fate = record_fate(
                 has_key=has_key,
-                is_newest=has_key
-                and not offset_map.is_below(data[frame.key_position : key_end], version, offset),
+                is_newest=has_key and not offset_map.is_below(key, version, offset),
                 is_tombstone=frame.value_size < 0,
-                is_due=drop_tombstones,
+                # By versions, a tombstone whose key is known may still beat records that come after it.
+                is_due=drop_tombstones and (versions is None or offset_map.get(key) is None),
             )
             if fate is not RecordFate.STAYS:
                 gone[fate] += 1

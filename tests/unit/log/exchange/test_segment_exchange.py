@@ -6,12 +6,15 @@ import errno
 import os
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.cleaner.clean.segment_writer import SegmentWriter
+from stratalog.log.exchange import segment_exchange
 from stratalog.log.exchange.cleaned_segment import CleanedSegment
+from stratalog.log.exchange.segment_swap import announce_swap
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -115,6 +118,37 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     assert not replace(log, [cleaned], group)
     assert log.local_log.segments is segments
     assert not copies_of(log)
+    log.check()
+
+
+@pytest.mark.parametrize("state", ["before", "during", "never"])
+def test_a_copy_that_records_deleted_meanwhile_make_wrong_replaces_nothing(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader may have seen the log without them already."""
+    exchange = Exchange()
+    log, segments = exchange.log, exchange.log.local_log.segments
+    start_offset = log.offsets.log_start_offset
+
+    def announce(*swap: Any) -> None:
+        announce_swap(*swap)
+        if state == "during":
+            log.increment_log_start_offset(start_offset + 1)
+
+    monkeypatch.setattr(segment_exchange, "announce_swap", announce)
+    if state == "before":
+        log.increment_log_start_offset(start_offset + 1)
+    is_replaced = log.segment_exchange.replace(
+        [exchange.cleaned], exchange.group, lambda _: None, max_start_offset=start_offset
+    )
+    assert is_replaced == (state == "never")
+    assert (log.local_log.segments is segments) == (not is_replaced)
+    assert log.offsets.log_start_offset == start_offset + (not is_replaced)
+    assert not copies_of(log)
+    log.check()
+    if not is_replaced:
+        monkeypatch.undo()
+        assert replace(log, [copied(log, exchange.group)], exchange.group)
     log.check()
 
 

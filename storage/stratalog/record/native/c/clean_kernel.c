@@ -141,8 +141,8 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
 {
     const kept_records kept = kernel_count_fates(judged, batch->records_count);
     const bool is_kept = is_kept_empty(clean->rule, batch->next_offset - 1);
-    const bool stamps =
-        gets_horizon(batch, kept.tombstone_count > 0, batch->next_offset - 1 <= clean->map->latest_offset);
+    const bool is_seen = batch->next_offset - 1 <= clean->map->latest_offset;
+    const bool stamps = gets_horizon(batch, kept.tombstone_count > 0, is_seen);
     clean_result *result = clean->result;
     if (!has_room(clean, batch->size + (stamps ? COPY_GROWTH_BYTES * (size_t)batch->records_count : 0)))
         return false;
@@ -156,7 +156,7 @@ static bool clean_batch(cleaning *clean, const batch_frame *batch, const judged_
     }
     if (stamps)
         note_horizon(result, clean->rule->horizon_ms);
-    else if (kept.tombstone_count > 0 && has_horizon(batch) && !is_due(batch, clean->rule->now_ms))
+    else if (kept.tombstone_count > 0 && has_horizon(batch) && (is_seen || !is_due(batch, clean->rule->now_ms)))
         note_horizon(result, batch->base_timestamp);
     result->records_in += batch->records_count;
     result->records_kept += kept.count;

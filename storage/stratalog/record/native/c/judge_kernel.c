@@ -15,8 +15,10 @@ void kernel_judge_waiting(judging *judge)
         const uint64_t next_offset = (uint64_t)judge->offset[index] + 1;
         const bool is_newest = !place.is_found || map->slots[place.index].next_offset == next_offset ||
                                is_above(map, place.index, judge->version[index], next_offset);
+        /* By versions, a tombstone whose key is known may still beat records that come after it. */
+        const bool may_go = judge->is_due[index] && !(map->versions != NULL && place.is_found);
         judged_record *record = judge->record[index];
-        record->fate = (uint8_t)fate_of_record(true, is_newest, record->is_tombstone, judge->is_due[index]);
+        record->fate = (uint8_t)fate_of_record(true, is_newest, record->is_tombstone, may_go);
     }
     judge->count = 0;
 }
