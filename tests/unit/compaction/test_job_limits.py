@@ -177,7 +177,7 @@ def test_a_job_that_turns_out_to_be_too_slow_ends_and_becomes_smaller(object_cou
 
     def wait(operation: Operation) -> None:
         if operation.verb == "GET" and "/data/" in operation.key:
-            world.clock.advance(int(DAY_S / 20 * 1000))
+            world.clock.advance(MAX_JOB_S * 100)
 
     store = FaultyObjectStore(world.store, Random(0), before=wait)
     compactor = world.tiered.compactor(store)

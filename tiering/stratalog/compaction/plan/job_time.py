@@ -1,4 +1,5 @@
-"""The time that a job may take: its outputs must be committed before the collector takes them for orphans.
+"""The time that a job may take: its outputs must be committed before the collector takes them for orphans,
+and a tombstone's horizon, which is stamped before the commit, allows for the longest job.
 
 The collector sweeps unfinished uploads, and refuses objects, that were begun longer ago than its grace. So a
 job that would take longer does not begin, and one that turns out to be so slow ends.
@@ -27,8 +28,8 @@ def require_time(job: CompactionJob, settings: CompactionSettings) -> None:
         return
     name = "io.max.bytes.per.second" if bytes_s >= requests_s else "max.requests.per.second"
     raise OverloadedError(
-        f"a compaction job would take too long at remote.compaction.{name}, so it does not begin: the"
-        " collector would delete its outputs before the commit; raise that limit",
+        f"a compaction job would take longer at remote.compaction.{name} than a job may, so it does not"
+        " begin; raise that limit",
         needed_s=int(max(bytes_s, requests_s)),
         max_s=MAX_JOB_S,
         max_bytes_per_s=settings.max_bytes_per_s,
@@ -51,8 +52,7 @@ class JobTimer:
         """Raise OverloadedError if the job has taken longer than it may."""
         if self._clock.monotonic_s() - self._begin_s > MAX_JOB_S:
             raise OverloadedError(
-                "a compaction job takes too long, so it ends here: the collector would delete its outputs"
-                " before the commit; raise the limits of remote.compaction, or find out why the store or this"
-                " machine is so slow",
+                "a compaction job takes too long, so it ends here; raise the limits of"
+                " remote.compaction, or find out why the store or this machine is so slow",
                 max_s=MAX_JOB_S,
             )
