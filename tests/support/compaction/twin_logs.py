@@ -11,7 +11,7 @@ from random import Random
 
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.cleaner.clean.log_clean import LogClean
-from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.cleaner.log_to_clean import LogToClean, NextClean
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
@@ -214,6 +214,7 @@ class TwinLogs:
             clean_bytes=0,
             cleanable_bytes=1,
             compaction_delay_ms=0,
+            next_clean=NextClean(self._machine.clock.now_ms(), is_due=first_dirty_offset == end_offset),
         )
         LogClean(self._machine.clock, SequentialIds(self.random.randrange(1 << 20))).run(to_clean, limits())
         log.check()
