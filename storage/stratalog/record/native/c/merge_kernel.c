@@ -7,6 +7,7 @@
  * The width of a range follows the density of the keys: it doubles after a range with few keys; a range that
  * overflows the table is begun again with a quarter of its width. That is sound: a bit that a part of the range has
  * set belongs to the newest window with that hash, whatever the range. */
+#include "key_column.h"
 #include "kernels.h"
 #include "record_frame.h"
 
@@ -23,20 +24,6 @@ typedef struct {
     size_t keys_count;
     bool has_zero; /* the hash that looks like an empty slot */
 } key_table;
-
-static inline uint64_t load64(const uint8_t *column, size_t index)
-{
-    uint64_t word;
-    memcpy(&word, column + index * sizeof word, sizeof word);
-    return word;
-}
-
-static inline uint32_t load32(const uint8_t *column, size_t index)
-{
-    uint32_t word;
-    memcpy(&word, column + index * sizeof word, sizeof word);
-    return word;
-}
 
 static inline hash128 load_hash(const merge_window *window, size_t index)
 {

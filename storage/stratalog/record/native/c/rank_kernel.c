@@ -1,23 +1,10 @@
 /* Translates entries of key streams to the records that stay: their ordinals in the output. */
 #include "bit_counts.h"
+#include "key_column.h"
 #include "kernels.h"
 #include "record_frame.h"
 
 enum { RANK_SHIFT = 9, BLOCK_HEADER_BYTES = 16, BLOCK_BYTES_POSITION = 8, ALIGNMENT = 8 };
-
-static inline uint64_t load64(const uint8_t *column, size_t index)
-{
-    uint64_t number;
-    memcpy(&number, column + 8 * index, sizeof number);
-    return number;
-}
-
-static inline uint32_t load32(const uint8_t *column, size_t index)
-{
-    uint32_t number;
-    memcpy(&number, column + 4 * index, sizeof number);
-    return number;
-}
 
 static size_t aligned(size_t size)
 {

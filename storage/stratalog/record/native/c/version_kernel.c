@@ -1,24 +1,11 @@
 /* Merges sorted key streams with versions: of equal hashes the entry with the highest version survives, and of those
  * with this version the newest. All entries of a call are sorted together, oldest window first, so that the sort
  * decides. */
+#include "key_column.h"
 #include "kernels.h"
 #include "record_frame.h"
 
 #include <stdlib.h>
-
-static inline uint64_t load64(const uint8_t *column, size_t index)
-{
-    uint64_t word;
-    memcpy(&word, column + index * sizeof word, sizeof word);
-    return word;
-}
-
-static inline uint32_t load32(const uint8_t *column, size_t index)
-{
-    uint32_t word;
-    memcpy(&word, column + index * sizeof word, sizeof word);
-    return word;
-}
 
 /* Counts and proves the entries of a window up to the limit. */
 static kernel_status take_entries(merge_window *window, uint64_t limit_high, uint64_t limit_low)
