@@ -7,6 +7,7 @@ the plan: an estimate for the jobs to come, and the cost of the job at work (`jo
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -30,6 +31,10 @@ class Transfer(NamedTuple):
     """Bytes that have arrived, except those of a read that broke."""
     written_bytes: int = 0
     """Bytes that were given to the store."""
+
+    def plus(self, more: Transfer) -> Transfer:
+        """Both together."""
+        return Transfer(*map(operator.add, self, more))
 
     def since(self, before: Transfer) -> Transfer:
         """The part behind an earlier moment."""
@@ -148,7 +153,7 @@ class ProgressMeter:
 
     def add_transfer(self, done: Transfer) -> None:
         """Requests and bytes that have just been transferred."""
-        self.transfer = Transfer(*map(sum, zip(self.transfer, done, strict=True)))
+        self.transfer = self.transfer.plus(done)
         self._tell_at_times()
 
     def _tell_at_times(self) -> None:

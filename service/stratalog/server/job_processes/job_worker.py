@@ -77,7 +77,7 @@ class _Teller:
         self._runs: list[tuple[int, int]] = []
 
     def add_transfer(self, done: Transfer) -> None:
-        self._transfer = Transfer(*map(sum, zip(self._transfer, done, strict=True)))
+        self._transfer = self._transfer.plus(done)
         self._tell_at_times()
 
     def add_run(self, record_count: int, kept_count: int) -> None:
