@@ -65,8 +65,8 @@ from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
 from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
-from stratalog.compaction.plan.job_cost import cost_of
-from stratalog.compaction.plan.job_time import JobTimer
+from stratalog.compaction.plan.job_cost import JobCost, cost_of
+from stratalog.compaction.plan.job_time import JobTimer, require_time
 from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
@@ -316,8 +316,9 @@ class Compactor:
         settings = self._current()
         run.timer.begin()
         execution = self._execution(run, self._shard.order(job, settings, self._job_clock()))
-        run.meter.begin_job(len(job.runs), cost_of(job, settings))
-        report, ending = self._execute(run, execution, topics)
+        cost = cost_of(job, settings)
+        run.meter.begin_job(len(job.runs), cost)
+        report, ending = self._execute(run, execution, topics, cost)
         done = run.meter.transfer_of_job
         run.reports.append(
             dataclasses.replace(
@@ -338,11 +339,12 @@ class Compactor:
         return JobExecution(self._filesystem, self._clock, self._ids, run.store, order)
 
     def _execute(
-        self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry]
+        self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry], cost: JobCost
     ) -> tuple[CompactionReport, _Ending]:
         """The job's report but for requests, and its meaning for the others."""
         job = execution.job
         try:
+            require_time(cost, self._current())
             result = execution.execute(run.meter.add_partition)
             # The horizons of tombstones allow for no more.
             run.timer.check()

@@ -30,7 +30,6 @@ from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.plan.input_need import InputNeed
-from stratalog.compaction.plan.job_time import require_time
 from stratalog.compaction.run_carrier import RunCarrier
 from stratalog.compaction.scratch_budget import (
     input_memory_bytes,
@@ -186,10 +185,9 @@ class JobExecution:
     def execute(self, on_run: Callable[[int, int], None] = lambda _in, _out: None) -> JobResult:
         """Rewrite the inputs; commits nothing. Calls `on_run` behind each run, with the number of its records
         and of those that stay. Raises StoreError, CorruptRecordError, UnsupportedOperationError and OSError,
-        and OverloadedError if there is no room for its scratch, or no time."""
+        and OverloadedError if there is no room for its scratch."""
         settings = self._settings
         require_scratch(self._filesystem, self.job, settings)
-        require_time(self.job, settings)
         writer_settings = ObjectWriterSettings(
             spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
         )

@@ -10,8 +10,7 @@ from __future__ import annotations
 from stratalog.base.clock import Clock
 from stratalog.base.errors import OverloadedError
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob
-from stratalog.compaction.plan.job_cost import cost_of
+from stratalog.compaction.plan.job_cost import JobCost
 
 MAX_JOB_S = 2 * 60 * 60
 """The longest time of a job: far less than the collector's grace, which goes on until the commit has landed,
@@ -19,9 +18,9 @@ and as much as a tombstone may stay too long."""
 MAX_JOB_MS = MAX_JOB_S * 1000
 
 
-def require_time(job: CompactionJob, settings: CompactionSettings) -> None:
-    """Raise OverloadedError if the limits of bytes and requests make the job longer than it may take."""
-    cost = cost_of(job, settings)
+def require_time(cost: JobCost, settings: CompactionSettings) -> None:
+    """Raise OverloadedError if the limits of bytes and requests make a job of that cost longer than it may
+    take."""
     bytes_s = (cost.read_bytes + cost.written_bytes) / settings.max_bytes_per_s
     requests_s = (cost.get_count + cost.put_count) / settings.max_requests_per_s
     if max(bytes_s, requests_s) <= MAX_JOB_S:
