@@ -32,7 +32,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
 from stratalog.server.append.commit_waiters import CommitWaiters
-from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
 from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc import convert
@@ -142,7 +142,7 @@ class Run:
         self.executor = HandExecutor()
         self.writer = PartitionWriter(
             asyncio.get_running_loop(),
-            self.executor,
+            WriterThreads(lambda: self.executor, lambda: self.executor),
             self.log,
             WriterChecks(lambda: EPOCH, None, partial(self.catalog.fencing_token, self.topic_id, 0)),
             CommitWaiters(ManualClock(), asyncio.get_running_loop()),
