@@ -1,8 +1,9 @@
 """The thread pools on which requests touch disk and network, so that the event loop never does.
 
-Each kind of work has its own pool, and a log directory has its own for appends and for flushes: a slow store
-fills the cold pool only, a disk that hangs the pools of its directory. The cold pool's queue is bounded; a read that finds it full is refused as retriable, so a
-crowd of catching-up readers costs memory in proportion to the pool, not to the crowd.
+Each kind of work has its own pool, and each log directory its own for appends and for flushes: a slow store
+fills the cold pool only, a disk that hangs the pools of its directory. The cold pool's queue is bounded; a
+read that finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion
+to the pool, not to the crowd.
 """
 
 from __future__ import annotations

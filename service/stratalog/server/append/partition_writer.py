@@ -103,8 +103,8 @@ class PartitionWriter:
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
         self._shown = self._visible_ends()
-        """The ends of what readers saw after the last turn. Two turns may write it at once, of an append and of
-        a flush: then readers are woken twice at worst."""
+        """The ends of what readers saw after the last turn. A turn and a flush may write it at once: then
+        readers are woken twice at worst."""
 
     def submit(self, append: PendingAppend) -> None:
         """Queue `append` behind all earlier ones; its future is resolved on the event loop."""
@@ -225,9 +225,7 @@ class PartitionWriter:
         refuse_transaction(batches)
         return batches
 
-    def _store(
-        self, appends: list[PendingAppend], buffers: list[Buffer]
-    ) -> Sequence[AppendInfo | Exception]:
+    def _store(self, appends: list[PendingAppend], buffers: list[Buffer]) -> Sequence[AppendInfo | Exception]:
         """Append the batches of these appends to the log, and raise their durability to the topic's; an
         outcome for each."""
         if not appends:

@@ -5,8 +5,8 @@ them at once. They succeed or fail together, because a failed write is cut off t
 stored by half, and no refused request is stored at all.
 
 A request that names its offset is applied only there: behind the requests before it in the group, whether
-they are written or wait. A refusal because of offsets or of a producer's state counts on the waiting requests,
-so it becomes the failure of their write if that fails.
+they are written or wait. A refusal because of offsets or of a producer's state counts on the waiting
+requests, so it becomes the failure of their write if that fails.
 
 The requests of a chain are stored in their order, and none behind one of them that failed: neither behind a
 refused one, nor behind one whose write failed, although a later write of the group may succeed.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -28,29 +27,11 @@ from stratalog.server.append.partition_writer import GROUP_BYTES, PartitionWrite
 from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 
 BAD = b"bad"
 EPOCH = 7
-
-
-class HandExecutor(Executor):
-    """Runs what was submitted when the test says so, on the test's thread."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], object]] = []
-        self.is_closed = False
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        assert not args
-        assert not kwargs
-        if self.is_closed:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        self.waiting.append(fn)
-        return Future()
-
-    def run_one(self) -> None:
-        self.waiting.pop(0)()
 
 
 class FakeLog:
@@ -326,6 +307,23 @@ async def test_a_replaced_owner_writes_nothing() -> None:
     await bench.run_all()
     assert isinstance(future.exception(), NotOwnerError)
     assert bench.log.stored == []
+
+
+async def test_of_a_session_the_first_failure_is_told() -> None:
+    def fenced() -> int:
+        raise NotOwnerError("replaced", epoch=1, current_epoch=2)
+
+    bench = Bench(fenced)
+    session = AppendSession()
+    futures = [bench.append(b"x", session=session, token=token) for token in (None, "other", None)]
+    alone = bench.append(b"y")
+    await bench.run_all()
+    assert [type(future.exception()) for future in (*futures, alone)] == [
+        NotOwnerError,
+        PrecedingAppendFailedError,
+        PrecedingAppendFailedError,
+        NotOwnerError,
+    ]
 
 
 @pytest.mark.parametrize(
