@@ -10,9 +10,9 @@ Four shapes:
 * unary calls of 100 bytes, one at a time (Append).
 
 Two have no bare reference: a stream of batches of about 64 KiB at `disk` beside the same at `os`, 64 in
-flight; and plain records (Read) beside FetchStream and the decoder of our client, which gives the same records.
-The streams of batches also show the processor time of both servers, and the last row the memory that both hold
-after all of it.
+flight; and plain records (Read) beside FetchStream and the decoder of our client, which gives the same
+records. The streams of batches also show the processor time of both servers, and the last row the memory that
+both hold after all of it.
 
 The server does all that it does in earnest: it checks every checksum and every record, stamps offsets, writes
 to the local log, and reads back with checksums compared. Appends ask for `os`, so a run ends in the page

@@ -53,12 +53,13 @@ class FlushWaiters:
         """Take an append at `os` or at `disk` that is in the log, if it must wait for a flush; `begin`
         follows. Returns whether it must. Raises PrecedingAppendFailedError if an earlier append of its
         session has failed by now."""
-        session = append.session
+        session, is_at_os = append.session, append.durability is Durability.OS
+        if is_at_os and session is None:
+            return False
         with self._lock:
             if session is not None and session.is_broken:
                 raise preceding_append_failed()
-            is_behind = session is not None and session in self._sessions
-            if append.durability is Durability.OS and not is_behind:
+            if is_at_os and session not in self._sessions:
                 return False
             self._waiting.append((append, info))
             self._sessions.add(session)

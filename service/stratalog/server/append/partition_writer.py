@@ -52,9 +52,10 @@ from stratalog.server.append.pending_append import (
 
 logger = logging.getLogger(__name__)
 
-GROUP_BYTES = 1 << 20
+GROUP_BYTES = 1 << 19
 """The append that reaches this is the last of its group. One group more costs little beside writing as much,
-and its answers need not wait for all that the queue has."""
+larger ones leave the processor's caches between copy and write, and answers need not wait for all that the
+queue has."""
 
 
 class WriterThreads(NamedTuple):
@@ -177,17 +178,21 @@ class PartitionWriter:
         for group in _groups(pending):
             finished: list[Outcome] = []
             to_commit: list[tuple[PendingAppend, AppendInfo]] = []
+            must_flush = False
             for append, outcome in self._append(group):
                 try:
                     info = _info(append, outcome)
                     if append.durability is Durability.OBJECT:
                         to_commit.append((append, info))
-                    elif not self._flush_waiters.take(append, info):
+                    elif self._flush_waiters.take(append, info):
+                        must_flush = True
+                    else:
                         finished.append((append, info))
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
                     append.break_session()
                     finished.append((append, error))
-            self._flush_waiters.begin()
+            if must_flush:
+                self._flush_waiters.begin()
             self._advance()
             self._deliver(finished)
             if to_commit:
