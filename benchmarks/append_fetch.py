@@ -239,7 +239,7 @@ def appends_of(
     topic: str,
     partition_count: int,
     batch: bytes,
-    durability: log_pb2.Durability = log_pb2.DURABILITY_OS,
+    durability: log_pb2.Durability.ValueType = log_pb2.DURABILITY_OS,
 ) -> Callable[[int], bytes]:
     """Makes the requests of a stream, which take turns over the partitions."""
     request = log_pb2.AppendStreamRequest(topic=topic, durability=durability, batches=batch)
@@ -320,7 +320,7 @@ async def measure_disk_appends(ours: grpc.aio.Channel, work: Work) -> report.Row
     part = batch_of(PART_BYTES, RECORD_BYTES)
     count = work.part_count // 2
 
-    def push(durability: log_pb2.Durability) -> Awaitable[None]:
+    def push(durability: log_pb2.Durability.ValueType) -> Awaitable[None]:
         make_request = appends_of(TOPIC, 1, part, durability)
         return push_stream(ours, LOG + "AppendStream", make_request, count, DISK_IN_FLIGHT_COUNT)
 
