@@ -1,4 +1,4 @@
-"""The bytes of an append that stay in memory, without a copy until somebody reads them.
+"""The bytes of an append that stay in memory, without a copy until a reader needs them.
 
 An append has its batches in many parts: new prefixes, and the rest as it lies in the requests. Where the
 parts are large they are kept as they are, and joined for the first reader; so an append that has no reader
@@ -19,7 +19,7 @@ MIN_PART_BYTES = 16 << 10
 """The mean size from which parts are kept."""
 
 MAX_SURPLUS_PART = 64
-"""Of the kept bytes, one in so many may belong to no batch."""
+"""One in so many of the kept bytes may belong to no batch."""
 
 
 class KeptBytes:

@@ -1,11 +1,11 @@
-"""Clients that stream appends to one partition, and what they know of it.
+"""Clients that stream appends to one partition, and the answers that they got.
 
 The writer, the flushes and the log are the real ones. Appends, turns and flushes alternate as a seed says, so
 that requests of several clients wait together, are written in one group, and are flushed beside the writes
 behind them. A client does as those of a stream: it sends ahead of the answers, and after a failure it sends
 again from the first failed request on, in a new session.
 
-The oracle is what the clients were told. It knows nothing of groups, segments and flushes.
+The oracle has the answers to the clients. It knows nothing of groups, segments and flushes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.support.service.held_writer import SOME_LOG
 EPOCH = 1
 MAX_IN_FLIGHT = 6
 MAX_TRIES = 30
-"""Of a client, before it gives up: the log is offline."""
+"""A client gives up behind so many tries: the log is offline."""
 LOOK_PATH = "/"
 LOOK = f"exists {LOOK_PATH}"
 """The operation with which a test notices that the process is dead."""
@@ -54,7 +54,7 @@ class Told(NamedTuple):
 
 class _Request(NamedTuple):
     number: int | None
-    """Of its record; None for one that no log takes."""
+    """The number of its record; None for a request that no log takes."""
     durability: Durability
     append: PendingAppend
 
@@ -108,7 +108,9 @@ class StreamClient:
                 error
             )
             return
-        assert not isinstance(error, PrecedingAppendFailedError), "of a session the first failure is told"
+        assert not isinstance(error, PrecedingAppendFailedError), (
+            "the first failure of a session has its own answer"
+        )
         expected = (
             DataDirectoryError if request.number is not None else InvalidRecordError | DataDirectoryError
         )

@@ -34,7 +34,7 @@ def with_surplus(count: int) -> bytes:
         # Its other fields would fill the memory.
         (batch_of(with_surplus(SIZE // MAX_SURPLUS_PART)), False),
         (batch_of(with_surplus(100 * SIZE)), False),
-        # Somebody may change these.
+        # Their owner may change these.
         (batch_of(bytearray(REQUEST)), False),
         ([bytearray(REQUEST)], False),
         # Small ones cost more than a copy.

@@ -7,7 +7,7 @@ next groups are written; those at ``object`` wait in `CommitWaiters` for the com
 task of the shard makes; it does the fsync, too.
 
 A session stops at its first failure: the log stores no request of a session behind a failed one, also inside
-a group. Of the failures of a session the first one is told, and the others are answered as behind it.
+a group. The first failure of a session is answered as it is, and the others as behind it.
 
 A fencing token is compared where an append is applied, with the catalog as it was read last. So once the
 catalog has another token, `settled` is a barrier: it answers in a turn that begins later, and no turn from
@@ -292,8 +292,8 @@ def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
 
 
 def _info(append: PendingAppend, outcome: AppendInfo | Exception) -> AppendInfo:
-    """The offsets of an append that is in the log. Raises the reason for its failure. Of a session the first
-    failure is told, and the others come behind it; it may also be that of a flush meanwhile."""
+    """The offsets of an append that is in the log. Raises the reason for its failure, or
+    PrecedingAppendFailedError behind another failure of its session, which may be that of a flush meanwhile."""
     if append.session is not None and append.session.is_broken:
         raise preceding_append_failed()
     if isinstance(outcome, Exception):

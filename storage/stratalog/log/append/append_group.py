@@ -71,7 +71,7 @@ class AppendGroup:
         self._outcomes: list[AppendInfo | LogStoreError] = []
         # The chain of each request, and those in which one has failed.
         self._chains: list[Hashable | None] = []
-        self._broken: set[Hashable] = set()
+        self._broken: set[Hashable | None] = set()
         # Places of the outcomes that hold once the next write succeeds.
         self._pending: list[int] = []
         self._parts: list[Buffer] = []
@@ -88,7 +88,8 @@ class AppendGroup:
 
     def _add(self, request: ValidatedAppend | LogStoreError, chain: Hashable | None) -> None:
         """Add the next request. Raises its error if it fails by itself."""
-        self._require_unbroken(chain)
+        if chain in self._broken:
+            raise _behind_a_failure()
         if isinstance(request, LogStoreError):
             raise request
         if self._refusal is None and self._is_duplicate(request):
@@ -96,18 +97,15 @@ class AppendGroup:
         last_offset = self._place_of(request)
         if self._refusal is not None:
             raise self._refusal
-        # The write that made room may have failed.
-        self._require_unbroken(chain)
+        if chain in self._broken:
+            # The write that made room has failed.
+            raise _behind_a_failure()
         try:
             self._take(request, last_offset)
         except LogStoreError:
             if self._batches:
                 self._pending.append(len(self._outcomes))
             raise
-
-    def _require_unbroken(self, chain: Hashable | None) -> None:
-        if chain is not None and chain in self._broken:
-            raise PrecedingAppendFailedError("an earlier request of the chain failed; send this one again")
 
     def _fail(self, place: int, failure: LogStoreError) -> None:
         """Set the outcome of the request at that place, which is the next one at most, and break its
@@ -265,6 +263,10 @@ class AppendGroup:
             if transaction.is_aborted:
                 self._local.segments.active.add_aborted(transaction.index_entry)
         self._state.producers.update_map_end_offset(end_offset)
+
+
+def _behind_a_failure() -> PrecedingAppendFailedError:
+    return PrecedingAppendFailedError("an earlier request of the chain failed; send this one again")
 
 
 def _placed(

@@ -28,9 +28,9 @@ class Bench:
         self.waiters = FlushWaiters(self.loop, lambda: self.threads, self._flush)
         self.flush_count = self.end_offset = 0
         self.during: list[Callable[[], object]] = []
-        """Done in the middle of the next flush."""
+        """The middle of the next flush does it."""
         self.error: Exception | None = None
-        """Of the next flush."""
+        """The next flush fails with it."""
 
     def _flush(self) -> int:
         self.flush_count += 1
@@ -139,7 +139,7 @@ async def test_a_later_failure_of_the_session_is_none_of_an_append_that_waits() 
     assert waiting.result().base_offset == 0
 
 
-async def test_a_flush_that_does_not_reach_them_is_a_defect_that_is_told() -> None:
+async def test_a_flush_that_does_not_reach_them_fails_them_as_a_defect() -> None:
     bench = Bench()
     first = bench.wait()
     bench.end_offset = 0

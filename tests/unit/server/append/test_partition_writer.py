@@ -309,7 +309,7 @@ async def test_a_replaced_owner_writes_nothing() -> None:
     assert bench.log.stored == []
 
 
-async def test_of_a_session_the_first_failure_is_told() -> None:
+async def test_the_first_failure_of_a_session_is_answered_as_it_is() -> None:
     def fenced() -> int:
         raise NotOwnerError("replaced", epoch=1, current_epoch=2)
 
