@@ -63,7 +63,7 @@ class Process:
             stop=StopSignal(),
         )
         settings = ServerSettings(data_dir="/a", log_dirs=("/b",), max_silence_ms=0)
-        host = PartitionHost(clock, threads.loop, threads.executor)
+        host = PartitionHost(clock, threads.loop, lambda _: threads.executor, lambda _: threads.executor)
         self.engine: StorageEngine = StorageEngineBuilder(seams, settings, "here:1").open(
             host, lambda _path, _count: threads.executor, lambda: None
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.record import Record
 from stratalog.server.append.commit_waiters import CommitWaiters
-from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
 from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.rpc import convert
@@ -40,6 +39,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.v1 import log_pb2
 from tests.support.decoded_records import decode_all
 from tests.support.logs.log_machine import LogMachine
+from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 from tests.support.tiered.metadata_harness import MetadataHarness
 
@@ -109,17 +109,6 @@ class Stored(NamedTuple):
     values: tuple[bytes, ...]
 
 
-class HandExecutor(Executor):
-    """Runs the turns when the test says so, on its thread."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.waiting.append(partial(fn, *args, **kwargs))
-        return Future()
-
-
 class Run:
     """The partition and its oracle. Belongs to the test's loop."""
 
@@ -142,7 +131,7 @@ class Run:
         self.executor = HandExecutor()
         self.writer = PartitionWriter(
             asyncio.get_running_loop(),
-            self.executor,
+            WriterThreads(lambda: self.executor, lambda: self.executor),
             self.log,
             WriterChecks(lambda: EPOCH, None, partial(self.catalog.fencing_token, self.topic_id, 0)),
             CommitWaiters(ManualClock(), asyncio.get_running_loop()),
@@ -247,7 +236,7 @@ class Run:
     async def _turn(self) -> None:
         """Let the writer apply all that waits, and compare it with the oracle."""
         while self.executor.waiting:
-            self.executor.waiting.pop(0)()
+            self.executor.run_one()
         await asyncio.sleep(0)
         waiting, self.waiting = self.waiting, []
         for sent in waiting:

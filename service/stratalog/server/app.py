@@ -209,7 +209,7 @@ class Server:
             run_request,
             None if self.processes is None else self.processes.execution,
         )
-        hosts = PartitionHost(self._clock, loop, self._pools.append)
+        hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush)
         return await self._pools.task(
             lambda: builder.open(
                 hosts,

@@ -1,8 +1,9 @@
 """The thread pools on which requests touch disk and network, so that the event loop never does.
 
-Each kind of work has its own pool: a slow store fills the cold pool only, a disk with slow fsync fills the
-append pool only. The cold pool's queue is bounded; a read that finds it full is refused as retriable, so a
-crowd of catching-up readers costs memory in proportion to the pool, not to the crowd.
+Each kind of work has its own pool, and each log directory its own for appends and for flushes: a slow store
+fills the cold pool only, a disk that hangs the pools of its directory. The cold pool's queue is bounded; a
+read that finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion
+to the pool, not to the crowd.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
 
+FLUSH_THREAD_COUNT = 16
+"""The fsyncs of one log directory at a time; a disk serves many at once."""
+
 _T = TypeVar("_T")
 
 
 class WorkerPools:
-    """`read`, `cold` and `task` are called on the event loop; `append` is for `PartitionWriter`, `opening`
-    for `PartitionOpener`.
+    """`read`, `cold` and `task` are called on the event loop; `append` and `flush` are for `PartitionWriter`,
+    `opening` for `PartitionOpener`.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.append: Executor = ThreadPoolExecutor(
-            settings.append_thread_count, thread_name_prefix="stratalog-append"
-        )
+        self._append_thread_count = settings.append_thread_count
         self._opening: dict[str, ThreadPoolExecutor] = {}
+        self._is_closed = False
         self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
@@ -47,16 +50,26 @@ class WorkerPools:
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_count = 0
 
+    def append(self, directory: str) -> Executor:
+        """The threads that append to the logs of a log directory. Any thread may call."""
+        return self.opening(f"append {directory}", self._append_thread_count)
+
+    def flush(self, directory: str) -> Executor:
+        """The threads that fsync the logs of a log directory. Any thread may call."""
+        return flush_threads(self.opening, directory)
+
     def opening(self, directory: str, thread_count: int) -> Executor:
         """The threads that open the logs of this log directory, so that no disk waits for another, those for
-        the requests of the `metadata`, or those that fsync the tails of a log directory; the first call sets
-        their number. Any thread may call."""
+        the requests of the `metadata`, or those that append to or fsync the logs of a log directory; the
+        first call sets their number. Any thread may call. Closed ones after `close`."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:
                 name = f"stratalog-open-{len(self._opening)}"
                 pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
                 self._opening[directory] = pool
+                if self._is_closed:
+                    pool.shutdown()
             return pool
 
     async def read(self, function: Callable[[], _T]) -> _T:
@@ -94,7 +107,10 @@ class WorkerPools:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
         # Reads wait for requests, so those go last.
         reading = (self._read, self._cold, self._ahead, self._requests)
-        for pool in (self.append, *self._opening.values(), *reading, self._task):
+        with self._opening_lock:
+            self._is_closed = True
+            opening = tuple(self._opening.values())
+        for pool in (*opening, *reading, self._task):
             pool.shutdown(wait=True)
 
     def _cold_done(self, future: asyncio.Future[_T]) -> None:
@@ -102,6 +118,11 @@ class WorkerPools:
         # Retrieve the failure of a cancelled call, or asyncio logs a warning.
         if not future.cancelled():
             future.exception()
+
+
+def flush_threads(opening: Callable[[str, int], Executor], directory: str) -> Executor:
+    """The threads that fsync the logs of a log directory, of those that `opening` has."""
+    return opening(f"flush {directory}", FLUSH_THREAD_COUNT)
 
 
 def run_request(request: Callable[[], None]) -> None:

@@ -22,6 +22,7 @@ from stratalog.log.log_segments import LogSegments
 from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.file_names import SEAL_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
+from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.log_tail import LogTail
 from stratalog.segment.segment_resources import SegmentResources
@@ -91,10 +92,9 @@ class LocalLog:
             active.append(parts, batches)
             self.tail.clear()
             return
-        # One copy, of which every reader takes a part as it is.
-        position, data = active.size_bytes, b"".join(parts)
-        active.append([data], batches)
-        self.tail.add(active, position, data, batches)
+        position, kept = active.size_bytes, KeptBytes(parts)
+        active.append(kept.parts, batches)
+        self.tail.add(active, position, kept, batches)
 
     def roll(
         self,

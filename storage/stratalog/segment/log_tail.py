@@ -2,7 +2,7 @@
 
 What was just appended is read at once, by readers that wait for it and by an upload. It was proved before it
 was written, and these bytes have not left the process since. So they need no read of the file, and no second
-proof.
+proof. They are copied once, for their first reader, see `KeptBytes`.
 
 A tail is one piece of the log: each block continues the one before it, from the oldest block to the log's
 last append. An append that is not kept, or any other change of the files, empties it. So the first batch of
@@ -20,6 +20,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.tail_memory import TailMemory
 
@@ -31,28 +32,28 @@ _BLOCK_BYTES, _BATCH_BYTES = 512, 16
 
 
 class TailBlock(NamedTuple):
-    """The batches of one append. Immutable."""
+    """The batches of one append. Immutable, but that its bytes are joined when they are first read."""
 
     segment: LogSegment
     position: int
     """Where they lie in the segment's file."""
-    data: bytes
+    kept: KeptBytes
     base_offset: int
     last_offset: int
     ends: array[int]
-    """The end of each batch in `data`."""
+    """The end of each batch in the bytes."""
     last_offsets: array[int]
     """The last offset of each batch."""
 
     @property
     def memory_bytes(self) -> int:
-        return len(self.data) + _BLOCK_BYTES + _BATCH_BYTES * len(self.ends)
+        return self.kept.size_bytes + _BLOCK_BYTES + _BATCH_BYTES * len(self.ends)
 
     def part(self, begin: int, end: int) -> bytes | memoryview:
-        """Those bytes of `data`. A view holds the whole block as long as a reader holds it, so a small part
-        is a copy: readers hold at most twice the bytes that they have read."""
-        view = memoryview(self.data)[begin:end]
-        return view if 2 * len(view) >= len(self.data) else bytes(view)
+        """Those of the bytes. A view holds the whole block as long as a reader holds it, so a small part is a
+        copy: readers hold at most twice the bytes that they have read."""
+        view = memoryview(self.kept.joined())[begin:end]
+        return view if 2 * len(view) >= self.kept.size_bytes else bytes(view)
 
 
 class TailRead(NamedTuple):
@@ -81,19 +82,21 @@ class LogTail:
             sum(batch.size_bytes for batch in batches) + _BLOCK_BYTES + _BATCH_BYTES * len(batches)
         )
 
-    def add(self, segment: LogSegment, position: int, data: bytes, batches: Sequence[AppendedBatch]) -> None:
+    def add(
+        self, segment: LogSegment, position: int, kept: KeptBytes, batches: Sequence[AppendedBatch]
+    ) -> None:
         """Keep batches that it admits. They were written to that position of the segment, behind all others
         of the log."""
         block = TailBlock(
             segment=segment,
             position=position,
-            data=data,
+            kept=kept,
             base_offset=batches[0].base_offset,
             last_offset=batches[-1].last_offset,
             ends=array("q", accumulate(batch.size_bytes for batch in batches)),
             last_offsets=array("q", [batch.last_offset for batch in batches]),
         )
-        assert block.ends[-1] == len(data), "the bytes are those of the batches"
+        assert block.ends[-1] == kept.size_bytes, "the bytes are those of the batches"
         with self._memory.lock:
             assert not self._is_behind(block), "a tail is one piece"
             self._blocks.append(block)
@@ -174,7 +177,7 @@ class LogTail:
         stop = bisect_right(block.ends, begin + size)
         if begin != (block.ends[first - 1] if first else 0) or stop <= first:
             return None
-        return memoryview(block.data)[begin : block.ends[stop - 1]]
+        return memoryview(block.kept.joined())[begin : block.ends[stop - 1]]
 
     def check(self) -> None:
         """Assert that the blocks are one piece, up to the end of the last segment among them."""
@@ -184,7 +187,7 @@ class LogTail:
         for number, block in enumerate(blocks[1:]):
             assert blocks[number].last_offset < block.base_offset
             if blocks[number].segment is block.segment:
-                assert blocks[number].position + len(blocks[number].data) == block.position
+                assert blocks[number].position + blocks[number].kept.size_bytes == block.position
         if blocks:
             assert blocks[-1].last_offset + 1 == blocks[-1].segment.end_offset
 

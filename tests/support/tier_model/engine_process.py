@@ -71,7 +71,9 @@ class EngineProcess:
             stop=StopSignal(),
         )
         self.engine = StorageEngineBuilder(seams, self._settings, "here:1").open(
-            PartitionHost(self._clock, self._loop, executor), lambda _path, _count: executor, lambda: None
+            PartitionHost(self._clock, self._loop, lambda _: executor, lambda _: executor),
+            lambda _path, _count: executor,
+            lambda: None,
         )
 
     def start_tasks(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.log_tail import MAX_BLOCKS_PER_READ, LogTail
 from stratalog.segment.tail_memory import TailMemory
@@ -17,7 +18,7 @@ def add(tail: LogTail, offset: int, *sizes: int, position: int = 0) -> bytes:
     """Batches of these sizes, with one record each, from that offset on."""
     rows = [AppendedBatch(size, offset + at, offset + at, 0, 1) for at, size in enumerate(sizes)]
     data = b"".join(bytes([row.base_offset % 251]) * row.size_bytes for row in rows)
-    tail.add(SEGMENT, position, data, rows)
+    tail.add(SEGMENT, position, KeptBytes([data]), rows)
     return data
 
 

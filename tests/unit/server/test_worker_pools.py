@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stratalog.base.errors import StoppingError
-from stratalog.server.worker_pools import run_together, running_together
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.worker_pools import WorkerPools, run_together, running_together
 
 
 def test_results_come_in_order_and_the_first_error_is_raised() -> None:
@@ -52,3 +53,21 @@ def test_work_that_outlives_its_threads_ends_as_by_a_stop() -> None:
     threads.shutdown(wait=True)
     assert [type(one) for one in outcomes] == [StoppingError]
     assert ended == ["first"]
+
+
+def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
+    pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2))
+    may_end = threading.Event()
+    try:
+        for threads in (pools.append("/a"), pools.flush("/a")):
+            for _ in range(100):
+                threads.submit(may_end.wait)
+        for threads in (pools.append("/b"), pools.flush("/b")):
+            assert threads.submit(lambda: "done").result(10) == "done"
+        assert pools.append("/b") is pools.append("/b")
+    finally:
+        may_end.set()
+        pools.close()
+    for late in (pools.append("/a"), pools.append("/new"), pools.flush("/new")):
+        with pytest.raises(RuntimeError):
+            late.submit(may_end.wait)

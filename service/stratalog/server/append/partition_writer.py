@@ -1,22 +1,22 @@
 """The writer of a partition: appends that arrive together are written together and fsynced together.
 
-Requests queue up while the writer is busy. A turn takes the whole queue, writes it as one group (one
-``writev``), acknowledges the requests at ``os``, then calls ``flush`` once for all requests at ``disk``.
-Requests that arrive during the flush form the next group: under load one fsync serves as many requests as
-arrive in its time, and an idle partition acknowledges after one fsync of its own. Requests at ``object`` wait
-in `CommitWaiters` for the commit of their records, which a task of the shard makes; it does the fsync, too.
+Requests queue up while the writer is busy. A turn takes the whole queue and writes it in groups, in the order
+of the requests: each group with one ``writev``, under one lock, whichever sessions its requests belong to. It
+acknowledges the requests at ``os``. Those at ``disk`` wait in `FlushWaiters` for a flush, beside which the
+next groups are written; those at ``object`` wait in `CommitWaiters` for the commit of their records, which a
+task of the shard makes; it does the fsync, too.
 
-Appends of one session go into separate groups, in order, because a group checks its members one by one and a
-session must stop at its first failure. They still share the flush of the turn. An append at ``os`` behind one
-at ``disk`` of its session waits for that flush, because the failure of the flush is also its own.
+A session stops at its first failure: the log stores no request of a session behind a failed one, also inside
+a group. The first failure of a session is answered as it is, and the others as behind it.
 
 A fencing token is compared where an append is applied, with the catalog as it was read last. So once the
 catalog has another token, `settled` is a barrier: it answers in a turn that begins later, and no turn from
 then on applies an append with the former token, however long it has waited.
 
 Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
-pool, one at a time (the flag ``_has_turn``). Each gives the thread back, so that busy partitions alternate.
-Results return to the loop in one hop a group.
+threads of its log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other
+one. Each gives the thread back, so that busy partitions alternate. Results return to the loop in one hop a
+group.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ import asyncio
 import logging
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
 from stratalog.base.errors import (
-    DataDirectoryError,
     FencingTokenMismatchError,
     StoppingError,
     UnsupportedOperationError,
@@ -41,15 +40,30 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.flush_waiters import FlushWaiters
 from stratalog.server.append.pending_append import (
     AppendSession,
     Outcome,
     PendingAppend,
+    answer_error,
     preceding_append_failed,
     resolve,
 )
 
 logger = logging.getLogger(__name__)
+
+GROUP_BYTES = 1 << 19
+"""The append that reaches this is the last of its group. One group more costs little beside writing as much,
+larger ones leave the processor's caches between copy and write, and answers need not wait for all that the
+queue has."""
+
+
+class WriterThreads(NamedTuple):
+    """The threads of a partition's log directory. Asked for before each turn, because a log may move to
+    another directory."""
+
+    append: Callable[[], Executor]
+    flush: Callable[[], Executor]
 
 
 class WriterChecks(NamedTuple):
@@ -71,7 +85,7 @@ class PartitionWriter:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        executor: Executor,
+        threads: WriterThreads,
         log: UnifiedLog,
         checks: WriterChecks,
         commit_waiters: CommitWaiters,
@@ -80,7 +94,8 @@ class PartitionWriter:
         """Answers on `loop`. `on_advance` follows each append and each flush that lets readers see more."""
         self.commit_waiters = commit_waiters
         self._loop = loop
-        self._executor = executor
+        self._append_threads = threads.append
+        self._flush_waiters = FlushWaiters(loop, threads.flush, self._flush)
         self._log = log
         self._leader_epoch, self._ensure_heard, self._fencing_token = checks
         self._on_advance = on_advance
@@ -89,7 +104,8 @@ class PartitionWriter:
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
         self._shown = self._visible_ends()
-        """The ends of what readers saw after the last turn. Belongs to the turn."""
+        """The ends of what readers saw after the last turn. A turn and a flush may write it at once: then
+        readers are woken twice at worst."""
 
     def submit(self, append: PendingAppend) -> None:
         """Queue `append` behind all earlier ones; its future is resolved on the event loop."""
@@ -103,7 +119,7 @@ class PartitionWriter:
     def _begin_turn(self) -> None:
         """Ask for a turn; at a shutdown there is none, and everything that waits fails."""
         try:
-            self._executor.submit(self._take_turn)
+            self._append_threads().submit(self._take_turn)
         except RuntimeError:
             with self._lock:
                 pending, self._queue = self._queue, []
@@ -142,7 +158,7 @@ class PartitionWriter:
             logger.exception("the writer failed unexpectedly")
             for append in pending:
                 append.break_session()
-            self._deliver([(append, _as_engine_error(error)) for append in pending])
+            self._deliver([(append, answer_error(error)) for append in pending])
         with self._lock:
             if not self._queue and not self._settling:
                 self._has_turn = False
@@ -159,86 +175,92 @@ class PartitionWriter:
         self._loop.call_soon_threadsafe(_resolve_settled, settling, outcome)
 
     def _write(self, pending: list[PendingAppend]) -> None:
-        to_flush: list[tuple[PendingAppend, AppendInfo]] = []
-        flushed_sessions: set[AppendSession] = set()
         for group in _groups(pending):
             finished: list[Outcome] = []
             to_commit: list[tuple[PendingAppend, AppendInfo]] = []
+            must_flush = False
             for append, outcome in self._append(group):
-                if isinstance(outcome, Exception):
+                try:
+                    info = _info(append, outcome)
+                    if append.durability is Durability.OBJECT:
+                        to_commit.append((append, info))
+                    elif self._flush_waiters.take(append, info):
+                        must_flush = True
+                    else:
+                        finished.append((append, info))
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
                     append.break_session()
-                    finished.append((append, outcome))
-                elif append.durability is Durability.OBJECT:
-                    to_commit.append((append, outcome))
-                elif append.durability is Durability.OS and append.session not in flushed_sessions:
-                    finished.append((append, outcome))
-                else:
-                    # If the flush fails, so do the later appends of the session.
-                    to_flush.append((append, outcome))
-                    if append.session is not None:
-                        flushed_sessions.add(append.session)
+                    finished.append((append, error))
+            if must_flush:
+                self._flush_waiters.begin()
             self._advance()
             self._deliver(finished)
             if to_commit:
                 self.commit_waiters.add(to_commit, lambda: self._log.offsets.tiered_end_offset)
-        if to_flush:
-            self._flush(to_flush)
 
-    def _append(self, group: list[PendingAppend]) -> list[Outcome]:
-        """Append the group's members in order; an outcome for each."""
-        outcomes: list[Outcome] = []
+    def _append(self, group: list[PendingAppend]) -> Iterator[Outcome]:
+        """Append the group's members; an outcome for each, in order."""
+        refusals: dict[PendingAppend, Exception] = {}
         writable: list[PendingAppend] = []
         buffers: list[Buffer] = []
+        refused_sessions: set[AppendSession | None] = set()
         has_token = any(append.conditions.fencing_token is not None for append in group)
         fencing_token = self._fencing_token() if has_token else ""
         for append in group:
             try:
-                if append.session is not None and append.session.is_broken:
+                if append.session is not None and (
+                    append.session.is_broken or append.session in refused_sessions
+                ):
                     raise preceding_append_failed()
-                _require_token(append, fencing_token)
-                if append.durability is not Durability.OS and self._ensure_heard is not None:
-                    self._ensure_heard()
-                batches = append.take_batches()
-                refuse_transaction(batches)
-                buffers.append(batches)
+                buffers.append(self._writable(append, fencing_token))
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
-                outcomes.append((append, _as_engine_error(error)))
-        if not writable:
-            return outcomes
+                refusals[append] = answer_error(error)
+                refused_sessions.add(append.session)
+        results = iter(self._store(writable, buffers))
+        return ((append, refusals[append] if append in refusals else next(results)) for append in group)
+
+    def _writable(self, append: PendingAppend, fencing_token: str) -> Buffer:
+        """The batches of an append that may be written, as far as the log need not be asked. Raises the
+        reason why it may not."""
+        _require_token(append, fencing_token)
+        if append.durability is not Durability.OS and self._ensure_heard is not None:
+            self._ensure_heard()
+        batches = append.take_batches()
+        refuse_transaction(batches)
+        return batches
+
+    def _store(self, appends: list[PendingAppend], buffers: list[Buffer]) -> Sequence[AppendInfo | Exception]:
+        """Append the batches of these appends to the log, and raise their durability to the topic's; an
+        outcome for each."""
+        if not appends:
+            return ()
         try:
-            expected_offsets = [append.conditions.expected_offset for append in writable]
-            results = self._log.appender.append_group(buffers, self._leader_epoch(), expected_offsets)
+            results = self._log.appender.append_group(
+                buffers,
+                self._leader_epoch(),
+                [append.conditions.expected_offset for append in appends],
+                [append.session for append in appends],
+            )
         except Exception as error:  # noqa: BLE001 - it is the group's answer
-            refusal = _as_engine_error(error)
-            return outcomes + [(append, refusal) for append in writable]
-        assert len(results) == len(writable)
+            return [answer_error(error)] * len(appends)
+        assert len(results) == len(appends)
         # Read after the append: if the topic's durability has become stronger meanwhile, it needs the flush
         # too, or the records would stay invisible.
         min_durability = self._log.offsets.min_durability
-        for append, result in zip(writable, results, strict=True):
+        for append in appends:
             append.durability = max(append.durability, min_durability)
-            outcomes.append((append, result))
-        return outcomes
+        return results
 
-    def _flush(self, waiting: list[tuple[PendingAppend, AppendInfo]]) -> None:
-        """Flush once for all of them. A failed flush is their failure: without fsync there is no
-        acknowledgement at `disk`.
-        """
-        try:
-            recovery_point = self._log.flusher.flush()
-            self._advance()
-            # Again, because another server may have taken over while this process was suspended.
-            if self._ensure_heard is not None:
-                self._ensure_heard()
-        except Exception as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
-            refusal = _as_engine_error(error)
-            for append, _ in waiting:
-                append.break_session()
-            self._deliver([(append, refusal) for append, _ in waiting])
-            return
-        assert all(info.last_offset < recovery_point for _, info in waiting)
-        self._deliver(list(waiting))
+    def _flush(self) -> int:
+        """Flush, and return the end of what is durable. Raises DataDirectoryError; StoreUnavailableError or
+        NotOwnerError if it may not be acknowledged."""
+        recovery_point = self._log.flusher.flush()
+        self._advance()
+        # Again, because another server may have taken over while this process was suspended.
+        if self._ensure_heard is not None:
+            self._ensure_heard()
+        return recovery_point
 
     def _advance(self) -> None:
         """Wake readers if they see more. Records that wait for their commit are no news."""
@@ -255,18 +277,28 @@ class PartitionWriter:
             self._loop.call_soon_threadsafe(resolve, outcomes)
 
 
-def _groups(pending: list[PendingAppend]) -> list[list[PendingAppend]]:
-    """Split into groups in which no session appears twice, keeping the order."""
-    groups: list[list[PendingAppend]] = [[]]
-    sessions: set[int] = set()
+def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
+    """Split into groups of `GROUP_BYTES`, the last append of each in full."""
+    group: list[PendingAppend] = []
+    size_bytes = 0
     for append in pending:
-        if append.session is not None:
-            if id(append.session) in sessions:
-                groups.append([])
-                sessions.clear()
-            sessions.add(id(append.session))
-        groups[-1].append(append)
-    return groups
+        group.append(append)
+        size_bytes += append.size_bytes
+        if size_bytes >= GROUP_BYTES:
+            yield group
+            group, size_bytes = [], 0
+    if group:
+        yield group
+
+
+def _info(append: PendingAppend, outcome: AppendInfo | Exception) -> AppendInfo:
+    """The offsets of an append that is in the log. Raises the reason for its failure, or
+    PrecedingAppendFailedError behind another failure of its session, which may be that of a flush meanwhile."""
+    if append.session is not None and append.session.is_broken:
+        raise preceding_append_failed()
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def _require_token(append: PendingAppend, fencing_token: str) -> None:
@@ -289,17 +321,6 @@ def _resolve_settled(settling: Sequence[asyncio.Future[int]], outcome: int | Exc
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-def _as_engine_error(error: BaseException) -> Exception:
-    """The error to answer with; a refusal of the operating system says what to do."""
-    if isinstance(error, OSError):
-        return DataDirectoryError(
-            "the local disk refused a write; look at its space and health",
-            path=error.filename or "",
-            reason=error.strerror or str(error),
-        )
-    return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
 _ATTRIBUTES = struct.Struct(">h")

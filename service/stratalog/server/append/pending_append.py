@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from stratalog.base.errors import PrecedingAppendFailedError, forget_frames
+from stratalog.base.errors import DataDirectoryError, PrecedingAppendFailedError, forget_frames
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -104,6 +104,17 @@ def preceding_append_failed() -> PrecedingAppendFailedError:
     return PrecedingAppendFailedError(
         "an earlier append of the stream to this partition failed; send this one again with resume"
     )
+
+
+def answer_error(error: BaseException) -> Exception:
+    """The error to answer with; a refusal of the operating system says what to do."""
+    if isinstance(error, OSError):
+        return DataDirectoryError(
+            "the local disk refused a write; look at its space and health",
+            path=error.filename or "",
+            reason=error.strerror or str(error),
+        )
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
 Outcome: TypeAlias = tuple[PendingAppend, AppendInfo | Exception]

@@ -100,8 +100,8 @@ class ServerSettings:
     """Most partitions of one topic. Each costs two open files and a directory."""
 
     append_thread_count: int = 4
-    """Threads that write local logs; one partition uses one at a time. More help if fsync is slow and
-    partitions are many."""
+    """Threads that write the local logs of a log directory; one partition uses one at a time. They do not
+    wait for fsyncs."""
 
     read_thread_count: int = 4
     """Threads that read local logs."""

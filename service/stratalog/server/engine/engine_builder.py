@@ -100,12 +100,9 @@ from stratalog.server.topics.partition_fencing import PartitionFencing
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.topics.topic_host import TopicHost
 from stratalog.server.topics.topic_manager import TopicManager
-from stratalog.server.worker_pools import begin, run_together
+from stratalog.server.worker_pools import begin, flush_threads, run_together
 
 logger = logging.getLogger(__name__)
-
-FLUSH_THREAD_COUNT = 16
-"""Logs of a log directory that are fsynced at a time for appends at `object`: a disk serves them together."""
 
 
 class StorageEngineBuilder:
@@ -485,7 +482,7 @@ def _run_on_disk(
     """Run a task on a thread of the partition's log directory, so that no disk waits for another. Raises
     StoppingError."""
     directory = posixpath.dirname(partition.log.local_log.directory)
-    begin(opening(f"flush {directory}", FLUSH_THREAD_COUNT), task)
+    begin(flush_threads(opening, directory), task)
 
 
 def _require_a_disk(logs: LogManager) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, Future, wait
@@ -37,7 +38,7 @@ from stratalog.remote.metadata.ownership.ownership import reconcile_log
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.tier.log_restore import restore_log
 from stratalog.server.append.commit_waiters import CommitWaiters
-from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
@@ -54,12 +55,20 @@ Host = Callable[[UnifiedLog, HostedShard], HostedPartition]
 
 
 class PartitionHost:
-    """Makes hosted partitions, with writers on `executor` that answer on `loop`. Thread-safe."""
+    """Makes hosted partitions, with writers that answer on `loop`. Thread-safe."""
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, executor: Executor) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        append_threads: Callable[[str], Executor],
+        flush_threads: Callable[[str], Executor],
+    ) -> None:
+        """The threads are those of a log directory, by its path."""
         self._clock = clock
         self._loop = loop
-        self._executor = executor
+        self._append_threads = append_threads
+        self._flush_threads = flush_threads
 
     def host(
         self,
@@ -89,9 +98,14 @@ class PartitionHost:
             is_passed = first_offset < state.log_start_offset
             return is_passed or state.has_gap_in(first_offset, last_offset + 1)
 
+        def log_dir() -> str:
+            return posixpath.dirname(log.local_log.directory)
+
         writer = PartitionWriter(
             loop=self._loop,
-            executor=self._executor,
+            threads=WriterThreads(
+                lambda: self._append_threads(log_dir()), lambda: self._flush_threads(log_dir())
+            ),
             log=log,
             checks=WriterChecks(shard.leader_epoch, ensure_heard, fencing_token),
             commit_waiters=CommitWaiters(self._clock, self._loop, is_lost),

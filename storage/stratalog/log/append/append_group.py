@@ -5,7 +5,11 @@ them at once. They succeed or fail together, because a failed write is cut off t
 stored by half, and no refused request is stored at all.
 
 A request that names its offset is applied only there: behind the requests before it in the group, whether
-they are written or wait. A refusal that counts on waiting requests fails with them if their write fails.
+they are written or wait. A refusal because of offsets or of a producer's state counts on the waiting
+requests, so it becomes the failure of their write if that fails.
+
+The requests of a chain are stored in their order, and none behind one of them that failed: neither behind a
+refused one, nor behind one whose write failed, although a later write of the group may succeed.
 
 Each request is checked against the producer state that the requests before it leave behind; this becomes the
 state of the log with the write. A request that was stored before is answered with its old offsets. If the
@@ -14,9 +18,14 @@ first copy still waits for its write, both get the same outcome.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
-from stratalog.base.errors import DataDirectoryError, LogStoreError, UnexpectedOffsetError
+from stratalog.base.errors import (
+    DataDirectoryError,
+    LogStoreError,
+    PrecedingAppendFailedError,
+    UnexpectedOffsetError,
+)
 from stratalog.base.filesystem import Buffer
 from stratalog.log.append.roll_rule import RollRule
 from stratalog.log.append.validated_append import ValidatedAppend
@@ -60,38 +69,51 @@ class AppendGroup:
         )
         self._refusal = refusal
         self._outcomes: list[AppendInfo | LogStoreError] = []
+        # The chain of each request, and those in which one has failed.
+        self._chains: list[Hashable | None] = []
+        self._broken: set[Hashable | None] = set()
         # Places of the outcomes that hold once the next write succeeds.
         self._pending: list[int] = []
         self._parts: list[Buffer] = []
         self._batches: list[AppendedBatch] = []
         self._pending_bytes = 0
 
-    def add(self, request: ValidatedAppend | LogStoreError) -> None:
-        """Add the next request, or the error that it already has."""
+    def add(self, request: ValidatedAppend | LogStoreError, chain: Hashable | None = None) -> None:
+        """Add the next request, or the error that it already has. `chain`: see `LogAppender.append_group`."""
+        self._chains.append(chain)
+        try:
+            self._add(request, chain)
+        except LogStoreError as failure:
+            self._fail(len(self._outcomes), failure)
+
+    def _add(self, request: ValidatedAppend | LogStoreError, chain: Hashable | None) -> None:
+        """Add the next request. Raises its error if it fails by itself."""
+        if chain in self._broken:
+            raise _behind_a_failure()
         if isinstance(request, LogStoreError):
-            self._outcomes.append(request)
-            return
+            raise request
         if self._refusal is None and self._is_duplicate(request):
             return
-        try:
-            last_offset = self._make_room(request) if self._refusal is None else -1
-        except OSError as failure:
-            self._outcomes.append(self._disk_error(failure))
-            return
-        except DataDirectoryError as failure:
-            self.fatal = self._refusal = failure
-            last_offset = -1
+        last_offset = self._place_of(request)
         if self._refusal is not None:
-            self._outcomes.append(self._refusal)
-            return
+            raise self._refusal
+        if chain in self._broken:
+            # The write that made room has failed.
+            raise _behind_a_failure()
         try:
             self._take(request, last_offset)
-        except UnexpectedOffsetError as refusal:
+        except LogStoreError:
             if self._batches:
                 self._pending.append(len(self._outcomes))
-            self._outcomes.append(refusal)
-        except LogStoreError as failure:
-            self._outcomes.append(failure)
+            raise
+
+    def _fail(self, place: int, failure: LogStoreError) -> None:
+        """Set the outcome of the request at that place, which is the next one at most, and break its
+        chain."""
+        self._outcomes[place : place + 1] = [failure]
+        chain = self._chains[place]
+        if chain is not None:
+            self._broken.add(chain)
 
     def finish(self) -> list[AppendInfo | LogStoreError]:
         """Write the waiting requests; return one outcome for each request, in order."""
@@ -109,6 +131,19 @@ class AppendGroup:
             self._pending.append(len(self._outcomes))
         self._outcomes.append(duplicate._replace(log_start_offset=self._log_start_offset))
         return True
+
+    def _place_of(self, request: ValidatedAppend) -> int:
+        """The last offset of the request, after `_make_room`; -1 once the log takes no changes. Raises
+        DataDirectoryError for this request alone."""
+        if self._refusal is not None:
+            return -1
+        try:
+            return self._make_room(request)
+        except OSError as failure:
+            raise self._disk_error(failure) from failure
+        except DataDirectoryError as failure:
+            self.fatal = self._refusal = failure
+            return -1
 
     def _make_room(self, request: ValidatedAppend) -> int:
         """Write and roll if the active segment has no room for the request behind the waiting ones.
@@ -209,8 +244,8 @@ class AppendGroup:
             failure = self.fatal = self._refusal = error
         self._settle(is_written=failure is None)
         if failure is not None:
-            for ordinal in self._pending:
-                self._outcomes[ordinal] = failure
+            for place in self._pending:
+                self._fail(place, failure)
         self._pending, self._parts, self._batches, self._pending_bytes = [], [], [], 0
 
     def _disk_error(self, failure: OSError) -> DataDirectoryError:
@@ -228,6 +263,10 @@ class AppendGroup:
             if transaction.is_aborted:
                 self._local.segments.active.add_aborted(transaction.index_entry)
         self._state.producers.update_map_end_offset(end_offset)
+
+
+def _behind_a_failure() -> PrecedingAppendFailedError:
+    return PrecedingAppendFailedError("an earlier request of the chain failed; send this one again")
 
 
 def _placed(

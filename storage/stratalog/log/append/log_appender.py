@@ -8,7 +8,7 @@ it. The requests that caused the flush wait for it, and fail with it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import Buffer
@@ -58,6 +58,7 @@ class LogAppender:
         requests: Sequence[Buffer],
         leader_epoch: int,
         expected_offsets: Sequence[int | None] | None = None,
+        chains: Sequence[Hashable | None] | None = None,
     ) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
@@ -70,6 +71,9 @@ class LogAppender:
 
         `expected_offsets`: for each request the offset that its first record must get, or None for any.
         Elsewhere it fails with UnexpectedOffsetError, unless it was stored before.
+        `chains`: for each request the chain that it belongs to, or None for none. Behind a failed request the
+        later ones of its chain fail with PrecedingAppendFailedError and are not stored; only where one sync
+        or one write fails for several of them, each gets DataDirectoryError.
         """
         offsets = expected_offsets or [None] * len(requests)
         config = self._local.config
@@ -79,7 +83,7 @@ class LogAppender:
                 # A request must be valid by the configuration that it is written with.
                 config = self._local.config
                 validated = [self._validated(*one, config) for one in zip(requests, offsets, strict=True)]
-            outcomes = self._write(validated, leader_epoch)
+            outcomes = self._write(validated, leader_epoch, chains)
         return self._flushed(outcomes)
 
     def append_end_transaction_marker(
@@ -143,7 +147,10 @@ class LogAppender:
         return validated if expected_offset is None else validated._replace(expected_offset=expected_offset)
 
     def _write(
-        self, requests: Sequence[ValidatedAppend | LogStoreError], leader_epoch: int | None
+        self,
+        requests: Sequence[ValidatedAppend | LogStoreError],
+        leader_epoch: int | None,
+        chains: Sequence[Hashable | None] | None = None,
     ) -> list[AppendInfo | LogStoreError]:
         group = AppendGroup(
             self._local,
@@ -154,8 +161,8 @@ class LogAppender:
             leader_epoch,
             self._availability.refusal(),
         )
-        for request in requests:
-            group.add(request)
+        for request, chain in zip(requests, chains or [None] * len(requests), strict=True):
+            group.add(request, chain)
         outcomes = group.finish()
         if group.fatal is not None:
             self._availability.go_offline(group.fatal)

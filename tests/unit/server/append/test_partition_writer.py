@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from typing import Any, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import cast
 
 import pytest
 
@@ -24,33 +23,15 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.commit_waiters import CommitWaiters
-from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks
+from stratalog.server.append.partition_writer import GROUP_BYTES, PartitionWriter, WriterChecks, WriterThreads
 from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
 from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 
 BAD = b"bad"
 EPOCH = 7
-
-
-class HandExecutor(Executor):
-    """Runs what was submitted when the test says so, on the test's thread."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], object]] = []
-        self.is_closed = False
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        assert not args
-        assert not kwargs
-        if self.is_closed:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        self.waiting.append(fn)
-        return Future()
-
-    def run_one(self) -> None:
-        self.waiting.pop(0)()
 
 
 class FakeLog:
@@ -80,15 +61,23 @@ class FakeLog:
     last_stable_offset = high_watermark
 
     def append_group(
-        self, requests: Sequence[Buffer], leader_epoch: int, expected_offsets: Sequence[int | None]
+        self,
+        requests: Sequence[Buffer],
+        leader_epoch: int,
+        expected_offsets: Sequence[int | None],
+        chains: Sequence[Hashable | None],
     ) -> list[AppendInfo | LogStoreError]:
         assert leader_epoch == EPOCH
         assert list(expected_offsets) == [None] * len(requests)
         self.calls.append(f"append {len(requests)}")
         outcomes: list[AppendInfo | LogStoreError] = []
-        for request in requests:
-            if request == BAD:
+        broken: set[Hashable] = set()
+        for request, chain in zip(requests, chains, strict=True):
+            if chain in broken:
+                outcomes.append(PrecedingAppendFailedError("behind"))
+            elif request == BAD:
                 outcomes.append(InvalidRecordError("bad"))
+                broken |= {chain} - {None}
             else:
                 outcomes.append(AppendInfo(len(self.stored), len(self.stored), len(request)))
                 self.stored.append(bytes(request))
@@ -116,13 +105,13 @@ class Bench:
         self.advances: list[str] = []
         """The last call of the log, each time that readers were woken."""
         self.appends: list[PendingAppend] = []
-        self.memory = RequestMemory(1000)
+        self.memory = RequestMemory(1 << 30)
         self.clock = ManualClock()
         self.token = ""
         """The partition's fencing token in the catalog."""
         self.writer = PartitionWriter(
             self.loop,
-            self.executor,
+            WriterThreads(lambda: self.executor, lambda: self.executor),
             cast(UnifiedLog, self.log),
             WriterChecks(leader_epoch, ensure_heard, lambda: self.token),
             CommitWaiters(self.clock, self.loop),
@@ -138,6 +127,7 @@ class Bench:
         durability: Durability = Durability.OS,
         session: AppendSession | None = None,
         token: str | None = None,
+        size_bytes: int = 1,
     ) -> asyncio.Future[AppendInfo]:
         future: asyncio.Future[AppendInfo] = self.loop.create_future()
         self.appends.append(
@@ -145,7 +135,7 @@ class Bench:
                 batches=data,
                 durability=durability,
                 future=future,
-                memory=self.memory.lease(1),
+                memory=self.memory.lease(size_bytes),
                 identity=SOME_LOG,
                 session=session,
                 conditions=AppendConditions(fencing_token=token),
@@ -260,7 +250,7 @@ async def test_two_sessions_share_groups() -> None:
         bench.append(str(number).encode(), session=session) for number in range(3) for session in sessions
     ]
     await bench.run_all()
-    assert bench.log.calls == ["append 2"] * 3
+    assert bench.log.calls == ["append 6"]
     assert [(await future).base_offset for future in futures] == list(range(6))
 
 
@@ -317,6 +307,23 @@ async def test_a_replaced_owner_writes_nothing() -> None:
     await bench.run_all()
     assert isinstance(future.exception(), NotOwnerError)
     assert bench.log.stored == []
+
+
+async def test_the_first_failure_of_a_session_is_answered_as_it_is() -> None:
+    def fenced() -> int:
+        raise NotOwnerError("replaced", epoch=1, current_epoch=2)
+
+    bench = Bench(fenced)
+    session = AppendSession()
+    futures = [bench.append(b"x", session=session, token=token) for token in (None, "other", None)]
+    alone = bench.append(b"y")
+    await bench.run_all()
+    assert [type(future.exception()) for future in (*futures, alone)] == [
+        NotOwnerError,
+        PrecedingAppendFailedError,
+        PrecedingAppendFailedError,
+        NotOwnerError,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -463,15 +470,17 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
     log = cast(UnifiedLog, bench.log)
     bench.writer = PartitionWriter(
         bench.loop,
-        bench.executor,
+        WriterThreads(lambda: bench.executor, lambda: bench.executor),
         log,
         WriterChecks(lambda: EPOCH),
         CommitWaiters(bench.clock, bench.loop),
         advance,
     )
     session = AppendSession()
-    answered, failed = bench.append(b"1", session=session), bench.append(b"2", session=session)
+    answered = bench.append(b"1", session=session, size_bytes=GROUP_BYTES)
+    failed = bench.append(b"2", session=session)
     await bench.run_all()
+    assert bench.log.calls == ["append 1"] * 2, "in two groups"
     assert (await answered).base_offset == 0
     assert isinstance(failed.exception(), ZeroDivisionError)
     assert session.is_broken, "a later append of the session is not applied"
@@ -523,11 +532,14 @@ async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
     append_group = bench.log.append_group
 
     def fenced_meanwhile(
-        requests: Sequence[Buffer], leader_epoch: int, expected_offsets: Sequence[int | None]
+        requests: Sequence[Buffer],
+        leader_epoch: int,
+        expected_offsets: Sequence[int | None],
+        chains: Sequence[Hashable | None],
     ) -> list[AppendInfo | LogStoreError]:
         bench.token = "b"
         settled.append(asyncio.ensure_future(bench.writer.settled()))
-        return append_group(requests, leader_epoch, expected_offsets)
+        return append_group(requests, leader_epoch, expected_offsets, chains)
 
     bench.log.append_group = fenced_meanwhile  # type: ignore[method-assign]  # acts beside the write
     applied = bench.append(b"1", token="a")

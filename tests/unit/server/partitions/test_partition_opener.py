@@ -34,7 +34,8 @@ class Opening:
 
     def __init__(self, executor: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
         self.disk = FaultyFileSystem()
-        self._executor, self._host = executor, PartitionHost(ManualClock(), loop, executor)
+        self._executor = executor
+        self._host = PartitionHost(ManualClock(), loop, lambda _: executor, lambda _: executor)
         self._harness = MetadataHarness()
         metadata = self._harness.log()
         claimed = ClaimedShard(metadata.claim("owner", self._harness.ids.uuid()), 0)

@@ -1,0 +1,113 @@
+"""The appends of a partition that wait until their records are fsynced.
+
+An append is here once it is in the local log. A turn takes all that wait and flushes once for them; what
+arrives meanwhile, written beside the flush, waits for the next turn. So under load one fsync serves as many
+appends as are written in its time, and an idle partition acknowledges after one fsync of its own.
+
+A session stops at its first failure, and that of a flush is one. So an append at ``os`` behind one that waits
+here waits as well, and what waits behind an append whose flush failed fails with it, though a later flush
+might succeed.
+
+Threads: appends are taken in their order, by one thread at a time. The turns take place on the threads of the
+log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other one. Each turn
+gives its thread back, so that busy partitions alternate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from stratalog.base.types import Durability
+from stratalog.log.append_info import AppendInfo
+from stratalog.server.append.pending_append import (
+    AppendSession,
+    PendingAppend,
+    answer_error,
+    preceding_append_failed,
+    resolve,
+)
+
+
+class FlushWaiters:
+    """The appends of one partition that wait for a flush. Thread-safe: `_lock` guards the queue and the
+    flag."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, threads: Callable[[], Executor], flush: Callable[[], int]
+    ) -> None:
+        """Answers on `loop`. `threads` returns those of the log directory. `flush` makes durable what was
+        appended before its call, and returns the end of that; what it raises fails the appends."""
+        self._loop = loop
+        self._threads = threads
+        self._flush = flush
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[PendingAppend, AppendInfo]] = []
+        self._sessions: set[AppendSession | None] = set()
+        """Those of the appends that wait or are being flushed."""
+        self._has_turn = False
+
+    def take(self, append: PendingAppend, info: AppendInfo) -> bool:
+        """Take an append at `os` or at `disk` that is in the log, if it must wait for a flush; `begin`
+        follows. Returns whether it must. Raises PrecedingAppendFailedError if an earlier append of its
+        session has failed by now."""
+        session, is_at_os = append.session, append.durability is Durability.OS
+        if is_at_os and session is None:
+            return False
+        with self._lock:
+            if session is not None and session.is_broken:
+                raise preceding_append_failed()
+            if is_at_os and session not in self._sessions:
+                return False
+            self._waiting.append((append, info))
+            self._sessions.add(session)
+            return True
+
+    def begin(self) -> None:
+        """Let those that wait be flushed, now or after the flush that goes on."""
+        with self._lock:
+            if self._has_turn or not self._waiting:
+                return
+            self._has_turn = True
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        try:
+            self._threads().submit(self._take_turn)
+        except RuntimeError:
+            # The server stops, and has closed the threads. What is in the log is flushed nevertheless.
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            flushed, self._waiting = self._waiting, []
+        assert self._has_turn, "one turn at a time"
+        assert flushed, "a turn begins only where something waits"
+        failure: Exception | None = None
+        try:
+            end_offset = self._flush()
+            assert all(info.last_offset < end_offset for _, info in flushed)
+        except BaseException as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
+            failure = answer_error(error)
+        with self._lock:
+            if failure is not None:
+                flushed += self._break_sessions(flushed)
+            self._sessions = {append.session for append, _ in self._waiting}
+            self._has_turn = has_more = bool(self._waiting)
+        outcomes = [(append, failure or info) for append, info in flushed]
+        self._loop.call_soon_threadsafe(resolve, outcomes)
+        if has_more:
+            self._begin_turn()
+
+    def _break_sessions(
+        self, failed: list[tuple[PendingAppend, AppendInfo]]
+    ) -> list[tuple[PendingAppend, AppendInfo]]:
+        """Break the sessions of these appends, and return what waited behind them. The lock is held."""
+        sessions = {append.session for append, _ in failed} - {None}
+        for append, _ in failed:
+            append.break_session()
+        behind = [one for one in self._waiting if one[0].session in sessions]
+        self._waiting = [one for one in self._waiting if one[0].session not in sessions]
+        return behind

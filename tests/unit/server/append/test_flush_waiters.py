@@ -1,0 +1,158 @@
+"""Appends that wait for a flush: one for all that wait, beside which the next ones are written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.base.errors import DataDirectoryError, PrecedingAppendFailedError
+from stratalog.base.types import Durability
+from stratalog.log.append_info import AppendInfo
+from stratalog.server.append.flush_waiters import FlushWaiters
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.request_memory import RequestMemory
+from tests.support.service.hand_executor import HandExecutor
+from tests.support.service.held_writer import SOME_LOG
+
+OS, DISK = Durability.OS, Durability.DISK
+
+
+class Bench:
+    """A log of one record an append, whose flushes the test has in hand. Belongs to the test's loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.threads = HandExecutor()
+        self.waiters = FlushWaiters(self.loop, lambda: self.threads, self._flush)
+        self.flush_count = self.end_offset = 0
+        self.during: list[Callable[[], object]] = []
+        """The middle of the next flush does it."""
+        self.error: Exception | None = None
+        """The next flush fails with it."""
+
+    def _flush(self) -> int:
+        self.flush_count += 1
+        end_offset = self.end_offset
+        during, self.during = self.during, []
+        for work in during:
+            work()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return end_offset
+
+    def take(
+        self, durability: Durability = DISK, session: AppendSession | None = None
+    ) -> asyncio.Future[AppendInfo] | None:
+        """Append to the log; None if it need not wait."""
+        append = PendingAppend(
+            batches=b"",
+            durability=durability,
+            future=self.loop.create_future(),
+            memory=RequestMemory(1).lease(),
+            identity=SOME_LOG,
+            session=session,
+        )
+        info = AppendInfo(self.end_offset, self.end_offset, 1)
+        self.end_offset += 1
+        is_taken = self.waiters.take(append, info)
+        self.waiters.begin()
+        return append.future if is_taken else None
+
+    def wait(
+        self, durability: Durability = DISK, session: AppendSession | None = None
+    ) -> asyncio.Future[AppendInfo]:
+        future = self.take(durability, session)
+        assert future is not None
+        return future
+
+    async def run_one(self) -> None:
+        self.threads.run_one()
+        await asyncio.sleep(0)
+
+    async def run_all(self) -> None:
+        while self.threads.waiting:
+            await self.run_one()
+
+
+async def test_what_is_written_beside_a_flush_waits_for_the_next_one() -> None:
+    bench = Bench()
+    first = [bench.wait() for _ in range(3)]
+    beside: list[asyncio.Future[AppendInfo]] = []
+    bench.during.append(lambda: beside.extend(bench.wait() for _ in range(2)))
+    assert len(bench.threads.waiting) == 1, "one turn at a time"
+    await bench.run_one()
+    assert [one.result().base_offset for one in first] == [0, 1, 2]
+    assert [one.done() for one in beside] == [False] * 2
+    await bench.run_all()
+    assert [one.result().base_offset for one in beside] == [3, 4]
+    assert bench.flush_count == 2
+
+
+async def test_only_an_append_at_os_behind_one_of_its_session_waits() -> None:
+    bench = Bench()
+    session, other = AppendSession(), AppendSession()
+    assert bench.take(OS, session) is None
+    ahead = bench.wait(DISK, session)
+    behind = bench.wait(OS, session)
+    assert bench.take(OS, other) is None
+    assert bench.take(OS) is None
+    bench.during.append(lambda: bench.wait(OS, session))
+    await bench.run_one()
+    assert ahead.done()
+    assert behind.done()
+    later = bench.wait(OS, session)
+    await bench.run_all()
+    assert later.done()
+    assert bench.flush_count == 2
+    assert bench.take(OS, session) is None, "nothing of it waits any more"
+
+
+async def test_a_failed_flush_fails_what_waits_behind_it_in_its_sessions_and_nothing_else() -> None:
+    bench = Bench()
+    failing, other = AppendSession(), AppendSession()
+    flushed = [bench.wait(DISK, failing), bench.wait()]
+    waiting: list[asyncio.Future[AppendInfo]] = []
+    bench.during.append(
+        lambda: waiting.extend(
+            (bench.wait(OS, failing), bench.wait(DISK, other), bench.wait(DISK, failing), bench.wait())
+        )
+    )
+    bench.error = OSError(24, "Too many open files")
+    await bench.run_one()
+    for one in (*flushed, waiting[0], waiting[2]):
+        assert isinstance(one.exception(), DataDirectoryError)
+    with pytest.raises(PrecedingAppendFailedError):
+        bench.take(OS, failing)
+    await bench.run_all()
+    assert [waiting[place].result().base_offset for place in (1, 3)] == [3, 5]
+
+
+async def test_a_later_failure_of_the_session_is_none_of_an_append_that_waits() -> None:
+    bench = Bench()
+    session = AppendSession()
+    waiting = bench.wait(DISK, session)
+    session.is_broken = True
+    await bench.run_all()
+    assert waiting.result().base_offset == 0
+
+
+async def test_a_flush_that_does_not_reach_them_fails_them_as_a_defect() -> None:
+    bench = Bench()
+    first = bench.wait()
+    bench.end_offset = 0
+    await bench.run_all()
+    assert isinstance(first.exception(), AssertionError)
+
+
+async def test_at_a_shutdown_what_is_in_the_log_is_flushed() -> None:
+    bench = Bench()
+    first = bench.wait()
+    beside: list[asyncio.Future[AppendInfo]] = []
+    bench.during += (lambda: beside.append(bench.wait()), lambda: setattr(bench.threads, "is_closed", True))
+    await bench.run_all()
+    beside.append(bench.wait())
+    await asyncio.sleep(0)
+    assert [one.result().base_offset for one in (first, *beside)] == [0, 1, 2]
