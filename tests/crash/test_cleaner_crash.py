@@ -230,7 +230,7 @@ class DeletionBesideAClean:
         )
 
     def table_from(self, start_offset: int) -> dict[bytes | None, Record]:
-        """What readers must make of the records from there on."""
+        """The winners among the records from there on, as readers must find them."""
         readable = [one for one in self.written if one.offset >= start_offset]
         return {one.key: one for one in winners(readable, "timestamp")}
 

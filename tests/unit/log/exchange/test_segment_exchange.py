@@ -383,14 +383,14 @@ class TakenBack(Exchange):
         )
 
     def run(self) -> bool:
-        with pytest.raises(OSError, match=os.strerror(errno.EPERM)):
+        with pytest.raises(PermissionError):
             replace(self.log, self.many, self.group)
         return False
 
 
 @pytest.mark.parametrize("is_divided", [False, True])
 def test_a_death_while_an_exchange_is_taken_back_leaves_the_same_records(is_divided: bool) -> None:
-    """What is left of the new files must not be taken for an exchange that goes on."""
+    """A start must not take the new files that are left for an exchange that goes on."""
 
     def verify(death: Death[TakenBack]) -> None:
         for found in death.disks():
