@@ -265,10 +265,15 @@ class _Judgement:
         lag_ms = self._topic.min_compaction_lag_ms
         if not lag_ms:
             return False
-        if self._slices[index].max_timestamp <= NO_TIMESTAMP and self._is_compacted(index):
-            # The job that has compacted it has made its upload as young as its newest input.
-            return False
-        return self._extent(index).newest_ms > self._terms.now_ms - lag_ms
+        one = self._slices[index]
+        newest_ms = self._extent(index).newest_ms
+        if one.record_count and one.min_timestamp <= NO_TIMESTAMP:
+            # The age of records without a time is that of their upload, beside whatever others they lie.
+            if self._is_compacted(index):
+                # The job that has compacted it has made its upload as young as its newest input.
+                return False
+            newest_ms = max(newest_ms, self._uploads[index] or newest_ms)
+        return newest_ms > self._terms.now_ms - lag_ms
 
     def sections(self, stop: int) -> Iterator[Section]:
         """The sections up to the slice `stop`, in order."""
