@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner
 
 from stratalog.base.errors import UnknownTopicOrPartitionError
-from stratalog.cli.main import stratalog
 from stratalog.cli.output import utc_time
 from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -88,8 +85,7 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
             "stratalog_compaction_excluded_partition_count": 1,
             "stratalog_compaction_excluded_since_timestamp_secs": excluded.since_ms / 1000,
         }
-        command = ["compaction", "status", "--server", bench.client.address]
-        shown = await asyncio.to_thread(CliRunner().invoke, stratalog, command)
+        shown = await bench.command("compaction", "status")
         first, header, row = shown.stdout.splitlines()
         assert first == "no compaction runs"
         assert header.split() == ["EXCLUDED", "FAILURES", "SINCE", "UNTIL", "REASON"]
