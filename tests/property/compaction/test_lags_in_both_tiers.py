@@ -1,7 +1,7 @@
 """The lags of compaction bind the same records in both tiers, also where records have no time.
 
-Such a record is as old as its file on the local disk, and as its upload in the object store. Here both come into
-being at once, so the local cleaner and the compaction of objects have to agree, after each step of time.
+Such a record is as old as its file on the local disk, and as its upload in the object store. Here both come
+into being at once, so the local cleaner and the compaction of objects have to agree, after each step of time.
 """
 
 from __future__ import annotations
