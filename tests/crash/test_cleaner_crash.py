@@ -8,6 +8,7 @@ lost data.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,15 +17,21 @@ import pytest
 
 from stratalog.base.errors import LogStoreError
 from stratalog.cleaner.clean.log_clean import LogClean
+from stratalog.cleaner.cleaning_state import CleaningAbortedError
+from stratalog.cleaner.log_to_clean import LogToClean
 from stratalog.log.checkpoint import RECOVERY_POINT_FILE
+from stratalog.log.log_config import CompactionStrategy
 from stratalog.log.unified_log import UnifiedLog
+from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory, limits
+from tests.support.compaction.versions import winners
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
 from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
-from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, LogMachine
+from tests.support.logs.log_machine import DATA_DIR, NEVER_MS, SMALL_SEGMENTS, LogMachine
 
 
 class CutOffClean:
@@ -164,3 +171,98 @@ def test_a_disk_that_fails_once_leaves_one_of_the_states(witness: Witness) -> No
     sweep = CrashSweep(CutOffClean, CutOffClean.run, count=30)
     sweep.at_failures(verify, expected=(OSError, LogStoreError))
     assert len(outcomes) > 1
+
+
+class DeletionBesideAClean:
+    """A clean by versions. Records are deleted when it looks for the time `look`; then it is repeated."""
+
+    def __init__(self, look: int) -> None:
+        self.disk = FaultyFileSystem()
+        config = dataclasses.replace(
+            SMALL_SEGMENTS,
+            cleanup_policy=frozenset({"compact"}),
+            compaction_strategy=CompactionStrategy.TIMESTAMP,
+        )
+        self.machine = LogMachine(self.disk, config, producer_id_expiration_ms=NEVER_MS)
+        self.log = self.machine.start()
+        self.written: list[Record] = []
+        for key, timestamp_ms, value in (
+            (b"a", 9, b"high"),
+            (b"b", 9, None),
+            (b"a", 3, b"low"),
+            (b"b", 5, b"late"),
+            (b"b", 3, b"later"),
+        ):
+            # Each in a segment of its own.
+            one = Record(len(self.written), timestamp_ms, key, value)
+            self.log.appender.append_as_leader(encode_batch([one]), 1)
+            self.log.roll()
+            self.written.append(one)
+        self.log.flusher.flush()
+        self.machine.checkpoint()
+        self.deleted_until = 0
+        """Below it records were deleted, and that was acknowledged."""
+        self.has_deleted = False
+        self._look = look
+
+    def run(self) -> None:
+        ids, clock = SequentialIds(), self.machine.clock
+        with suppress(CleaningAbortedError):
+            LogClean(clock, ids).run(self.to_clean(), limits(on_step=self._on_look))
+        if self.has_deleted:
+            LogClean(clock, ids).run(self.to_clean(), limits())
+
+    def _on_look(self) -> None:
+        self._look -= 1
+        if self._look == 0:
+            # All but the lower versions.
+            self.log.increment_log_start_offset(2)
+            self.deleted_until, self.has_deleted = 2, True
+
+    def to_clean(self) -> LogToClean:
+        return LogToClean(
+            log=self.log,
+            first_dirty_offset=self.log.offsets.log_start_offset,
+            first_uncleanable_offset=self.log.local_log.segments.active.base_offset,
+            clean_bytes=0,
+            cleanable_bytes=1,
+            compaction_delay_ms=0,
+        )
+
+    def table_from(self, start_offset: int) -> dict[bytes | None, Record]:
+        """The winners among the records from there on, as readers must find them."""
+        readable = [one for one in self.written if one.offset >= start_offset]
+        return {one.key: one for one in winners(readable, "timestamp")}
+
+
+@pytest.mark.parametrize("phase", range(3))
+def test_a_death_beside_a_deletion_brings_no_record_back_and_loses_none(phase: int) -> None:
+    """With versions a record that is deleted may have been better than one that stays."""
+    look_count = 0
+    rehearsal = DeletionBesideAClean(0)
+
+    def count() -> None:
+        nonlocal look_count
+        look_count += 1
+
+    LogClean(rehearsal.machine.clock, SequentialIds()).run(rehearsal.to_clean(), limits(on_step=count))
+    look = 1 + (look_count - 1) * phase // 2
+    starts: set[int] = set()
+
+    def verify(death: Death[DeletionBesideAClean]) -> None:
+        subject = death.subject
+        for disk in death.disks():
+            machine = LogMachine(disk, subject.machine.config, producer_id_expiration_ms=NEVER_MS)
+            log = machine.start()
+            start_offset = log.offsets.log_start_offset
+            starts.add(start_offset)
+            assert start_offset >= subject.deleted_until
+            found = read_local(log)
+            assert all(one.offset >= start_offset for one in found)
+            assert {one.key: one for one in winners(found, "timestamp")} == subject.table_from(start_offset)
+            log.check()
+
+    sweep = CrashSweep(lambda: DeletionBesideAClean(look), DeletionBesideAClean.run, count=12)
+    assert sweep.whole.has_deleted
+    sweep.at_deaths(verify, always=lambda name: name.startswith("rename "))
+    assert starts == {0, 2}

@@ -199,10 +199,11 @@ class UnifiedLog:
 
         Durable when it returns, except in a tiered log whose shard has the start: `is_committed`. The
         manifest gets a copy of that with the next checkpoint of log starts; at once only if the start is
-        above the recovery point, because a crash could leave the log's end below it. Raises
-        OffsetOutOfRangeError above the high watermark, DataDirectoryError.
+        above the recovery point, because a crash could leave the log's end below it. An exchange of segments
+        ends first: it may be right for the present start only, and a start of the process would go on with
+        it. Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
-        with self.lock:
+        with self._flush_lock, self.lock:
             self.availability.require_online()
             if offset > self.offsets.high_watermark:
                 raise self.offsets.out_of_range(offset)

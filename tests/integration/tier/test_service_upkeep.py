@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from stratalog.base.errors import UnknownTopicOrPartitionError
+from stratalog.cli.output import utc_time
 from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
@@ -84,6 +85,12 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
             "stratalog_compaction_excluded_partition_count": 1,
             "stratalog_compaction_excluded_since_timestamp_secs": excluded.since_ms / 1000,
         }
+        shown = await bench.command("compaction", "status")
+        first, header, row = shown.stdout.splitlines()
+        assert first == "no compaction runs"
+        assert header.split() == ["EXCLUDED", "FAILURES", "SINCE", "UNTIL", "REASON"]
+        assert row.split()[:3] == ["t-0", "1", utc_time(excluded.since_ms)]
+        assert row.endswith(excluded.reason)
         # A second failure is of the same exclusion.
         clock.advance(5 * 60_000)
         await admin.run_compaction(["t"])

@@ -23,7 +23,7 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from tests.support.cleaner.cleaned_log import CONFIG, Cleaned
 from tests.support.cleaner.cleaning_history import limits
-from tests.support.compaction.versions import HEADER, random_versions, winners
+from tests.support.compaction.versions import HEADER, STRATEGIES, random_versions, winners
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.sampling import examples_of
 
@@ -257,3 +257,28 @@ def test_no_clean_changes_what_a_reader_makes_of_the_log(seed: int, strategy: st
             assert table() == expected
             cleaned.clean()
         assert table() == expected
+
+
+@settings(max_examples=examples_of(4))
+@given(st.integers(0, 2**32))
+def test_a_clean_goes_by_the_strategy_of_now_over_what_former_ones_have_left(seed: int) -> None:
+    """The topic is altered between any two cleans."""
+    random, cleaned = Random(seed), versioned("offset")
+    log, now_ms = cleaned.log, cleaned.machine.clock.now_ms()
+    for _ in range(6):
+        strategy = random.choice(STRATEGIES)
+        log.reconfigure(
+            dataclasses.replace(log.local_log.config, compaction_strategy=CompactionStrategy(strategy))
+        )
+        # No tombstones: none may go.
+        for _ in range(random.randrange(1, 4)):
+            timestamp_ms = now_ms - random.choice((0, 1, 5_000))
+            key = b"%d" % random.randrange(5)
+            append(cleaned, [Record(0, timestamp_ms, key, b"v", random_versions(random))])
+        before = read_local(log)
+        cleaned.clean(small_map(random.randrange(2, 9)))
+        end_offset = cleaned.end_offset
+        dirty = [one for one in before if one.offset >= end_offset]
+        clean = winners((one for one in before if one.offset < end_offset), strategy)
+        assert read_local(log) == clean + dirty
+        log.check()

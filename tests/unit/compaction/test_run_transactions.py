@@ -260,6 +260,29 @@ def test_an_index_that_contradicts_the_markers_stops_the_job(is_missing: bool) -
     assert world.tiered.partition(world.tip).tiered_end_offset == before
 
 
+def test_a_key_stream_with_a_record_that_an_index_says_was_aborted_stops_the_job() -> None:
+    """The slice with the key stream has a commit for the record, and a later index has an abort."""
+    world = World()
+    world.put("a", "1")
+    world.upload()
+    world.put("a", "2", 7)
+    world.end(7)
+    world.put("b", "1")
+    world.upload()
+    while world.compact():
+        pass
+    [compacted] = world.slices
+    assert compacted.entry.key_stream is not None
+    world.end(7, is_aborted=True)
+    world.put("c", "1")
+    world.upload(lambda end: end._replace(aborted=(AbortedTransaction(7, 1, 4, 5),)))
+    slices = world.slices
+    (report,) = [one for one in world.compact() if one.inputs]
+    assert "aborted transaction" in (report.refused or "")
+    assert "base_offset=`1`" in (report.refused or "")
+    assert world.slices == slices, "nothing has changed"
+
+
 def marker(producer_id: int, offset: int, control_type: ControlType = ControlType.ABORT) -> BatchHeader:
     return parse_header(EndTransactionMarker(control_type, 0).to_batch(producer_id, 0, 5, base_offset=offset))
 

@@ -11,10 +11,13 @@ from stratalog.base.errors import (
     LogStoreError,
     ObjectArchivedError,
     ObjectNotFoundError,
+    StoreCorruptError,
     StoreUnavailableError,
 )
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import JobResult, blamed_for
+from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.s3_errors import error_of_answer
 from stratalog.record.builder import encode_batch
@@ -113,6 +116,38 @@ def test_an_object_that_is_archived_between_two_reads_is_archived_for_all_of_its
     compactor.run_once()
     assert compactor.excluded().keys() == set(sick)
     assert world.is_compacted(healthy)
+
+
+class AtWork:
+    """An execution that was rewriting its first partition. Immutable."""
+
+    def __init__(self, job: CompactionJob) -> None:
+        self.job = job
+        self.current: TopicIdPartition | None = job.runs[0].topic_id_partition
+
+    def execute(self, on_run: Callable[[int, int], None]) -> JobResult:
+        raise NotImplementedError
+
+    def named(self, error: LogStoreError) -> LogStoreError:
+        return error
+
+
+def test_an_input_that_cannot_be_read_at_all_blames_each_partition_in_it() -> None:
+    """The error names the slice that was to be read next, too."""
+    world = World(4)
+    *sick, healthy = world.tips
+    bad = world.upload(sick, b"1")
+    world.upload(world.tips, b"2")
+    [job] = world.compactor().plan(["state"]).jobs
+    execution = AtWork(job)
+    fields = {"key": world.tiered.layout.data_key(bad), "topic": "state", "partition": sick[1].partition}
+    for error in (ObjectArchivedError("archived", **fields), ObjectNotFoundError("gone", **fields)):
+        assert blamed_for(execution, error) == set(sick)
+    assert blamed_for(execution, StoreCorruptError("damaged", **fields)) == {sick[1]}
+    assert blamed_for(execution, StoreCorruptError("damaged", key=fields["key"])) == set(sick)
+    assert blamed_for(execution, StoreCorruptError("damaged")) == {execution.current}
+    execution.current = None
+    assert blamed_for(execution, StoreCorruptError("damaged")) == {*sick, healthy}
 
 
 @pytest.mark.parametrize("fault", ["denied", "unavailable"])

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from stratalog.client.client import Client
 
 _EXIT_FAILED = 1
+_SHOWN_COUNT = 5
+"""Excluded partitions that the status shows."""
 _ASSUMPTION = (
     "without --config-file this assumes that no server of the store is started with defaults of topics, such"
     " as log.cleanup.policy or log.cleaner.min.compaction.lag.ms; if one is, name its file"
@@ -358,7 +360,10 @@ def _signed(size_bytes: int) -> str:
 @json_option
 @server_option
 def status(follows: bool, as_json: bool, server: str) -> None:
-    """Show the compactions that run, periodic ones included.
+    """Show the compactions that run, periodic ones included, and the partitions that they leave alone.
+
+    Of these the first ones are shown, the longest left alone first; `stratalog compaction excluded` shows
+    all. --json has the compactions only.
 
     \b
     Examples:
@@ -366,11 +371,12 @@ def status(follows: bool, as_json: bool, server: str) -> None:
       stratalog compaction status --follow
     """
 
-    async def status_(client: Client) -> list[values.Operation]:
+    async def status_(client: Client) -> tuple[list[values.Operation], Sequence[values.ExcludedPartition]]:
         running = await _running(client)
-        return [await follow(client, one) for one in running[:1]] if follows else running
+        shown = [await follow(client, one) for one in running[:1]] if follows else running
+        return shown, () if as_json else await client.admin.excluded_partitions()
 
-    found = with_client(server, status_)
+    found, left_alone = with_client(server, status_)
     if as_json:
         print_json([operation_document(one) for one in found])
     elif found:
@@ -382,6 +388,10 @@ def status(follows: bool, as_json: bool, server: str) -> None:
         )  # fmt: skip
     else:
         click.echo("no compaction runs")
+    if left_alone:
+        longest = sorted(left_alone, key=lambda one: one.since_ms)[:_SHOWN_COUNT]
+        _print_exclusions(longest)
+        print_rest(len(longest), len(left_alone), "partition")
 
 
 def _cells(found: values.CompactionProgress | None) -> Sequence[Cell]:
@@ -452,6 +462,10 @@ def excluded(as_json: bool, server: str) -> None:
     if not found:
         click.echo("no partition is excluded")
         return
+    _print_exclusions(found)
+
+
+def _print_exclusions(found: Iterable[values.ExcludedPartition]) -> None:
     print_table(
         ("EXCLUDED", "FAILURES", "SINCE", "UNTIL", "REASON"),
         [

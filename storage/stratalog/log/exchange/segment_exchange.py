@@ -8,7 +8,8 @@ failure takes the log offline, and the next process finds the old segments or th
 
 Readers have the old segments or the new ones. A reader that opens an old file too late gets
 FileNotFoundError, even if a new file has its name, and looks at the log again. A reader that has it open
-finishes. Appends wait for the renames, but for no sync.
+finishes. Appends wait for the renames, but for no sync. A deletion of records waits for all of it: from the
+first rename on a start of the process goes on with the exchange, which may be right for this log start only.
 """
 
 from __future__ import annotations
@@ -106,14 +107,10 @@ class SegmentExchange:
             for old in replaced:
                 old.supersede()
             with self._log_lock:
-                # Once more: only now no reader sees the old segments from a higher start on.
-                is_right = self._offsets.log_start_offset <= max_start_offset
-                if is_right:
-                    self._exchange_names(new_bases, replaced)
-                    local.exchange(_live(local, cleaned, replaced), replaced)
-            if not is_right:
-                self._take_back(new_bases)
-                return False
+                # The start is the same as before: it moves only under the flush lock, too.
+                assert self._offsets.log_start_offset <= max_start_offset
+                self._exchange_names(new_bases, replaced)
+                local.exchange(_live(local, cleaned, replaced), replaced)
             self._finish(new_bases, replaced)
         self._unlink_later(replaced)
         return True
@@ -157,16 +154,15 @@ class SegmentExchange:
         except OSError:
             return False
 
-    def _take_back(self, new_bases: Sequence[int], failure: OSError | None = None) -> None:
-        """Remove the new files, none of which has replaced an old one; because of `failure`, if there was
-        one. Raises DataDirectoryError."""
+    def _take_back(self, new_bases: Sequence[int], failure: OSError) -> None:
+        """Remove the new files, none of which has replaced an old one, because of `failure`. Raises
+        DataDirectoryError."""
         try:
             take_back_swap(self._local.resources.filesystem, self._local.directory, new_bases)
-        except OSError as late_failure:
+        except OSError:
             # The next process would go on with the swap, although the log has changed meanwhile.
-            first_failure = late_failure if failure is None else failure
             with self._log_lock:
-                raise self._availability.go_offline(first_failure) from first_failure
+                raise self._availability.go_offline(failure) from failure
 
     def _finish(self, new_bases: Sequence[int], replaced: Sequence[LogSegment]) -> None:
         """Make the new names durable. Appends go on."""

@@ -12,9 +12,8 @@ The new files are synced as `.cleaned`, renamed to `.swap` newest first, then th
 * a `.cleaned` file: the new files are not complete, or not all renamed. Renamed ones lie above it, and are
   removed with it;
 * `.swap` files only: all of them are there, or the lower ones have their names already. The segments that
-they
-  replace are removed, and they get their names. But if one of them is not whole, no old segment is removed:
-  no write of ours leaves such a file, so another program has changed it.
+  they replace are removed, and they get their names. But if one of them is not whole, no old segment is
+  removed: no write of ours leaves such a file, so another program has changed it.
 
 Between these steps the directory is synced. Journaling file systems replay the renames of one directory in
 order and would not need it; POSIX promises no order, and an old segment that came back beside a new one would
@@ -81,6 +80,13 @@ def announce_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequ
 def take_back_swap(filesystem: FileSystem, directory: str, new_base_offsets: Sequence[int]) -> None:
     """Remove `.swap` and `.cleaned` files that have not replaced a segment yet. Durable when it returns.
     Raises OSError."""
+    if len(new_base_offsets) > 1:
+        # A start goes on with the swap files that it finds, and one of several is no whole exchange. So the
+        # lowest is marked as incomplete first, and all above it with that.
+        path = segment_path(directory, min(new_base_offsets), LOG_SUFFIX)
+        if filesystem.exists(path + SWAP_SUFFIX):
+            filesystem.rename(path + SWAP_SUFFIX, path + CLEANED_SUFFIX)
+            filesystem.sync_directory(directory)
     # The swap files first: without the `.cleaned` ones they would be taken for complete.
     for state in (SWAP_SUFFIX, CLEANED_SUFFIX):
         for base_offset in new_base_offsets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +19,13 @@ from stratalog.log.exchange.segment_swap import announce_swap
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch import batches
 from stratalog.segment.file_names import CLEANED_SUFFIX, SWAP_SUFFIX
+from stratalog.segment.indexes.transaction_index import bytes_below
 from stratalog.segment.log_segment import LogSegment
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import Kept, Survival
 from tests.support.cleaner.cleaning_history import CONFIG, CleaningHistory
-from tests.support.logs.crash_sweep import CrashSweep, Failure
+from tests.support.logs.crash_moments import EVERYTHING_KEPT
+from tests.support.logs.crash_sweep import CrashSweep, Death, Failure
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import NEVER_MS, LogMachine
 from tests.support.logs.overwriting import flip, overwrite
@@ -56,6 +59,7 @@ def replace(log: UnifiedLog, cleaned: Sequence[CleanedSegment], replaced: Sequen
 
 
 REFUSALS = (OSError, DataDirectoryError)
+PATIENCE_S = 30
 
 
 def is_rename(name: str) -> bool:
@@ -121,34 +125,72 @@ def test_what_is_not_in_the_log_any_more_is_not_replaced() -> None:
     log.check()
 
 
-@pytest.mark.parametrize("state", ["before", "during", "never"])
-def test_a_copy_that_records_deleted_meanwhile_make_wrong_replaces_nothing(
-    state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader may have seen the log without them already."""
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_copy_that_records_deleted_meanwhile_make_wrong_replaces_nothing(is_deleted: bool) -> None:
     exchange = Exchange()
     log, segments = exchange.log, exchange.log.local_log.segments
     start_offset = log.offsets.log_start_offset
-
-    def announce(*swap: Any) -> None:
-        announce_swap(*swap)
-        if state == "during":
-            log.increment_log_start_offset(start_offset + 1)
-
-    monkeypatch.setattr(segment_exchange, "announce_swap", announce)
-    if state == "before":
+    if is_deleted:
         log.increment_log_start_offset(start_offset + 1)
     is_replaced = log.segment_exchange.replace(
         [exchange.cleaned], exchange.group, lambda _: None, max_start_offset=start_offset
     )
-    assert is_replaced == (state == "never")
-    assert (log.local_log.segments is segments) == (not is_replaced)
-    assert log.offsets.log_start_offset == start_offset + (not is_replaced)
+    assert is_replaced == (not is_deleted)
+    assert (log.local_log.segments is segments) == is_deleted
     assert not copies_of(log)
     log.check()
-    if not is_replaced:
-        monkeypatch.undo()
+    if is_deleted:
         assert replace(log, [copied(log, exchange.group)], exchange.group)
+    log.check()
+
+
+class NotedLock:
+    """A lock that notes that another thread asks for it. Thread-safe."""
+
+    def __init__(self, inner: Any, asked: threading.Event) -> None:
+        self._inner, self._asked = inner, asked
+        self._owner = threading.get_ident()
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != self._owner:
+            self._asked.set()
+        self._inner.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._inner.release()
+
+
+def test_a_deletion_waits_for_an_exchange_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first rename on a start of the process goes on with the exchange. A copy that is right only
+    without the deletion was in the log then, although the deletion had been acknowledged."""
+    exchange = Exchange()
+    log, start_offset = exchange.log, exchange.log.offsets.log_start_offset
+    asked = threading.Event()
+    monkeypatch.setattr(log, "_flush_lock", NotedLock(vars(log)["_flush_lock"], asked))
+    deleting: list[threading.Thread] = []
+    starts: list[int] = []
+
+    def delete() -> None:
+        log.increment_log_start_offset(start_offset + 1)
+        asked.set()
+
+    def announce(*swap: Any) -> None:
+        announce_swap(*swap)
+        deleting.append(threading.Thread(target=delete))
+        deleting[0].start()
+        assert asked.wait(PATIENCE_S)
+        starts.append(
+            LogMachine(exchange.disk.reopened(EVERYTHING_KEPT), CONFIG).start().offsets.log_start_offset
+        )
+
+    monkeypatch.setattr(segment_exchange, "announce_swap", announce)
+    is_replaced = log.segment_exchange.replace(
+        [exchange.cleaned], exchange.group, lambda _: None, max_start_offset=start_offset
+    )
+    deleting[0].join(PATIENCE_S)
+    assert starts == [start_offset], "it is not durable before the exchange"
+    assert is_replaced
+    assert log.offsets.log_start_offset == start_offset + 1
     log.check()
 
 
@@ -307,4 +349,56 @@ def test_a_copy_that_was_left_below_does_not_undo_an_exchange() -> None:
     CrashSweep(BesideALeftover, Exchange.run, count=30).at_deaths(
         lambda death: death.subject.require_found(),
         always=lambda name: name.startswith(("rename", "sync_directory")),
+    )
+
+
+def halves(log: UnifiedLog, group: Sequence[LogSegment]) -> list[CleanedSegment]:
+    """The batches of the group in two segments, the second of which begins within one of the group."""
+    data = b"".join(segment.read_bytes(0, segment.size_bytes) for segment in group)
+    bounds = [position for position, header in batches(data) if header.base_offset < group[-1].base_offset]
+    middle, resources = bounds[len(bounds) // 2], log.segment_exchange.resources
+    first = SegmentWriter(resources, log.local_log.directory, group[0].base_offset, 100)
+    first.write(data[:middle])
+    second = SegmentWriter(resources, log.local_log.directory, first.next_offset, 100)
+    second.write(data[middle:])
+    for segment in group:
+        aborted = segment.indexes().transaction_index.to_bytes() if segment.has_aborted else b""
+        size = bytes_below(aborted, first.next_offset)
+        first.add_aborted(aborted[:size])
+        second.add_aborted(aborted[size:])
+    return [first.finish(7000), second.finish(7000)]
+
+
+class TakenBack(Exchange):
+    """An exchange whose first old file cannot be renamed, so that it is taken back."""
+
+    def __init__(self, *, is_divided: bool) -> None:
+        super().__init__()
+        self.history.machine.checkpoint()
+        self.many = [self.cleaned]
+        if is_divided:
+            self.many = halves(self.log, self.group)
+        self.disk.fail_where(
+            lambda name: name.startswith(f"rename {self.group[0].path} "), number=errno.EPERM
+        )
+
+    def run(self) -> bool:
+        with pytest.raises(PermissionError):
+            replace(self.log, self.many, self.group)
+        return False
+
+
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_a_death_while_an_exchange_is_taken_back_leaves_the_same_records(is_divided: bool) -> None:
+    """A start must not take the new files that are left for an exchange that goes on."""
+
+    def verify(death: Death[TakenBack]) -> None:
+        for found in death.disks():
+            log = LogMachine(found, CONFIG, producer_id_expiration_ms=NEVER_MS).start()
+            assert read_local(log) == death.subject.before
+            log.check()
+            assert not copies_of(log)
+
+    CrashSweep(lambda: TakenBack(is_divided=is_divided), TakenBack.run, count=8).at_deaths(
+        verify, always=lambda name: name.startswith("unlink ") and name.endswith(SWAP_SUFFIX)
     )

@@ -9,6 +9,7 @@ import pytest
 
 from stratalog.base.errors import PreconditionFailedError
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.retention.retention_outlook import utc_text
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.json_document import stored_text
@@ -215,6 +216,33 @@ def test_a_damaged_object_is_passed_over() -> None:
     [report] = HeadRebuild(world.actor()).plan().reports
     assert report.live_object_count == 0
     assert any(name in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("known", ["all", "some", "none"])
+def test_deletions_that_a_rebuild_undoes_are_said(known: str) -> None:
+    """An operator has to repeat those by hand, and can know which only by their time."""
+    world = filled()
+    tip = max(world.tips, key=lambda one: len(world.tiered.records(one)))
+    deleted_until = world.tiered.partition(tip).log_start_offset + 1
+    folded = world.tiered.metadata.state()
+    for name in ("fold",) * (known != "none"):
+        world.step(name)
+    before = world.readable()
+    world.tiered.advance_log_start(tip, deleted_until)
+    after = world.readable()
+    assert after != before
+    if known == "all":
+        folded = world.tiered.metadata.state()
+        world.step("fold")
+    lost = keys(world, "shards/0000/checkpoints/") + keys(world, "shards/0000/history/")
+    world.lose(SHARD, *(lost if known == "none" else ()))
+    [report] = world.rebuild().reports
+    assert world.readable() == (after if known == "all" else before)
+    [warning] = [one for one in report.warnings if one.startswith("deletions")]
+    assert "stratalog records delete" in warning
+    assert (f"after commit {folded.seq} ({utc_text(folded.time_ms)})" in warning) == (known != "none")
+    world.tiered.advance_log_start(tip, deleted_until)
+    assert world.readable() == after, "they can be deleted again"
 
 
 def test_a_catalog_without_checkpoint_gets_the_names_of_the_objects() -> None:

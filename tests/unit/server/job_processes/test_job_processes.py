@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -14,8 +17,8 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.job_processes import job_processes
-from stratalog.server.job_processes.job_processes import JobProcesses
-from stratalog.server.job_processes.messages import Done, Hello
+from stratalog.server.job_processes.job_processes import IDLE_MS, JobProcesses
+from stratalog.server.job_processes.messages import Done, Failed, Hello
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -41,8 +44,9 @@ class World:
             return MadeUpProcess(self)
 
         monkeypatch.setattr(job_processes, "JobProcess", made_up)
+        self.scheduler = ManualScheduler(self.clock)
         self.processes = JobProcesses(
-            Hello("memory://", 30), self.disk, self.clock, ManualScheduler(self.clock), lambda _counts: None
+            Hello("memory://", 30), self.disk, self.clock, self.scheduler, lambda _counts: None
         )
         self.compactor = Compactor(
             self.disk,
@@ -66,7 +70,6 @@ class World:
 class MadeUpProcess:
     """Executes an order when its answer is asked for, or says nothing."""
 
-    order_count = 0
     has_ended = False
     is_silent = False
 
@@ -76,19 +79,25 @@ class MadeUpProcess:
         self.pid = len(world.begun)
         self.silent_s = 0
         self.was_killed = False
+        self.order_count = 0
+        self.meanwhile: list[Callable[[], object]] = []
+        """Once each, while a job of it is at work."""
 
     def give(self, order: JobOrder) -> None:
         assert not self.has_ended, "a job fails that is given to it"
-        self._order = order
+        self.order_count += 1
+        self.order = order
 
     def answer(self, _timeout_s: float) -> Done | None:
+        while self.meanwhile:
+            self.meanwhile.pop()()
         if self.is_silent:
             self.silent_s += HOUR_S
             assert self.silent_s <= 2 * MAX_JOB_S, "it is still waited for"
             self._world.clock.advance(1000 * HOUR_S)
             return None
-        world = self._world
-        execution = JobExecution(world.disk, world.clock, SequentialIds(9), world.store, self._order)
+        world, ids = self._world, SequentialIds(9 + self.pid)
+        execution = JobExecution(world.disk, world.clock, ids, world.store, self.order)
         return Done(execution.execute())
 
     def end(self, patience_s: float = 1) -> int:
@@ -125,3 +134,56 @@ def test_an_idle_process_that_has_ended_fails_no_job(
     assert world.compact().refused is None
     assert len(world.begun) == 1 + has_ended
     assert world.processes.pids() == {world.begun[-1].pid}
+
+
+def ended(world: World) -> list[bool]:
+    return [one.has_ended for one in world.begun]
+
+
+def test_a_process_ends_once_it_has_been_idle_for_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.compact()
+    world.clock.advance(IDLE_MS - 1)
+    world.compact()
+    world.clock.advance(IDLE_MS - 1)
+    assert ended(world) == [False], "it has had a job since"
+    world.clock.advance(1)
+    assert ended(world) == [True]
+    assert [(one.order_count, one.was_killed) for one in world.begun] == [(2, False)]
+    assert world.processes.pids() == frozenset()
+    assert world.scheduler.pending() == []
+    assert world.compact().refused is None
+    assert len(world.begun) == 2, "the next job starts another"
+
+
+def test_a_process_that_is_at_work_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time since its last job passes during the next one."""
+    world = World(monkeypatch)
+    world.compact()
+    [process] = world.begun
+    process.meanwhile = [lambda: world.clock.advance(IDLE_MS)]
+    assert world.compact().refused is None
+    assert ended(world) == [False]
+    world.clock.advance(IDLE_MS)
+    assert ended(world) == [True]
+
+
+def test_shards_that_are_at_work_at_once_have_a_process_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.compact()
+    [first] = world.begun
+    others: list[Done | Failed] = []
+
+    def work_for_another_shard() -> None:
+        others.append(world.processes.execute(first.order, StopSignal(), lambda _: None))
+
+    first.meanwhile = [work_for_another_shard]
+    assert world.compact().refused is None
+    assert [type(one) for one in others] == [Done]
+    assert [one.order_count for one in world.begun] == [2, 1]
+    assert world.processes.pids() == {1, 2}
+    world.compact()
+    assert sum(one.order_count for one in world.begun) == 4, "an idle one takes the next job of any shard"
+    world.clock.advance(IDLE_MS)
+    assert ended(world) == [True, True]
+    assert world.processes.pids() == frozenset()

@@ -265,10 +265,15 @@ class _Judgement:
         lag_ms = self._topic.min_compaction_lag_ms
         if not lag_ms:
             return False
-        if self._slices[index].max_timestamp <= NO_TIMESTAMP and self._is_compacted(index):
-            # The job that has compacted it has made its upload as young as its newest input.
-            return False
-        return self._extent(index).newest_ms > self._terms.now_ms - lag_ms
+        one = self._slices[index]
+        newest_ms = self._extent(index).newest_ms
+        if one.record_count and one.min_timestamp <= NO_TIMESTAMP:
+            # The age of records without a time is that of their upload, beside whatever others they lie.
+            if self._is_compacted(index):
+                # The job that has compacted it has made its upload as young as its newest input.
+                return False
+            newest_ms = max(newest_ms, self._uploads[index] or newest_ms)
+        return newest_ms > self._terms.now_ms - lag_ms
 
     def sections(self, stop: int) -> Iterator[Section]:
         """The sections up to the slice `stop`, in order."""
@@ -300,19 +305,20 @@ class _Judgement:
         clean_count = sum(map(self._is_clean, section))
         due_index = next((index for index in section if self._is_due(slices[index])), None)
         settling_index = None if due_index is None else self._settling_index(section, due_index)
-        least_run = 0
+        least_run, taken = 0, head
         if clean_count < len(head):
             least_run = clean_count + 1
         elif settling_index is not None and settling_index in head:
             least_run = settling_index - head.start + 1
         elif clean_count < len(section) or settling_index is not None:
             # There is more to do, and it waits until these slices have become fewer.
-            least_run = self._least_merge(head)
+            taken = self._mergeable(head)
+            least_run = min(2, len(taken))
         judged = head if clean_count < len(head) else section
         # Where nothing would be decided, nothing is dirty.
         dirty = judged if clean_count < len(section) else judged[:0]
         dirty_bytes = sum(map(self._dirty_bytes, dirty))
-        eligible = self._affordable(head, least_run)
+        eligible = self._affordable(taken, least_run)
         return Section(
             eligible,
             least_run,
@@ -370,11 +376,15 @@ class _Judgement:
             None,
         )
 
-    def _least_merge(self, section: range) -> int:
-        """The number of slices that it takes to make them fewer; 0 if bounds keep all apart."""
+    def _mergeable(self, section: range) -> range:
+        """The first slices that become fewer, up to one that no neighbour fits; none if bounds keep all
+        apart. The others are not written again: nothing in them is dirty."""
         reaches = self._reaches_of_jobs(section)
-        first = next((place for place, reach in enumerate(reaches[:-1]) if reach > 1), None)
-        return 0 if first is None else first + 2
+        start = next((place for place, reach in enumerate(reaches) if reach > 1), len(section))
+        stop = start
+        while stop < len(section) and reaches[stop] > 1:
+            stop += reaches[stop]
+        return section[start:stop]
 
     def _parts(self, section: range) -> Iterator[Section]:
         """The parts of another section that become one slice each: the count of slices tells there what is

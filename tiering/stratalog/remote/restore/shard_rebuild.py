@@ -3,7 +3,7 @@ that describe themselves.
 
 Commits after the history are lost. Their uploads and compactions are found again by the objects
 (`partition_tiling` has the rules). Not found again are claims, so the epoch jumps; deletions, so what
-retention has deleted lately may be back; and pins.
+was deleted lately may be back, which the report says; and pins.
 
 The rebuilt state has a later number than any file, and its orphan horizon is that number: whatever was begun
 before and is not live is refused from now on. Its claim fences every former owner that still runs.
@@ -24,6 +24,7 @@ from stratalog.base.errors import (
     StoreNotUsableError,
 )
 from stratalog.base.types import TopicIdPartition
+from stratalog.log.retention.retention_outlook import utc_text
 from stratalog.objectstore.protocol import ObjectInfo
 from stratalog.remote.lanes import in_lanes
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
@@ -348,7 +349,12 @@ class ShardRebuild:
             unused_object_count=len(unused),
             unused_bytes=sum(info.size for info in unused),
             lost=tuple(lost),
-            warnings=(*self._log.problems, *self._warnings, *self._topic_warnings(state)),
+            warnings=(
+                *self._log.problems,
+                _deletion_warning(before),
+                *self._warnings,
+                *self._topic_warnings(state),
+            ),
         )
 
     def _topic_warnings(self, state: ShardState) -> Iterator[str]:
@@ -367,6 +373,16 @@ class ShardRebuild:
                     f"topic {entry.name} has {count} partitions here and {entry.partition_count} in the"
                     " catalog; add partitions to it"
                 )
+
+
+def _deletion_warning(before: ShardState) -> str:
+    """The deletions that are not known, and what to do about them. `before`: the known state."""
+    since = f"after commit {before.seq} ({utc_text(before.time_ms)}) " if before.seq else ""
+    return (
+        f"deletions of records {since}are lost: what they deleted is back, as far as objects have it;"
+        " retention deletes it again, and what was deleted by hand has to be deleted again by hand"
+        " (stratalog records delete)"
+    )
 
 
 def live_objects(
