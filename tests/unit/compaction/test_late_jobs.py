@@ -145,3 +145,20 @@ def test_a_job_that_is_too_late_for_its_horizons_commits_nothing() -> None:
     (report, *_) = compactor.run_once(["state"])
     assert "takes too long" in (report.refused or "")
     assert world.values() == [(0, b"value"), (1, None)]
+
+
+def test_a_job_of_a_machine_that_was_suspended_commits_nothing() -> None:
+    """Monotonic time stands still meanwhile, and that of readers does not."""
+    world = World(**{"delete.retention.ms": str(HOUR_MS)})
+    world.upload((b"k", b"value", 0), (b"k", None, 0))
+    suspended_ms = [MAX_JOB_MS + 1]
+    compactor = world.compactor(
+        lambda: world.clock.set_wall_ms(world.clock.now_ms() + (suspended_ms.pop() if suspended_ms else 0))
+    )
+    (report, *_) = compactor.run_once(["state"])
+    assert "was suspended" in (report.refused or "")
+    assert world.values() == [(0, b"value"), (1, None)]
+    compactor.run_once(["state"])
+    world.clock.advance(HOUR_MS - 1)
+    world.tiered.compactor().run_once(["state"])
+    assert world.values() == [(1, None)], "the next run stamps it with the time of its own"
