@@ -166,8 +166,7 @@ def test_a_job_of_a_machine_that_was_suspended_commits_nothing() -> None:
 
 
 def test_partitions_whose_slices_are_deleted_during_each_job_keep_no_other_from_its_commit() -> None:
-    """As topics do whose readers delete what they have read. From 151 of them in a job on, none was ever
-    committed."""
+    """Readers of some topics delete what they have read. A job with 151 such partitions was never committed."""
     world = World()
     read = world.tiered.catalog.create("read", MAX_LISTED_IN_REPLACE + 10)
     tips = [TopicIdPartition(read.topic_id, number) for number in range(MAX_LISTED_IN_REPLACE + 10)]
