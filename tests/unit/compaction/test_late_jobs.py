@@ -166,7 +166,7 @@ def test_a_job_of_a_machine_that_was_suspended_commits_nothing() -> None:
 
 
 def test_partitions_whose_slices_are_deleted_during_each_job_keep_no_other_from_its_commit() -> None:
-    """Readers of some topics delete what they have read. A job with 151 such partitions was never committed."""
+    """Readers of topics delete what they have read. A job with 151 such partitions was never committed."""
     world = World()
     read = world.tiered.catalog.create("read", MAX_LISTED_IN_REPLACE + 10)
     tips = [TopicIdPartition(read.topic_id, number) for number in range(MAX_LISTED_IN_REPLACE + 10)]
