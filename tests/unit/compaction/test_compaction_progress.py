@@ -181,6 +181,20 @@ def test_large_outputs_take_a_put_for_each_part() -> None:
     assert cost_of(job, SETTINGS).put_count == 7 + 2, "parts of 32 MiB, the beginning and the end"
 
 
+def test_a_plan_counts_no_more_records_of_a_slice_than_it_has_keys() -> None:
+    """Before the first compaction of a partition, a plan once said that all of its records stay."""
+    world = World()
+    tip = world.tips[0]
+    records = [Record(0, 1, b"%d" % (number % 4), bytes(300)) for number in range(400)]
+    for _ in range(2):
+        base_offset = world.tiered.partition(tip).tiered_end_offset
+        world.tiered.upload({tip: [encode_batch(records, base_offset=base_offset, leader_epoch=1)]})
+    job = next(one for one in world.tiered.compactor().plan(TOPICS).jobs if tip in one.partitions)
+    cost = cost_of(job, SETTINGS)
+    assert cost.written_bytes < cost.read_bytes // 10
+    assert cost.freed_bytes > cost.read_bytes // 2
+
+
 def test_behind_another_run_all_is_added_but_the_time_left() -> None:
     def progress(factor: int, remaining_ms: int | None) -> CompactionProgress:
         numbers = [factor * number for number in range(1, 9)]

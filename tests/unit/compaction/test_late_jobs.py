@@ -16,7 +16,8 @@ from stratalog.compaction.plan.job_time import MAX_JOB_MS
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.shard_judge import RECORDS_DELETED
+from stratalog.remote.metadata.shard.replace_judge import MAX_LISTED_IN_REPLACE
+from stratalog.remote.metadata.shard.shard_judge import MANY_CLIPPED, RECORDS_DELETED
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -145,3 +146,43 @@ def test_a_job_that_is_too_late_for_its_horizons_commits_nothing() -> None:
     (report, *_) = compactor.run_once(["state"])
     assert "takes too long" in (report.refused or "")
     assert world.values() == [(0, b"value"), (1, None)]
+
+
+def test_a_job_of_a_machine_that_was_suspended_commits_nothing() -> None:
+    """Monotonic time stands still meanwhile, and that of readers does not."""
+    world = World(**{"delete.retention.ms": str(HOUR_MS)})
+    world.upload((b"k", b"value", 0), (b"k", None, 0))
+    suspended_ms = [MAX_JOB_MS + 1]
+    compactor = world.compactor(
+        lambda: world.clock.set_wall_ms(world.clock.now_ms() + (suspended_ms.pop() if suspended_ms else 0))
+    )
+    (report, *_) = compactor.run_once(["state"])
+    assert "was suspended" in (report.refused or "")
+    assert world.values() == [(0, b"value"), (1, None)]
+    compactor.run_once(["state"])
+    world.clock.advance(HOUR_MS - 1)
+    world.tiered.compactor().run_once(["state"])
+    assert world.values() == [(1, None)], "the next run stamps it with the time of its own"
+
+
+def test_partitions_whose_slices_are_deleted_during_each_job_keep_no_other_from_its_commit() -> None:
+    """Readers of topics delete what they have read. A job with 151 such partitions was never committed."""
+    world = World()
+    read = world.tiered.catalog.create("read", MAX_LISTED_IN_REPLACE + 10)
+    tips = [TopicIdPartition(read.topic_id, number) for number in range(MAX_LISTED_IN_REPLACE + 10)]
+    record = Record(0, world.clock.now_ms(), b"k", b"v")
+    for _ in range(3):
+        ends = {tip: world.tiered.partition(tip).tiered_end_offset for tip in [world.tip, *tips]}
+        world.tiered.upload(
+            {tip: [encode_batch([record], base_offset=end, leader_epoch=1)] for tip, end in ends.items()}
+        )
+
+    def delete_what_was_read() -> None:
+        metadata = world.tiered.metadata
+        metadata.advance_log_start(dict.fromkeys(tips, 1), epoch=metadata.state().epoch, catalog_seq=None)
+
+    (report,) = world.compactor(delete_what_was_read).run_once(["state"])
+    assert report.partitions == 1 + MAX_LISTED_IN_REPLACE, "a commit can name so many"
+    assert {reason for _, reason in report.refused_partitions} == {MANY_CLIPPED}
+    assert world.values() == [(2, b"v")]
+    assert world.tiered.partition(world.tip).compacted_upto == 3

@@ -314,8 +314,9 @@ class Compactor:
     def _run_job(self, run: _Run, job: CompactionJob, topics: Mapping[UUID, TopicEntry]) -> _Ending:
         """Run a job, and report it. Returns its meaning for the others."""
         settings = self._current()
-        run.timer.begin()
-        execution = self._execution(run, self._shard.order(job, settings, self._job_clock()))
+        job_clock = self._job_clock()
+        run.timer.begin(job_clock.now_ms)
+        execution = self._execution(run, self._shard.order(job, settings, job_clock))
         cost = cost_of(job, settings)
         run.meter.begin_job(len(job.runs), cost)
         report, ending = self._execute(run, execution, topics, cost)
@@ -348,6 +349,7 @@ class Compactor:
             result = execution.execute(run.meter.add_partition)
             # The horizons of tombstones allow for no more.
             run.timer.check()
+            run.timer.check_date(self._job_clock().now_ms)
             ends_before = self._compacted_ends(job)
             report = self._commit(execution, topics, result)
             if report.refused is None:

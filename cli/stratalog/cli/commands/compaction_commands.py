@@ -243,8 +243,8 @@ def plan(
     Each has its requests, bytes and price; topics without a job have the reason.
 
     Prices are US dollars. Those of requests are without the few of each commit. WRITTEN is an estimate: of a
-    compacted partition as many records stay for each offset as in its first slice. SAVED is the price of the
-    freed bytes in a month.
+    compacted partition as many records stay for each offset as in its first slice, but of no slice more than
+    it has keys. SAVED is the price of the freed bytes in a month.
 
     \b
     Examples:

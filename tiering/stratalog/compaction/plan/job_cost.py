@@ -2,9 +2,9 @@
 
 Requests and bytes of the inputs follow from the directory entries, so they are exact while no connection
 breaks and each input has a survivor. The output is an estimate: a carried run stays as it is, and of a
-compacted one as many records stay for each offset as in its first slice. If that was never compacted, all
-stay, so that the estimate is too large rather than too small. Commits are not counted: each takes a few small
-requests, whatever the job reads.
+compacted one as many records stay for each offset as in its first slice, but of no slice more than it has
+keys. Where neither tells anything, all stay, so that the estimate is too large rather than too small. Commits
+are not counted: each takes a few small requests, whatever the job reads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
 from stratalog.compaction.plan.input_need import InputNeed
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
 from stratalog.remote.objects.slice_entry import SliceEntry
 
@@ -90,7 +91,16 @@ def _kept_share(run: PartitionRun) -> float:
     first = run.slices[0]
     density = first.entry.record_count / (first.entry.end_offset - first.entry.base_offset)
     kept_count = max(first.entry.record_count, density * (run.end_offset - run.base_offset))
-    return min(1.0, kept_count / run.record_count)
+    most_count = sum(_most_kept(run, live) for live in run.slices)
+    return min(kept_count, most_count) / run.record_count
+
+
+def _most_kept(run: PartitionRun, live: LiveSlice) -> int:
+    """The most records of a slice that may stay: one for each key, if its keys are known."""
+    entry = live.entry
+    if entry.key_stream is None or not run.has_keys(live):
+        return entry.record_count
+    return entry.key_stream.entry_count + entry.marker_count
 
 
 def _put_count(size_bytes: int, settings: CompactionSettings) -> int:

@@ -2,13 +2,14 @@
 and a tombstone's horizon, which is stamped before the commit, allows for the longest job.
 
 The collector sweeps unfinished uploads, and refuses objects, that were begun longer ago than its grace. So a
-job that would take longer does not begin, and one that turns out to be so slow ends.
+job that would take longer does not begin, and one that turns out to be so slow ends. Monotonic time may stand
+still while a machine is suspended. So the date counts, too, before a job is committed.
 """
 
 from __future__ import annotations
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import OverloadedError
+from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.job_cost import JobCost
 
@@ -42,10 +43,12 @@ class JobTimer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._begin_s = clock.monotonic_s()
+        self._begin_ms = 0
 
-    def begin(self) -> None:
-        """A job begins."""
+    def begin(self, date_ms: int) -> None:
+        """A job begins, at this time of the store."""
         self._begin_s = self._clock.monotonic_s()
+        self._begin_ms = date_ms
 
     def check(self) -> None:
         """Raise OverloadedError if the job has taken longer than it may."""
@@ -53,5 +56,16 @@ class JobTimer:
             raise OverloadedError(
                 "a compaction job takes too long, so it ends here; raise the limits of"
                 " remote.compaction, or find out why the store or this machine is so slow",
+                max_s=MAX_JOB_S,
+            )
+
+    def check_date(self, date_ms: int) -> None:
+        """Raise LogStoreError if the job has begun too long before this time of the store, which `check` does
+        not see if the machine was suspended."""
+        if date_ms - self._begin_ms > MAX_JOB_MS:
+            raise LogStoreError(
+                "by the store's clock the job has taken longer than a job may, so it is not committed; if"
+                " this machine was suspended, there is nothing to do",
+                took_s=(date_ms - self._begin_ms) // 1000,
                 max_s=MAX_JOB_S,
             )

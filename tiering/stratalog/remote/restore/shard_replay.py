@@ -136,11 +136,12 @@ class ShardReplay:
         self._use_catalog(replace.catalog_seq)
         made: dict[TopicIdPartition, list[LiveSlice]] = {}
         compacted: set[TopicIdPartition] = set()
-        clipped, refused = dict(replace.clipped), {tip for tip, _ in replace.refused}
+        clipped = dict(replace.clipped)
         # Where an output is gone its inputs stay: they have the same records.
         for number, ref in enumerate(replace.outputs):
             entries = self._directory(ref)
             compacted.update(replace.compacted_in(number, entries))
+            refused = replace.refused_in(number, entries)
             for entry in entries:
                 base_offset = max(entry.base_offset, clipped.get(entry.topic_id_partition, 0))
                 if entry.topic_id_partition not in refused and base_offset < entry.end_offset:

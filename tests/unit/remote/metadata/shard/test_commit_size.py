@@ -13,7 +13,15 @@ from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.replace_judge import MAX_LISTED_IN_REPLACE
-from stratalog.remote.metadata.shard.shard_judge import MANY_REFUSED, MAX_LISTED, TOPIC_DELETED, LostRange
+from stratalog.remote.metadata.shard.shard_judge import (
+    MANY_CLIPPED,
+    MANY_REFUSED,
+    MAX_LISTED,
+    TOPIC_DELETED,
+    LostRange,
+)
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.restore.shard_replay import ShardReplay
 from stratalog.remote.store_layout import format_history_name
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import MetadataHarness
@@ -177,7 +185,8 @@ def replaced(
         (3_990, 0, 3_990, 0),
         (2_000, 0, 2_000, 0),
         (4_000, MAX_LISTED_IN_REPLACE, 4_000 - MAX_LISTED_IN_REPLACE, MAX_LISTED_IN_REPLACE),
-        (4_000, MAX_LISTED_IN_REPLACE + 1, 0, 4_000),
+        (4_000, MAX_LISTED_IN_REPLACE + 1, 3_999 - MAX_LISTED_IN_REPLACE, MAX_LISTED_IN_REPLACE + 1),
+        (4_000, 3_999, 1, 3_999),
     ],
 )
 def test_a_replacement_of_many_partitions_names_few_of_them(
@@ -190,6 +199,43 @@ def test_a_replacement_of_many_partitions_names_few_of_them(
     assert replaced(harness, log, made, 4_000, covering, withdrawn) == (refused, moved > 0)
     compacted = [tip for tip in MANY[:4_000] if log.state().partition(tip).compacted_upto == 2]
     assert len(compacted) == moved
+    require_small_commits(harness, log)
+
+
+def test_a_replacement_with_many_clipped_partitions_leaves_out_those_that_it_cannot_name(
+    harness: MetadataHarness,
+) -> None:
+    """It once refused all of its partitions, and each later one with them did, too."""
+    log, epoch = harness.owned()
+    for number in range(2):
+        harness.added(log, epoch, *((tip, number, number + 1) for tip in MANY[:4_000]))
+    made = [harness.put(log, *((tip, 0, 2) for tip in tips)) for tips in (MANY[:1_000], MANY[1_000:4_000])]
+    inputs = {tip: tuple(log.state().partition(tip).slices) for tip in MANY[:4_000]}
+    moved = [*MANY[100:900], *MANY[2_000:2_010]]
+    log.advance_log_start(dict.fromkeys(moved, 1), epoch=epoch, catalog_seq=0)
+    outcome = log.replace(
+        inputs,
+        sorted({live.object_name for slices in inputs.values() for live in slices}),
+        [(one.ref, one.entries()) for one in made],
+        covers=dict.fromkeys(inputs, True),
+        catalog_seq=0,
+        drops_records=False,
+        withdrawn={MANY[3_000]: "clock"},
+    )
+    clipped = moved[:MAX_LISTED_IN_REPLACE]
+    assert [tip for tip, _ in outcome.clipped] == clipped
+    refused = {refusal.partition: refusal.reason for refusal in outcome.refused}
+    assert refused == dict.fromkeys(moved[len(clipped) :], MANY_CLIPPED) | {MANY[3_000]: "clock"}
+    compacted = {tip for tip in MANY[:4_000] if log.state().partition(tip).compacted_upto == 2}
+    assert compacted == set(MANY[:4_000]) - refused.keys()
+    for tip in refused:
+        assert log.state().partition(tip).slices[-1] == inputs[tip][-1], "the inputs stay"
+    replay = ShardReplay(ShardState(), harness.load_directory)
+    for commit in harness.head().commits:
+        replay.apply(commit)
+    rebuilt = replay.finish().state
+    for tip in (*moved, MANY[3_000], MANY[3_001]):
+        assert rebuilt.partition(tip).slices == log.state().partition(tip).slices
     require_small_commits(harness, log)
 
 

@@ -22,7 +22,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace, slice_bits
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
-    MANY_REFUSED,
+    MANY_CLIPPED,
     NOT_FROM_FIRST_SLICE,
     RECORDS_DELETED,
     TOPIC_DELETED,
@@ -39,8 +39,8 @@ from stratalog.remote.objects.slice_entry import SliceEntry
 MAX_INPUTS = 500
 """Objects that one replacement may read."""
 MAX_LISTED_IN_REPLACE = 150
-"""Partitions that one replacement may name, because a commit is small. Where more are refused or clipped,
-all are refused."""
+"""Partitions that one replacement may name, because a commit is small. Where more are clipped, the others
+of these are refused; where more are named, the refused ones have bits instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,17 @@ def judge_replace(
     for tip in sorted(plan.inputs):
         planned = tuple(plan.inputs[tip])
         rest = remaining_inputs(state.partition(tip), planned)
+        is_clipped = len(rest) < len(planned)
         reason = outputs_reason or plan.withdrawn.get(tip) or _partition_refusal(state, tip, rest, plan)
+        if reason is None and is_clipped and len(clipped) == MAX_LISTED_IN_REPLACE:
+            reason = MANY_CLIPPED
         if reason is not None:
             reasons[tip] = reason
             continue
         replaced.add(tip)
         lost.update(live.object_name for live in rest)
-        if len(rest) < len(planned):
+        if is_clipped:
             clipped.append(PartitionOffset(tip, rest[0].base_offset))
-    if len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE:
-        reasons = {tip: reasons.get(tip, MANY_REFUSED) for tip in plan.inputs}
-        replaced, clipped = set(), []
     refusals = tuple(
         Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
         for ref, entries in plan.outputs
@@ -167,10 +167,13 @@ def _replacement(
     outputs = [(ref, entries) for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases))]
     covering = {tip for tip in replaced if plan.covers.get(tip, False)}
     is_part = 0 < len(covering) < len(replaced)
+    has_many = len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE
+    refused = () if has_many else tuple(RefusedSlice(tip, reason) for tip, reason in sorted(reasons.items()))
     return Replace(
         inputs=tuple(sorted(lost)),
         outputs=tuple(ref for ref, _ in outputs),
-        refused=tuple(RefusedSlice(tip, reason) for tip, reason in sorted(reasons.items())),
+        refused=refused,
+        refused_slices=tuple(slice_bits(entries, reasons) for _, entries in outputs) if has_many else (),
         clipped=tuple(clipped),
         still_live=tuple(sorted(lost.keys() - dropped)),
         is_compacting=len(covering) == len(replaced),

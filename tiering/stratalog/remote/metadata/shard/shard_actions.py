@@ -126,6 +126,9 @@ class Replace:
     inputs: tuple[str, ...]
     outputs: tuple[ObjectRef, ...]
     refused: tuple[RefusedSlice, ...] = ()
+    refused_slices: tuple[str, ...] = ()
+    """The refused partitions, where they are too many for `refused`: for each output a bit for each slice of
+    its directory, from `slice_bits`."""
     clipped: tuple[PartitionOffset, ...] = ()
     """Partitions whose output begins later than planned: log start has passed their first inputs."""
     still_live: tuple[str, ...] = ()
@@ -144,6 +147,7 @@ class Replace:
         }
         return fields | given_fields(
             refused=_refused_json(self.refused),
+            refused_slices=list(self.refused_slices),
             clipped=_offsets_json(self.clipped),
             still_live=[self.inputs.index(name) for name in self.still_live],
             compacting=self.is_compacting,
@@ -154,10 +158,16 @@ class Replace:
     def compacted_in(self, number: int, entries: Sequence[SliceEntry]) -> Iterator[TopicIdPartition]:
         """The partitions of the output with this number and directory whose `compacted_upto` moves, unless
         they are refused."""
-        mask = int(self.compacting_slices[number], 16) if self.compacting_slices else 0
-        for position, entry in enumerate(entries):
-            if self.is_compacting or mask >> position & 1:
-                yield entry.topic_id_partition
+        if self.is_compacting:
+            yield from (entry.topic_id_partition for entry in entries)
+        elif self.compacting_slices:
+            yield from _named(self.compacting_slices[number], entries)
+
+    def refused_in(self, number: int, entries: Sequence[SliceEntry]) -> frozenset[TopicIdPartition]:
+        """The partitions of the output with this number and directory that are refused."""
+        if self.refused_slices:
+            return frozenset(_named(self.refused_slices[number], entries))
+        return frozenset(tip for tip, _ in self.refused)
 
     @staticmethod
     def from_json(fields: JsonFields) -> Replace:
@@ -174,6 +184,7 @@ class Replace:
             inputs=inputs,
             outputs=fields.each("outputs", lambda item, what: parse_ref(JsonFields.of(item, what))),
             refused=fields.each("refused", _parse_refused),
+            refused_slices=fields.each("refused_slices", _parse_bits),
             clipped=fields.each("clipped", _parse_offset),
             still_live=tuple(inputs[position] for position in positions),
             is_compacting="compacting" in fields.values and fields.flag("compacting"),
@@ -326,6 +337,14 @@ def slice_bits(entries: Iterable[SliceEntry], tips: Container[TopicIdPartition])
     partitions."""
     digits = "".join("1" if entry.topic_id_partition in tips else "0" for entry in entries)
     return f"{int(digits[::-1] or '0', 2):x}"
+
+
+def _named(bits: str, entries: Iterable[SliceEntry]) -> Iterator[TopicIdPartition]:
+    """The partitions whose slices have a bit, see `slice_bits`."""
+    mask = int(bits, 16)
+    for position, entry in enumerate(entries):
+        if mask >> position & 1:
+            yield entry.topic_id_partition
 
 
 def _parse_bits(item: object, what: str) -> str:

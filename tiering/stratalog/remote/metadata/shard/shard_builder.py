@@ -212,10 +212,10 @@ class _Builder:
     def _output_slices(
         self, replace: Replace, directories: Sequence[Sequence[SliceEntry]]
     ) -> dict[TopicIdPartition, list[LiveSlice]]:
-        refused = {tip for tip, _ in replace.refused}
         clipped = dict(replace.clipped)
         outputs: dict[TopicIdPartition, list[LiveSlice]] = {}
-        for ref, entries in zip(replace.outputs, directories, strict=True):
+        for number, (ref, entries) in enumerate(zip(replace.outputs, directories, strict=True)):
+            refused = replace.refused_in(number, entries)
             for entry in entries:
                 tip = entry.topic_id_partition
                 base_offset = max(entry.base_offset, clipped.get(tip, 0))
