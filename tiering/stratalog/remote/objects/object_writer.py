@@ -213,9 +213,8 @@ class ObjectWriter:
         """Add bytes of the slice of the last `carry`, in order. They are not looked at: the caller proves
         them by the checksum of that slice."""
         assert self._builder is not None
-        owned = _owned(data, len(data))
-        self._builder.sum_up(owned)
-        self._data.append(owned)
+        self._builder.take_carried(len(data))
+        self._data.append(_owned(data, len(data)))
 
     @property
     def record_count(self) -> int:
