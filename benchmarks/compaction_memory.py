@@ -1,9 +1,8 @@
 """Resident memory of a compaction: a process of its own compacts inputs of 8 GiB that another one wrote.
 
-The promise is a bound that holds whatever the inputs are: many partitions or one, many keys or few. So little
-data is held in memory (`job_memory_bytes`) that a row shows what grows with keys and partitions. Values are
-zeros, so that the files, which are packed, take little of the disk. The process that compacts has one view of
-the metadata, as a server has.
+The promise is a bound that holds whatever the inputs are, with the default settings: many partitions or one,
+many keys or few. Values are zeros, so that the files, which are packed, take little of the disk. The process
+that compacts has one view of the metadata, as a server has; in a server another process executes the job.
 
 A quick run takes a sixty-fourth of the bytes and the keys.
 """
@@ -104,7 +103,7 @@ def compact(root: str, total_bytes: int) -> None:
     """Compact all partitions with one job, and print the largest resident memory in MiB."""
 
     def change(settings: CompactionSettings) -> CompactionSettings:
-        return dataclasses.replace(settings, job_memory_bytes=16 * MIB, max_job_bytes=2 * total_bytes)
+        return dataclasses.replace(settings, max_job_bytes=2 * total_bytes)
 
     tiered = open_store(root)
     compactor = tiered.compactor(change=change)

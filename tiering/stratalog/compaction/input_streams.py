@@ -34,7 +34,9 @@ from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index,
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
 _READ_AHEAD_BYTES = 256 << 10
-"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own."""
+"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own.
+The rest stays in memory, so it is less where an input has less memory, down to `_LEAST_READ_BYTES`."""
+_LEAST_READ_BYTES = 64 << 10
 _NOTHING = memoryview(b"")
 
 
@@ -254,7 +256,8 @@ class InputStreams:
     def _request_bytes(self) -> int:
         """Asked of the data at once: a part of the slice, or more where that is little."""
         left_bytes = min(self._slice_end_position - self._data_position, self._chunk_bytes)
-        return min(max(left_bytes, _READ_AHEAD_BYTES), self._data_end_position - self._data_position)
+        ahead_bytes = min(_READ_AHEAD_BYTES, max(_LEAST_READ_BYTES, self._buffered_bytes))
+        return min(max(left_bytes, ahead_bytes), self._data_end_position - self._data_position)
 
     def _skip_to(self, position: int) -> None:
         # The stream only moves forward: partitions come in the order of their slices.

@@ -10,7 +10,6 @@ file needs no directory, which a full disk would refuse.
 from __future__ import annotations
 
 import bisect
-import itertools
 import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self, overload
@@ -202,14 +201,26 @@ class SpoolReader:
         return data
 
 
-def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes, with small neighbours joined."""
+def _gathered(pieces: list[Buffer]) -> list[Buffer]:
+    """The same bytes, with small neighbours joined. Takes them out of `pieces`, so that few are in memory
+    twice."""
     gathered: list[Buffer] = []
-    for is_small, group in itertools.groupby(pieces, lambda piece: len(piece) < _SMALL_BYTES):
+    small: list[Buffer] = []
+    small_bytes = 0
+    pieces.reverse()
+    while pieces:
+        piece = pieces.pop()
+        is_small = len(piece) < _SMALL_BYTES
+        if small and (not is_small or small_bytes >= _WRITE_BYTES):
+            gathered.append(b"".join(small))
+            small, small_bytes = [], 0
         if is_small:
-            gathered.append(b"".join(group))
+            small.append(piece)
+            small_bytes += len(piece)
         else:
-            gathered += group
+            gathered.append(piece)
+    if small:
+        gathered.append(b"".join(small))
     return gathered
 
 
