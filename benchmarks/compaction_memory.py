@@ -2,7 +2,8 @@
 
 The promise is a bound that holds whatever the inputs are, with the default settings: many partitions or one,
 many keys or few. Values are zeros, so that the files, which are packed, take little of the disk. The process
-that compacts has one view of the metadata, as a server has; in a server another process executes the job.
+that compacts has one view of the metadata, and an allocator, as a server has; in a server another process
+executes the job.
 
 A quick run takes a sixty-fourth of the bytes and the keys.
 """
@@ -24,6 +25,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.process_tuning import keep_freed_memory
 from tests.support.packed_files import PackedFileSystem
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -105,6 +107,7 @@ def compact(root: str, total_bytes: int) -> None:
     def change(settings: CompactionSettings) -> CompactionSettings:
         return dataclasses.replace(settings, max_job_bytes=2 * total_bytes)
 
+    keep_freed_memory()
     tiered = open_store(root)
     compactor = tiered.compactor(change=change)
     del tiered

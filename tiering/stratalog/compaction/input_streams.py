@@ -256,7 +256,7 @@ class InputStreams:
     def _request_bytes(self) -> int:
         """Asked of the data at once: a part of the slice, or more where that is little."""
         left_bytes = min(self._slice_end_position - self._data_position, self._chunk_bytes)
-        ahead_bytes = min(_READ_AHEAD_BYTES, max(_LEAST_READ_BYTES, self._buffered_bytes))
+        ahead_bytes = min(_READ_AHEAD_BYTES, max(_LEAST_READ_BYTES, self._buffered_bytes // 2))
         return min(max(left_bytes, ahead_bytes), self._data_end_position - self._data_position)
 
     def _skip_to(self, position: int) -> None:

@@ -23,8 +23,9 @@ SPOOL_SUFFIXES = (DATA_SUFFIX, KEYS_SUFFIX, SCRATCH_SUFFIX)
 """Suffixes of all files in the directory."""
 _WRITE_BYTES = 1 << 20
 """Smaller pieces are gathered into one system call."""
-_READ_BYTES = 8 << 20
-"""Bytes in memory at a time while a spooled object is sent."""
+_READ_BYTES = 2 << 20
+"""Bytes that are read from a file at a time while a spooled object is sent. A part that was read is in memory
+until all of it was passed on."""
 _SMALL_BYTES = 64 << 10
 """Smaller pieces are joined before they are sent: each part costs the sender and the verifier."""
 
