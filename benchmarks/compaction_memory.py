@@ -1,9 +1,9 @@
 """Resident memory of a compaction: a process of its own compacts inputs of 8 GiB that another one wrote.
 
-The promise is a bound that holds whatever the inputs are: many partitions or one, many keys or few. So little
-data is held in memory (`job_memory_bytes`) that a row shows what grows with keys and partitions. Values are
-zeros, so that the files, which are packed, take little of the disk. The process that compacts has one view of
-the metadata, as a server has.
+The promise is a bound that holds whatever the inputs are, with the default settings: many partitions or one,
+many keys or few. Values are zeros, so that the files, which are packed, take little of the disk. The process
+that compacts has one view of the metadata, and an allocator, as a server has; in a server another process
+executes the job.
 
 A quick run takes a sixty-fourth of the bytes and the keys.
 """
@@ -25,6 +25,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.process_tuning import keep_freed_memory
 from tests.support.packed_files import PackedFileSystem
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -104,8 +105,9 @@ def compact(root: str, total_bytes: int) -> None:
     """Compact all partitions with one job, and print the largest resident memory in MiB."""
 
     def change(settings: CompactionSettings) -> CompactionSettings:
-        return dataclasses.replace(settings, job_memory_bytes=16 * MIB, max_job_bytes=2 * total_bytes)
+        return dataclasses.replace(settings, max_job_bytes=2 * total_bytes)
 
+    keep_freed_memory()
     tiered = open_store(root)
     compactor = tiered.compactor(change=change)
     del tiered

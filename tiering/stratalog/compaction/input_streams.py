@@ -34,7 +34,10 @@ from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index,
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
 _READ_AHEAD_BYTES = 256 << 10
-"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own."""
+"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own.
+The rest stays in memory, so it is less where an input has less memory, down to `_LEAST_READ_BYTES`."""
+_LEAST_READ_BYTES = 64 << 10
+_NOTHING = memoryview(b"")
 
 
 class InputStreams:
@@ -67,7 +70,8 @@ class InputStreams:
         self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
         self._data_end_position = 0
-        self._ahead: memoryview = memoryview(b"")
+        self._slice_end_position = 0
+        self._ahead = _NOTHING
         """Data that were read and not yet asked for."""
         self._held: tuple[int, Buffer] | None = None
         """The position and the data of the last slice that was read as a whole."""
@@ -182,12 +186,13 @@ class InputStreams:
             self._open_keys()
         if entry.data_bytes > 0:
             self._open_data()
+            self._slice_end_position = entry.data_end_position
             self._skip_to(entry.data_position)
         self._at_work.begin(self._ref.name, entry)
 
     def close(self) -> None:
         """May be called again."""
-        self._held, self._ahead = None, memoryview(b"")
+        self._held, self._ahead = None, _NOTHING
         data, self._data = self._data, None
         if data is not None and not isinstance(data, SpoolReader):
             data.close()
@@ -236,19 +241,23 @@ class InputStreams:
             stream.close()
 
     def _read_data(self, size: int) -> Buffer:
-        """At least one byte and at most `size`; none only at the end of the object."""
+        """At least one byte and at most `size`, as a part of the bytes that came; none only at the end of the
+        object."""
         assert self._data is not None
         if isinstance(self._data, SpoolReader):
             data = self._data.read_some(size)
-        elif size >= _READ_AHEAD_BYTES and not self._ahead:
-            data = self._data.read(size)
         else:
-            if not self._ahead:
-                left_bytes = self._data_end_position - self._data_position
-                self._ahead = memoryview(self._data.read(min(_READ_AHEAD_BYTES, left_bytes)))
-            data, self._ahead = self._ahead[:size], self._ahead[size:]
+            ahead = self._ahead or memoryview(self._data.read(self._request_bytes()))
+            # An empty part would keep all of them in memory.
+            data, self._ahead = ahead[:size], ahead[size:] or _NOTHING
         self._data_position += len(data)
         return data
+
+    def _request_bytes(self) -> int:
+        """Asked of the data at once: a part of the slice, or more where that is little."""
+        left_bytes = min(self._slice_end_position - self._data_position, self._chunk_bytes)
+        ahead_bytes = min(_READ_AHEAD_BYTES, max(_LEAST_READ_BYTES, self._buffered_bytes // 2))
+        return min(max(left_bytes, ahead_bytes), self._data_end_position - self._data_position)
 
     def _skip_to(self, position: int) -> None:
         # The stream only moves forward: partitions come in the order of their slices.

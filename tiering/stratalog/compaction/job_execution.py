@@ -36,6 +36,7 @@ from stratalog.compaction.scratch_budget import (
     output_memory_bytes,
     part_bytes,
     require_scratch,
+    window_bytes,
 )
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.small_run import compact_small_run
@@ -172,7 +173,6 @@ class JobExecution:
         self._settings = settings
         self._clock = clock
         self._job_clock = order.job_clock
-        self._spool_bytes = output_memory_bytes(job, settings)
         self._share_bytes = input_memory_bytes(job, settings)
         self._bounds = OutputBounds(
             max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
@@ -189,7 +189,7 @@ class JobExecution:
         settings = self._settings
         require_scratch(self._filesystem, self.job, settings)
         writer_settings = ObjectWriterSettings(
-            spool_directory=settings.spool_directory, memory_bytes=self._spool_bytes
+            spool_directory=settings.spool_directory, memory_bytes=output_memory_bytes(self.job, settings)
         )
         with contextlib.ExitStack() as closing:
             self._open_inputs(closing)
@@ -302,9 +302,8 @@ class JobExecution:
     def _open_stream(self, name: str) -> OutputStream:
         key = self._layout.data_key(name)
         writes = RepeatedWrites(self._clock, self._store, key, PutAttempts())
-        return OutputStream(
-            name, writes, partial(self._make_scratch, self._spool_bytes), part_bytes(self.job, self._settings)
-        )
+        window = partial(self._make_scratch, window_bytes(self.job, self._settings))
+        return OutputStream(name, writes, window, part_bytes(self.job, self._settings))
 
     def _make_scratch(self, memory_bytes: int | None = None) -> Spool:
         path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"

@@ -11,9 +11,10 @@ from stratalog.record.batch import records_payload
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.batch_filter import FilteredBatches
 from stratalog.record.native.batch_kernels import whole_batches
-from stratalog.record.native.kernels import scan_records
+from stratalog.record.native.kernels import joined_crc, scan_records
 from stratalog.record.native.scanned_batches import ScannedBatches
 from stratalog.remote.objects.object_format import crc_of
+from stratalog.remote.objects.slice_entry import SliceEntry
 
 _BATCH_MARK = struct.Struct("<qIi")
 
@@ -42,7 +43,7 @@ class CarriedBytes(NamedTuple):
 
 
 class CarriedTally:
-    """Sums up rows of whole batches in their order. Not thread-safe: guarded by the job."""
+    """Sums up whole batches in their order. Not thread-safe: guarded by the job."""
 
     def __init__(self) -> None:
         self._record_count = self._size_bytes = self._crc = 0
@@ -52,6 +53,12 @@ class CarriedTally:
         self._record_count += whole_batches(row)[1]
         self._size_bytes += len(row)
         self._crc = crc_of(row, self._crc)
+
+    def add_slice(self, entry: SliceEntry) -> None:
+        """Add all of a slice by its entry: the reader of its data proves that."""
+        self._record_count += entry.record_count
+        self._size_bytes += entry.data_bytes
+        self._crc = joined_crc(self._crc, entry.data_crc, entry.data_bytes)
 
     def result(self) -> CarriedBytes:
         """Return the sums so far."""

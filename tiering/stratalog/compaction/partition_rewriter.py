@@ -288,15 +288,12 @@ class PartitionRewriter:
         self._append(part)
 
     def _append(self, data: Buffer) -> None:
-        """Give batches to the writer, now or with others. Pieces are copied, unless they are most of the
-        buffer that they lie in: as views they would keep all of it in memory.
-        """
+        """Give batches to the writer, now or with others."""
         if len(data) >= _GATHERED_BYTES:
             self._flush()
-            with memoryview(data) as view:
-                is_most = 2 * len(data) >= memoryview(view.obj).nbytes
-            self._writer.append(data if is_most else bytes(data))
+            self._writer.append(data)
             return
+        # A copy: as a view it would keep the buffer that it lies in.
         self._waiting.append(bytes(data))
         self._waiting_bytes += len(data)
         if self._waiting_bytes >= _GATHERED_BYTES:

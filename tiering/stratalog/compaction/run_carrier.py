@@ -62,8 +62,8 @@ class RunCarrier:
 
     def _carry_whole(self, live: LiveSlice, reader: SliceReader) -> None:
         self._writer.carry(live.entry, index_of(self._inputs, live))
+        self._tally.add_slice(live.entry)
         for row in reader.rows():
-            self._tally.add(row)
             self._writer.append_carried(row)
 
     def _carry_rest(self, live: LiveSlice, reader: SliceReader) -> bytearray:

@@ -4,7 +4,7 @@ does not begin.
     directory and key streams of each input     GET 1 is drained, and kept until the job ends
     slices without usable key streams           a copy, and their sorted keys, until their run is rewritten
     key streams of the outputs                  until their object is stored
-    the part that is being gathered             of each object that is written, if memory is too small
+    the part that is being gathered             of each of several objects, if memory is too small
 
 What fits the memory of its owner takes no file. The survivors of phase 1 are not known yet, so all count.
 """
@@ -23,8 +23,16 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 
 def output_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
-    """The memory of each of the two spools of an output object: half of the job's memory is for outputs."""
-    return settings.job_memory_bytes // (4 * job.output_count)
+    """The memory of the key streams of each output object, an eighth of the job's: they are written and read
+    once, in order, so that a file costs little."""
+    return settings.job_memory_bytes // (8 * job.output_count)
+
+
+def window_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
+    """The memory of the part that is being gathered of each output object. A part is in memory while it is
+    sent, so that of a single output always is. Several share a quarter of the job's memory."""
+    size_bytes = part_bytes(job, settings)
+    return size_bytes if job.output_count == 1 else settings.job_memory_bytes // (4 * job.output_count)
 
 
 def input_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
@@ -50,7 +58,7 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
         if run.topic.is_compacted:
             keys += sum(_key_bytes(run, live) for live in run.slices)
     windows = 0
-    if part_bytes(job, settings) > outputs:
+    if part_bytes(job, settings) > window_bytes(job, settings):
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
         windows = min(job.output_count * part_bytes(job, settings), all_bytes)
     return (

@@ -6,10 +6,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-import crc32c
-
 from stratalog.base.errors import StoreCorruptError
 from stratalog.objectstore.protocol import Buffer
+from stratalog.record.native.kernels import crc32c
 
 
 def content_etag(parts: Iterable[Buffer]) -> str:
@@ -23,7 +22,7 @@ def content_etag(parts: Iterable[Buffer]) -> str:
 def content_crc(parts: Iterable[Buffer], crc: int = 0) -> int:
     """CRC-32C of the parts in their order, continued from `crc`. The split into parts does not matter."""
     for part in parts:
-        crc = crc32c.crc32c(part, crc)
+        crc = crc32c(part, crc)
     return crc
 
 

@@ -126,13 +126,14 @@ class _FileUpload:
         try:
             with _os_errors(self._key, is_write=True):
                 for window, _ in part_windows(data, _WINDOW_BYTES):
+                    # Right before, so that it finds the bytes in the processor's cache.
+                    self._crc = content_crc(window, self._crc)
                     file.append(window)
         except StoreError:
             # Half a part is there.
             self.abort()
             raise
         self._part_count = number
-        self._crc = content_crc(data, self._crc)
 
     def complete(self, crc: int) -> None:
         if self._is_complete:

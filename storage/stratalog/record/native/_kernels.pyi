@@ -1,5 +1,6 @@
 """Types of the compiled kernels: those of their twins."""
 
+from stratalog.record.native.pure_batch_kernels import batches_crc as batches_crc
 from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
 from stratalog.record.native.pure_batch_kernels import compact_slices as compact_slices
 from stratalog.record.native.pure_batch_kernels import decode_column_batches as decode_column_batches
@@ -23,10 +24,12 @@ from stratalog.record.native.pure_consumer_records import decode_consumer_batche
 from stratalog.record.native.pure_consumer_records import decode_consumer_records as decode_consumer_records
 from stratalog.record.native.pure_kernels import clear_dropped as clear_dropped
 from stratalog.record.native.pure_kernels import copy_records as copy_records
+from stratalog.record.native.pure_kernels import crc32c as crc32c
 from stratalog.record.native.pure_kernels import decode_columns as decode_columns
 from stratalog.record.native.pure_kernels import decode_records as decode_records
 from stratalog.record.native.pure_kernels import encode_columns as encode_columns
 from stratalog.record.native.pure_kernels import encode_records as encode_records
+from stratalog.record.native.pure_kernels import joined_crc as joined_crc
 from stratalog.record.native.pure_kernels import scan_records as scan_records
 from stratalog.record.native.pure_kernels import span_records as span_records
 from stratalog.record.native.pure_key_kernels import hash_keys as hash_keys

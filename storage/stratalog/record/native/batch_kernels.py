@@ -1,7 +1,7 @@
 """The kernels for rows of batches, compiled if possible.
 
 In Python one batch costs more than its records cost in C, and a small slice is one batch. So these functions
-take many batches with one call. The first six look at headers and index entries, and have twins in plain
+take many batches with one call. The first seven look at headers and index entries, and have twins in plain
 Python. The others look at records of *plain* batches: whole, sound, with records, neither compressed nor part
 of a transaction. Scan and filter also take *bare* ones: uncompressed data of transactions, and their markers.
 They stop before the first other batch, and the caller handles it by itself (``batch``, ``kernels``): one
@@ -32,6 +32,9 @@ index_rows(rows, interval_bytes, segment_base_offset, progress) -> IndexRows
 headers_crc(data, crc) -> int
     Continues the CRC-32C of base offset and leader epoch of the whole batches at the beginning of `data`, see
     ``segment_seal``. Looks at headers only.
+batches_crc(data, crc=0) -> int
+    Continues the CRC-32C of `data`, whole batches of any kind whose own checksums were proved: those tell
+    that of the records, which are not summed again.
 rank_entries(data, entry_size, key_position, key_size, limit) -> int
     The number of the ascending entries of an index whose key is at most `limit`. Keys are big-endian, not
     negative, of 4 or 8 bytes.
@@ -74,6 +77,7 @@ from typing import TYPE_CHECKING
 from stratalog.record.native.kernels import NATIVE
 
 __all__ = (
+    "batches_crc",
     "compact_slices",
     "decode_column_batches",
     "filter_batches",
@@ -91,6 +95,7 @@ __all__ = (
 
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_batch_kernels import (
+        batches_crc,
         compact_slices,
         decode_column_batches,
         filter_batches,
@@ -107,6 +112,7 @@ if TYPE_CHECKING or not NATIVE:
     )
 else:
     from stratalog.record.native._kernels import (
+        batches_crc,
         compact_slices,
         decode_column_batches,
         filter_batches,

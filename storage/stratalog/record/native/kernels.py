@@ -1,4 +1,4 @@
-"""The functions that touch single records, compiled if possible.
+"""The functions that touch single records, and CRC-32C, compiled if possible.
 
 The functions come from the compiled module ``_kernels`` (C, works without the interpreter lock). If that was
 not built, or STRATALOG_PURE_KERNELS=1 is in the environment, they come from their twins ``pure_kernels`` and
@@ -63,6 +63,11 @@ translate_keys(window, limit, kept, entries) -> int
     number of taken entries. Raises CorruptRecordError if an ordinal has no bit, or a new one no room.
 translate_key_stream(data, kept, entries) -> None
     The same for a whole key stream without versions, whose checksum was proved before.
+crc32c(data, crc=0) -> int
+    The checksum of batches, object files and requests, continued from `crc`.
+joined_crc(crc, next_crc, next_size) -> int
+    The checksum of bytes that have `crc`, followed by `next_size` bytes that have `next_crc`, without a look
+    at them.
 """
 
 from __future__ import annotations
@@ -85,11 +90,13 @@ __all__ = (
     "RecordsSummary",
     "clear_dropped",
     "copy_records",
+    "crc32c",
     "decode_columns",
     "decode_records",
     "encode_columns",
     "encode_records",
     "hash_keys",
+    "joined_crc",
     "key_columns_fault",
     "merge_windows",
     "murmur2",
@@ -121,10 +128,12 @@ if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_kernels import (
         clear_dropped,
         copy_records,
+        crc32c,
         decode_columns,
         decode_records,
         encode_columns,
         encode_records,
+        joined_crc,
         scan_records,
         span_records,
     )
@@ -142,11 +151,13 @@ else:
     from stratalog.record.native._kernels import (
         clear_dropped,
         copy_records,
+        crc32c,
         decode_columns,
         decode_records,
         encode_columns,
         encode_records,
         hash_keys,
+        joined_crc,
         key_columns_fault,
         merge_windows,
         murmur2,

@@ -133,6 +133,11 @@ def headers_crc(data: Buffer, crc: int) -> int:
     return crc
 
 
+def batches_crc(data: Buffer, crc: int = 0) -> int:
+    """The plain-Python form of ``batch_kernels.batches_crc``."""
+    return crc32c(data, crc)
+
+
 def rank_entries(data: Buffer, entry_size: int, key_position: int, key_size: int, limit: int) -> int:
     """The plain-Python form of ``batch_kernels.rank_entries``."""
     assert key_size in (4, 8)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
+import crc32c as _library
+
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.columns import MAX_COLUMN_BYTES, ColumnBuffers
@@ -21,6 +23,9 @@ from stratalog.record.varint import MAX_VARINT_BYTES, append_varint, read_varint
 MIN_INT64 = -(2**63)
 MAX_INT64 = 2**63 - 1
 MAX_INT32 = 2**31 - 1
+_REVERSED_POLYNOMIAL = 0x82F63B78
+_ONE = 1 << 31
+"""The polynomial 1: the powers of x go from the highest bit down."""
 
 
 def scan_records(payload: Buffer, records_count: int, last_offset_delta: int) -> RecordsSummary:
@@ -348,3 +353,30 @@ def _timestamp(base_timestamp: int, append_time_ms: int | None, frame: RecordFra
     if not _is_int64(timestamp_ms):
         raise CorruptRecordError("a record's timestamp is out of range", position=frame.start)
     return timestamp_ms
+
+
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """The library's form of ``kernels.crc32c``."""
+    return _library.crc32c(data, crc)
+
+
+def joined_crc(crc: int, next_crc: int, next_size: int) -> int:
+    """The plain-Python form of ``kernels.joined_crc``."""
+    power = _ONE >> 8
+    while next_size > 0:
+        if next_size & 1:
+            crc = _product(power, crc)
+        power = _product(power, power)
+        next_size >>= 1
+    # The inversions at both ends of a sum cancel out.
+    return crc ^ next_crc
+
+
+def _product(factor: int, other: int) -> int:
+    total = 0
+    while factor:
+        if factor & _ONE:
+            total ^= other
+        factor = factor << 1 & (_ONE << 1) - 1
+        other = other >> 1 ^ (_REVERSED_POLYNOMIAL if other & 1 else 0)
+    return total

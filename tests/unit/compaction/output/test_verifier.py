@@ -25,7 +25,7 @@ from stratalog.record.header import parse_header
 from stratalog.record.native.kernels import KeyEntries
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing
-from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
+from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind, crc_of
 from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.object_writer import (
     FinishedObject,
@@ -100,6 +100,7 @@ def prove(
             position = pass_up_to(entry.data_end_position)
         proof.end_slice(entry, plan)
     position = pass_up_to(finished.entries[-1].data_end_position)
+    assert proof.crc == crc_of(whole[:position])
     passed: list[Buffer] = []
     proof.finish(finished, PartsReader([whole[position:-9], whole[-9:]], position, passed.append))
     assert b"".join(passed) == whole[position:]

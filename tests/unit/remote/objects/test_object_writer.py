@@ -28,6 +28,7 @@ from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction, SliceEntry
+from stratalog.remote.objects.spool import Spool
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -269,6 +270,21 @@ def test_the_callers_buffer_may_change_afterwards() -> None:
     data = store.get_range(LAYOUT.data_key(NAME), entry.data_position, entry.data_bytes)
     assert data == expected
     assert decode(data)[0].timestamp_ms == entry.max_timestamp == 7
+
+
+@pytest.mark.parametrize(("behind", "is_kept"), [(10, True), (1_000, False)])
+def test_a_small_part_does_not_keep_the_large_buffer_that_it_lies_in(behind: int, *, is_kept: bool) -> None:
+    batch = encode_batch([Record(0, 7, b"k", b"v" * 100)], base_offset=0)
+    buffer = batch + bytes(behind)
+    spool = Spool(filesystem(), "/spool/1.scratch", 1 << 20)
+    with ObjectWriter(filesystem(), header(), settings(), spool) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0)
+        position = spool.size_bytes
+        writer.append(memoryview(buffer)[: len(batch)])
+        held = memoryview(spool.read_some_at(position, len(batch)))
+        assert held == batch
+        assert (held.obj is buffer) == is_kept
+        writer.end_slice(SliceEnd(1))
 
 
 TWO = [Record(0, 1, b"k", b"v")] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.remote.objects.spool import Spool, SpoolReader, clear_spool_directory
+from stratalog.remote.objects.spool import FilePart, Spool, SpoolReader, clear_spool_directory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 
@@ -27,6 +27,26 @@ def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: 
         assert b"".join(pieces) == whole[begin:end]
         assert pieces[-1] == b""
     assert filesystem.list_directory("/scratch") == []
+
+
+def test_small_pieces_are_joined_a_few_at_a_time() -> None:
+    """A mebibyte at a time: all at once would take the memory of the spool twice."""
+    spool = Spool(MemoryFileSystem(), "/scratch/1.scratch", 1 << 30)
+    pieces = [bytes([number]) * (100_000 if number == 5 else 1_000) for number in range(250)] * 10
+    for piece in pieces:
+        spool.append(piece)
+    parts = [part for part in spool.parts() if not isinstance(part, FilePart)]
+    assert b"".join(parts) == b"".join(pieces)
+    sizes = [len(part) for part in parts]
+    assert sizes == [5_000, *([100_000, 249_000] * 9), 100_000, 244_000]
+    spool = Spool(MemoryFileSystem(), "/scratch/2.scratch", 1 << 30)
+    for _ in range(3_000):
+        spool.append(bytes(1_000))
+    assert [len(part) for part in spool.parts() if not isinstance(part, FilePart)] == [
+        1_049_000,
+        1_049_000,
+        902_000,
+    ]
 
 
 def test_files_of_others_are_left_where_a_spool_is_cleared() -> None:

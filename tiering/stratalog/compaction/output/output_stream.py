@@ -43,6 +43,7 @@ class OutputStream:
         self._proved_bytes = 0
         self._part_count = 0
         self._crc = 0
+        """CRC-32C of all bytes that were proved."""
 
     def begin_slice(self, *, is_carried: bool) -> None:
         """The data of a slice follow. `is_carried`: its plan will be one of `CarriedBytes`."""
@@ -99,12 +100,14 @@ class OutputStream:
         for part in self._window.parts():
             taken.append(part.read() if isinstance(part, FilePart) else part)
             self._proof.add(taken[-1])
+        self._crc = self._proof.crc
         self._window.close()
         self._window = self._make_window()
         return taken
 
     def _add_proved(self, data: Buffer) -> None:
         """Take bytes behind the data that were proved, and send a part that is full."""
+        self._crc = content_crc((data,), self._crc)
         rest = memoryview(data)
         while rest.nbytes:
             room_bytes = self._part_bytes - self._proved_bytes
@@ -118,5 +121,4 @@ class OutputStream:
 
     def _send(self, part: list[Buffer]) -> None:
         self._part_count += 1
-        self._crc = content_crc(part, self._crc)
         self._writes.put_part(self._part_count, part)

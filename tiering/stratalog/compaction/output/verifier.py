@@ -23,7 +23,8 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
 from stratalog.record.batch import verify
 from stratalog.record.header import HEADER_SIZE, parse_header
-from stratalog.record.native.batch_kernels import scan_batches, whole_batches
+from stratalog.record.native.batch_kernels import batches_crc, scan_batches, whole_batches
+from stratalog.record.native.kernels import joined_crc
 from stratalog.remote.objects.key_stream import verify_key_stream
 from stratalog.remote.objects.object_directory import parse_directory
 from stratalog.remote.objects.object_format import FOOTER, crc_of, decode_footer
@@ -111,18 +112,26 @@ class _SliceProof:
         """The beginning of a batch whose end has not come yet."""
         self._begin_bytes = 0
 
-    def add(self, data: memoryview) -> None:
-        """The next bytes, cut anywhere. Raises CorruptRecordError for a damaged batch."""
-        self._crc = crc_of(data, self._crc)
+    def add(self, data: memoryview) -> int:
+        """The next bytes, cut anywhere; returns their CRC-32C. Raises CorruptRecordError for a damaged
+        batch."""
+        rest = data
+        while self._begin and len(rest):
+            rest = self._take_rest(rest)
+        size_bytes, records_count = whole_batches(rest)
+        if size_bytes > 0:
+            self._prove(rest[:size_bytes], records_count)
+        if size_bytes < len(rest):
+            self._keep(rest[size_bytes:])
+        if self._is_carried or size_bytes == 0:
+            crc = crc_of(data)
+        else:
+            # Of the batches that lie here as a whole, the records were summed just now.
+            begin = len(data) - len(rest)
+            crc = batches_crc(data[begin:], crc_of(data[:begin]))
+        self._crc = joined_crc(self._crc, crc, len(data))
         self._data_bytes += len(data)
-        while self._begin and len(data):
-            data = self._take_rest(data)
-        if len(data):
-            size_bytes, records_count = whole_batches(data)
-            if size_bytes > 0:
-                self._prove(data[:size_bytes], records_count)
-            if size_bytes < len(data):
-                self._keep(data[size_bytes:])
+        return crc
 
     def found(self) -> _FoundSlice | None:
         """The facts once all data have come; None if they end inside a batch."""
@@ -228,6 +237,8 @@ class ObjectProof:
     """
 
     def __init__(self, name: str) -> None:
+        self.crc = 0
+        """CRC-32C of all bytes that have passed."""
         self._name = name
         self._position = 0
         """The position of the next byte that passes."""
@@ -255,10 +266,12 @@ class ObjectProof:
             if slice_ is None or self._position < slice_.position:
                 assert not self._proved, "only the header is in no slice"
                 piece = rest if slice_ is None else rest[: slice_.position - self._position]
+                crc = crc_of(piece)
             else:
                 end = None if slice_.entry is None else slice_.entry.data_end_position - self._position
                 piece = rest[:end]
-                slice_.proof.add(piece)
+                crc = slice_.proof.add(piece)
+            self.crc = joined_crc(self.crc, crc, len(piece))
             self._position += len(piece)
             rest = rest[len(piece) :]
             self._settle()

@@ -17,9 +17,8 @@ import dataclasses
 import enum
 from uuid import UUID
 
-import crc32c as _crc32c
-
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.native.kernels import crc32c
 from stratalog.remote.objects.fixed_layout import ALIGNMENT_BYTES, Buffer, FixedLayout
 from stratalog.remote.objects.object_ref import ObjectRef, birth_of, format_object_name
 
@@ -91,7 +90,7 @@ class ObjectHeader:
 
 def crc_of(data: Buffer, crc: int = 0) -> int:
     """CRC-32C of `data`, continued from `crc`."""
-    return _crc32c.crc32c(data, crc)
+    return crc32c(data, crc)
 
 
 def header_size_bytes(input_count: int) -> int:

@@ -213,9 +213,8 @@ class ObjectWriter:
         """Add bytes of the slice of the last `carry`, in order. They are not looked at: the caller proves
         them by the checksum of that slice."""
         assert self._builder is not None
-        owned = _owned(data, len(data))
-        self._builder.sum_up(owned)
-        self._data.append(owned)
+        self._builder.take_carried(len(data))
+        self._data.append(_owned(data, len(data)))
 
     @property
     def record_count(self) -> int:
@@ -324,8 +323,9 @@ class ObjectWriter:
 
 
 def _owned(data: Buffer, size_bytes: int) -> Buffer:
-    """The first bytes of `data`, safe from later changes of the caller's buffer."""
+    """The first bytes of `data`, safe from later changes of the caller's buffer. They are copied, unless they
+    are most of the buffer that they lie in: all of it stays in memory with them."""
     if isinstance(data, bytes) and size_bytes == len(data):
         return data
     view = memoryview(data)[:size_bytes]
-    return view if isinstance(view.obj, bytes) else bytes(view)
+    return view if isinstance(view.obj, bytes) and 4 * size_bytes >= 3 * len(view.obj) else bytes(view)

@@ -28,8 +28,8 @@ from stratalog.record.batch import crc_matches, records_payload
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader, parse_header
 from stratalog.record.native.batch_filter import CompactedSlices
-from stratalog.record.native.batch_kernels import hash_batches, scan_batches
-from stratalog.record.native.kernels import KeyEntries, hash_keys, scan_records, sort_key_entries
+from stratalog.record.native.batch_kernels import batches_crc, hash_batches, scan_batches
+from stratalog.record.native.kernels import KeyEntries, hash_keys, joined_crc, scan_records, sort_key_entries
 from stratalog.record.native.scanned_batches import ScannedBatches
 from stratalog.remote.objects.key_stream import EncodedKeyStream, KeyHashing, encode_key_stream
 from stratalog.remote.objects.object_format import crc_of
@@ -211,8 +211,8 @@ class SliceBuilder:
         self.next_offset = max(header.next_offset, self._start.base_offset)
 
     def carry(self, entry: SliceEntry, index: SliceIndex) -> None:
-        """Take over the facts about a whole slice, whose bytes follow unchanged (`sum_up`). No record is
-        looked at: the caller proves the bytes by the slice's checksum.
+        """Take over the facts about a whole slice, whose bytes follow unchanged (`take_carried`). No record
+        is looked at: the caller proves the bytes by the slice's checksum.
 
         Raises CorruptRecordError for a slice that is out of order, UnsupportedOperationError for more records
         than a slice can hold; nothing has changed then.
@@ -226,6 +226,7 @@ class SliceBuilder:
             self.data_bytes += interval.end_position - interval.position
         if entry.record_count > 0:
             self._widen_timestamps(entry.min_timestamp, entry.max_timestamp, entry.max_timestamp_offset)
+        self._data_crc = joined_crc(self._data_crc, entry.data_crc, entry.data_bytes)
         self._codec_mask |= entry.codec_mask
         self._tombstone_count += entry.tombstone_count
         self._marker_count += entry.marker_count
@@ -318,9 +319,14 @@ class SliceBuilder:
         return BuiltSlice(entry, key_stream, encoded_index)
 
     def sum_up(self, data: Buffer) -> None:
-        """Add the bytes of the batches since the last call to the slice's checksum."""
-        self._data_crc = crc_of(data, self._data_crc)
+        """Add the bytes of the batches since the last call to the slice's checksum, by those of the batches,
+        which were proved."""
+        self._data_crc = batches_crc(data, self._data_crc)
         self._summed_bytes += len(data)
+
+    def take_carried(self, size_bytes: int) -> None:
+        """So many bytes of the slice of the last `carry` follow."""
+        self._summed_bytes += size_bytes
 
     def _require_order(self, header: BatchHeader) -> None:
         is_first = self._last_batch is None

@@ -10,7 +10,6 @@ file needs no directory, which a full disk would refuse.
 from __future__ import annotations
 
 import bisect
-import itertools
 import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self, overload
@@ -24,8 +23,9 @@ SPOOL_SUFFIXES = (DATA_SUFFIX, KEYS_SUFFIX, SCRATCH_SUFFIX)
 """Suffixes of all files in the directory."""
 _WRITE_BYTES = 1 << 20
 """Smaller pieces are gathered into one system call."""
-_READ_BYTES = 8 << 20
-"""Bytes in memory at a time while a spooled object is sent."""
+_READ_BYTES = 2 << 20
+"""Bytes that are read from a file at a time while a spooled object is sent. A part that was read is in memory
+until all of it was passed on."""
 _SMALL_BYTES = 64 << 10
 """Smaller pieces are joined before they are sent: each part costs the sender and the verifier."""
 
@@ -202,14 +202,26 @@ class SpoolReader:
         return data
 
 
-def _gathered(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """The same bytes, with small neighbours joined."""
+def _gathered(pieces: list[Buffer]) -> list[Buffer]:
+    """The same bytes, with small neighbours joined. Takes them out of `pieces`, so that few are in memory
+    twice."""
     gathered: list[Buffer] = []
-    for is_small, group in itertools.groupby(pieces, lambda piece: len(piece) < _SMALL_BYTES):
+    small: list[Buffer] = []
+    small_bytes = 0
+    pieces.reverse()
+    while pieces:
+        piece = pieces.pop()
+        is_small = len(piece) < _SMALL_BYTES
+        if small and (not is_small or small_bytes >= _WRITE_BYTES):
+            gathered.append(b"".join(small))
+            small, small_bytes = [], 0
         if is_small:
-            gathered.append(b"".join(group))
+            small.append(piece)
+            small_bytes += len(piece)
         else:
-            gathered += group
+            gathered.append(piece)
+    if small:
+        gathered.append(b"".join(small))
     return gathered
 
 

@@ -49,6 +49,9 @@ uint32_t kernel_header_crc(uint32_t crc, int64_t base_offset, int32_t leader_epo
 /* The same for all whole batches at the beginning of `data`. Looks at headers only. */
 uint32_t kernel_headers_crc(const uint8_t *data, size_t size, uint32_t crc);
 
+/* Continues the CRC-32C of `data`, batches whose own checksums are true: the records of large ones are not summed. */
+uint32_t kernel_batches_crc(const uint8_t *data, size_t size, uint32_t crc);
+
 /* The number of entries whose key is at most `limit`, which is not negative. The `count` entries ascend by a key of 4 or
  * 8 bytes at `key_position`, big-endian. */
 size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,

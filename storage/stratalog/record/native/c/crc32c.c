@@ -27,6 +27,10 @@ static const uint32_t ONE = UINT32_C(1) << 31;
 
 typedef uint32_t lane_tables[4][256]; /* of a register's byte followed by a lane of zeros */
 
+/* The squares of x, from x^8 on: the powers that move a register over 1, 2, 4 ... bytes. */
+enum { POWERS_COUNT = 8 * sizeof(size_t) };
+static uint32_t powers[POWERS_COUNT];
+
 static bool has_instruction;
 static uint32_t tables[STEP_BYTES][256]; /* of a byte followed by 0 to 7 zero bytes */
 static lane_tables over_long, over_short;
@@ -272,8 +276,25 @@ static void begin_lane(lane_tables tables_of_lane, size_t lane_bytes)
         }
 }
 
+static uint32_t product(uint32_t factor, uint32_t other)
+{
+    uint32_t sum = 0;
+    for (; factor != 0; factor <<= 1, other = times_x(other))
+        if (factor & ONE)
+            sum ^= other;
+    return sum;
+}
+
+static void begin_powers(void)
+{
+    uint32_t power = ONE >> 8;
+    for (int index = 0; index < POWERS_COUNT; index++, power = product(power, power))
+        powers[index] = power;
+}
+
 void kernel_crc32c_begin(void)
 {
+    begin_powers();
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t state = byte;
         for (int bit = 0; bit < 8; bit++)
@@ -324,4 +345,13 @@ uint32_t kernel_crc32c(uint32_t crc, const uint8_t *data, size_t size)
     }
 #endif
     return kernel_crc32c_by_lanes(crc, data, size);
+}
+
+/* The inversions at both ends of a sum cancel out. */
+uint32_t kernel_joined_crc(uint32_t crc, uint32_t next_crc, size_t next_size)
+{
+    for (int index = 0; next_size > 0; index++, next_size >>= 1)
+        if (next_size & 1)
+            crc = product(powers[index], crc);
+    return crc ^ next_crc;
 }

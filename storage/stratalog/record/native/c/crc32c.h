@@ -10,6 +10,9 @@ void kernel_crc32c_begin(void);
 
 uint32_t kernel_crc32c(uint32_t crc, const uint8_t *data, size_t size);
 
+/* The checksum of bytes that have `crc`, followed by `next_size` bytes that have `next_crc`. */
+uint32_t kernel_joined_crc(uint32_t crc, uint32_t next_crc, size_t next_size);
+
 /* The algorithms of lesser processors, with tables alone or without folding: for tests. */
 uint32_t kernel_crc32c_by_tables(uint32_t crc, const uint8_t *data, size_t size);
 uint32_t kernel_crc32c_by_lanes(uint32_t crc, const uint8_t *data, size_t size);

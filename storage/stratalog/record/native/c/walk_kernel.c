@@ -80,3 +80,21 @@ uint32_t kernel_headers_crc(const uint8_t *data, size_t size, uint32_t crc)
     }
     return crc;
 }
+
+/* Joining two checksums takes as long as summing so many bytes. */
+enum { JOINED_BYTES = 8192 };
+
+uint32_t kernel_batches_crc(const uint8_t *data, size_t size, uint32_t crc)
+{
+    batch_frame batch;
+    size_t position = 0;
+    while (batch_at(data + position, size - position, &batch)) {
+        if (batch.size < JOINED_BYTES)
+            crc = kernel_crc32c(crc, batch.start, batch.size);
+        else
+            crc = kernel_joined_crc(kernel_crc32c(crc, batch.start, ATTRIBUTES_POSITION), batch.crc,
+                                    batch.size - ATTRIBUTES_POSITION);
+        position += batch.size;
+    }
+    return kernel_crc32c(crc, data + position, size - position);
+}

@@ -3,6 +3,7 @@
 cdef extern from "crc32c.h" nogil:
     void kernel_crc32c_begin()
     uint32_t kernel_crc32c(uint32_t crc, const uint8_t *data, size_t size)
+    uint32_t kernel_joined_crc(uint32_t crc, uint32_t next_crc, size_t next_size)
     uint32_t kernel_crc32c_by_tables(uint32_t crc, const uint8_t *data, size_t size)
     uint32_t kernel_crc32c_by_lanes(uint32_t crc, const uint8_t *data, size_t size)
 
@@ -32,6 +33,7 @@ cdef extern from "batch_frame.h" nogil:
 
 
 cdef enum:
+    SUMMED_UNDER_LOCK_BYTES = 32768
     OFFSET_ENTRY_BYTES = 8
     TIME_ENTRY_BYTES = 12
 
@@ -82,6 +84,7 @@ cdef extern from "batch_kernels.h" nogil:
                                batch_row *rows, size_t room)
     uint32_t kernel_header_crc(uint32_t crc, int64_t base_offset, int32_t leader_epoch)
     uint32_t kernel_headers_crc(const uint8_t *data, size_t size, uint32_t crc)
+    uint32_t kernel_batches_crc(const uint8_t *data, size_t size, uint32_t crc)
     size_t kernel_rank_entries(const uint8_t *entries, size_t count, size_t entry_size, size_t key_position,
                                size_t key_size, uint64_t limit)
     void kernel_scan_batches(const uint8_t *data, size_t size, size_t begin_limit, scan_result *result)
@@ -94,13 +97,22 @@ kernel_crc32c_begin()
 
 
 def crc32c(data, uint32_t crc=0, *, bint by_tables=False, bint by_lanes=False):
-    """CRC-32C as the other kernels compute it, or as they would on a lesser processor: for tests."""
+    """See ``kernels.crc32c``. The keywords choose what a lesser processor would do: for tests."""
     cdef Export source = export(data)
     if by_tables:
         return kernel_crc32c_by_tables(crc, source.data, source.size)
     if by_lanes:
         return kernel_crc32c_by_lanes(crc, source.data, source.size)
-    return kernel_crc32c(crc, source.data, source.size)
+    if source.size < SUMMED_UNDER_LOCK_BYTES:
+        return kernel_crc32c(crc, source.data, source.size)
+    with nogil:
+        crc = kernel_crc32c(crc, source.data, source.size)
+    return crc
+
+
+def joined_crc(uint32_t crc, uint32_t next_crc, size_t next_size):
+    """See ``kernels.joined_crc``."""
+    return kernel_joined_crc(crc, next_crc, next_size)
 
 
 def whole_batches(data):
@@ -205,6 +217,14 @@ def headers_crc(data, uint32_t crc):
     with nogil:
         after = kernel_headers_crc(source.data, source.size, crc)
     return after
+
+
+def batches_crc(data, uint32_t crc=0):
+    """See ``batch_kernels.batches_crc``."""
+    cdef Export source = export(data)
+    with nogil:
+        crc = kernel_batches_crc(source.data, source.size, crc)
+    return crc
 
 
 def rank_entries(data, size_t entry_size, size_t key_position, size_t key_size, int64_t limit):
