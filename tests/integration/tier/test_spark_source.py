@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.local_session import start_local_session, why_spark_cannot_run
+from stratalog.pipeline.local_session import why_spark_cannot_run
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
@@ -34,13 +33,6 @@ pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pyte
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 GOLDEN_TOPICS = ("txn", "compacted")
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
-    session = start_local_session("tests", str(tmp_path_factory.mktemp("spark")))
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -116,7 +108,7 @@ def source_of(spark: SparkSession, topic: Topic, name: str = "state") -> DataFra
 
 
 def load(spark: SparkSession, topic: Topic, name: str = "state", **options: str) -> DataFrame:
-    return source_of(spark, topic, name).options(**options).load()
+    return source_of(spark, topic, name).options(includeHeaders="true", **options).load()
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
@@ -177,6 +169,11 @@ def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic)
     assert "tombstone" in frame.columns
 
 
+def test_headers_are_a_column_where_they_are_asked_for(spark: SparkSession, topic: Topic) -> None:
+    assert "headers" not in source_of(spark, topic).load().columns
+    assert "headers" in load(spark, topic).columns
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -231,7 +228,7 @@ def test_a_brokers_topics_are_what_kafkas_consumer_read(
     spark: SparkSession, golden_store: str, name: str, options: dict[str, str], isolation_level: str
 ) -> None:
     source = spark.read.format("stratalog").option("store", golden_store).option("topic", name)
-    rows = source.options(**options).load().collect()
+    rows = source.options(includeHeaders="true", **options).load().collect()
     found = [
         Record(
             row["offset"],
