@@ -11,13 +11,15 @@ from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.remote.metadata.head.page_loader import run_in_order
 
 
-def topic_tasks(store: ObjectStore, bounds: RowBounds = NO_BOUNDS, **options: str) -> list[list[SliceSpan]]:
+def topic_tasks(
+    store: ObjectStore, bounds: RowBounds = NO_BOUNDS, /, **options: str
+) -> list[list[SliceSpan]]:
     """The tasks of a query with these options."""
     parsed = parse_options({"store": store.url, **options}, is_stream=False)
     reader = StoreReader(store, run_in_order)
     return plan_tasks(reader, ranges_of(reader, reader.view(parsed), parsed), parsed, bounds)
 
 
-def topic_spans(store: ObjectStore, bounds: RowBounds = NO_BOUNDS, **options: str) -> list[SliceSpan]:
+def topic_spans(store: ObjectStore, bounds: RowBounds = NO_BOUNDS, /, **options: str) -> list[SliceSpan]:
     """The spans of a query with these options, in the order of the tasks."""
     return [span for task in topic_tasks(store, bounds, **options) for span in task]

@@ -149,9 +149,11 @@ def _scan_batches(
         run = buffer[:end_position]
         while position < end_position:
             before = position
-            position, _ = decode_column_batches(
-                run, position, DECODE_BYTES, span.first_offset, span.end_offset, rows.columns
-            )
+            # A large batch leaves in pieces.
+            if _batch_bytes(run, position) <= ROWS_BYTES:
+                position, _ = decode_column_batches(
+                    run, position, DECODE_BYTES, span.first_offset, span.end_offset, rows.columns
+                )
             if position > before:
                 rows.note_origin(origin)
                 if _is_full(rows):
@@ -168,12 +170,17 @@ def _timestamp_runs(buffer: memoryview) -> list[tuple[int, int]]:
     position = 0
     while position < len(buffer):
         attributes = _SHORT.unpack_from(buffer, position + ATTRIBUTES_POSITION)[0]
-        position += LOG_OVERHEAD + _BATCH_LENGTH.unpack_from(buffer, position + BATCH_LENGTH_POSITION)[0]
+        position += _batch_bytes(buffer, position)
         timestamp_type = int(bool(attributes & TIMESTAMP_TYPE_BIT))
         if runs and runs[-1][1] == timestamp_type:
             runs.pop()
         runs.append((position, timestamp_type))
     return runs
+
+
+def _batch_bytes(buffer: memoryview, position: int) -> int:
+    length: int = _BATCH_LENGTH.unpack_from(buffer, position + BATCH_LENGTH_POSITION)[0]
+    return LOG_OVERHEAD + length
 
 
 def _scan_batch(

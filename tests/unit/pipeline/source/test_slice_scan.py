@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ReadStream
 from stratalog.pipeline.source.arrow_rows import arrow_schema
 from stratalog.pipeline.source.scan_plan import group_spans
 from stratalog.pipeline.source.schema import COLUMNS
@@ -203,3 +204,74 @@ def test_records_without_bytes_leave_as_often_as_others() -> None:
     found = list(scan(store_with(data), [span(data, 0, 20 * count)], ("offset",)))
     assert sum(batch.num_rows for batch in found) == 20 * count
     assert max(batch.num_rows for batch in found) < ROWS_COUNT + count
+
+
+def test_tombstones_need_no_values() -> None:
+    data = encode_batch([Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None), Record(0, 7, None, None)])
+    (batch,) = scan(store_with(data), [span(data, 0, 3)], ("tombstone",))
+    assert batch.to_pylist() == [{"tombstone": False}, {"tombstone": True}, {"tombstone": False}]
+
+
+def test_timestamp_types_and_partitions_share_a_record_batch() -> None:
+    created = encode_batch([Record(0, 5, b"a", b"v")])
+    appended = encode_batch([Record(0, 5, b"b", b"v")], base_offset=1, append_time_ms=9)
+    other = encode_batch([Record(0, 7, b"c", b"v")])
+    data = created + appended + other
+    two = len(created + appended)
+    spans = [placed(8, two, 0, 2), placed(8 + two, len(other), 0, 1, partition=4)]
+    (batch,) = scan(store_with(data), spans, ("partition", "offset", "timestampType"))
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [(3, 0, 0), (3, 1, 1), (4, 0, 0)]
+
+
+class CountedReads(MemoryObjectStore):
+    """A store that counts the reads of its streams. Not thread-safe: one test uses it."""
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock())
+        self.reads = 0
+
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        stream = super().open_range(key, position, size, if_match=if_match)
+        read = stream.read
+
+        def counted(size: int) -> bytes:
+            self.reads += 1
+            return read(size)
+
+        stream.read = counted  # type: ignore[method-assign]
+        return stream
+
+
+def test_a_batch_of_many_mebibytes_is_read_in_few_pieces() -> None:
+    """Each read copies what is there of the batch already."""
+    data = encode_batch([Record(0, 5, b"k", b"v" * (1 << 20))] * 24)
+    store = CountedReads()
+    store.put("object", b"header!!" + data)
+    found = list(scan(store, [span(data, 0, 24)], ("offset", "value")))
+    assert sum(batch.num_rows for batch in found) == 24
+    assert store.reads <= 3
+    assert max(batch.nbytes for batch in found) < 6 << 20
+
+
+def test_nearly_empty_pieces_of_a_stream_are_joined() -> None:
+    """A store may return any piece of a batch, its header in two pieces among them."""
+    data = b"".join(encode_batch([Record(0, 5, b"k", b"v%d" % n)], base_offset=n) for n in range(40))
+    for cut in range(1, 70):
+        data_span = placed(8, len(data), 0, 40)
+        rows = list(scan(ShortReads(data, cut), [data_span], ("offset",)))
+        assert [row["offset"] for batch in rows for row in batch.to_pylist()] == list(range(40))
+
+
+class ShortReads(MemoryObjectStore):
+    """A store whose streams return at most so many bytes a read. Not thread-safe: one test uses it."""
+
+    def __init__(self, data: bytes, max_bytes: int) -> None:
+        super().__init__(ManualClock())
+        self._max_bytes = max_bytes
+        self.put("object", b"header!!" + data)
+
+    def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
+        stream = super().open_range(key, position, size, if_match=if_match)
+        read = stream.read
+        stream.read = lambda size: read(min(size, self._max_bytes))  # type: ignore[method-assign]
+        return stream
