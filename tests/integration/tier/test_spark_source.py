@@ -117,7 +117,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     for row in rows:
         row["key"] = bytes(row["key"])
         row["value"] = None if row["value"] is None else bytes(row["value"])
-        for header in row["headers"] or ():
+        for header in row.get("headers") or ():
             header["value"] = None if header["value"] is None else bytes(header["value"])
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
@@ -246,3 +246,59 @@ def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) 
     source = source_of(spark, topic)
     with pytest.raises(Exception, match="no such column"):
         source.schema("colour string").load().collect()
+
+
+def test_filters_are_pushed_to_slices_where_both_sides_allow_it(spark: SparkSession, topic: Topic) -> None:
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    try:
+        frame = load(spark, topic, pushdown="true", maxPartitionBytes="1")
+        late = dt.datetime.fromtimestamp((NOW_MS + 2) / 1000, dt.UTC)
+        for condition, task_count in (
+            ("partition = 0 and offset >= 2", 2),
+            ("partition = 1 and offset in (1, 2)", 1),
+            (f"timestamp >= timestamp '{late.isoformat()}'", 3),
+        ):
+            found = frame.where(condition)
+            assert found.rdd.getNumPartitions() == task_count, condition
+            assert rows_of(found) == rows_of(load(spark, topic).where(condition))
+    finally:
+        spark.conf.unset(name)
+
+
+def test_a_filter_needs_no_pushdown(spark: SparkSession, topic: Topic) -> None:
+    rows = rows_of(load(spark, topic, columns="key,value,partition,offset").where("offset = 2"))
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 2), (1, 2)]
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    """Three runs of a query, each a new one as after a crash, with a compaction before the last."""
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def run() -> list[int]:
+        """The rows of each batch of a run."""
+        source = spark.readStream.format("stratalog").option("store", topic.tiered.store.url)
+        frame = (
+            source.option("topic", "state")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "5")
+            .load()
+        )
+        writer = frame.select("partition", "offset").writeStream.format("parquet")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(out)
+        assert query.awaitTermination(60)
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def found() -> list[tuple[int, int]]:
+        rows = [(row["partition"], row["offset"]) for row in spark.read.parquet(out).collect()]
+        return sorted(rows)
+
+    assert sum(run()) == 7
+    written = [(row["partition"], row["offset"]) for row in topic.expected_rows()]
+    assert found() == written
+    topic.upload(Codec.NONE, (0, b"a", b"7"), (1, b"d", b"8"))
+    assert run() == [2]
+    topic.upload(Codec.NONE, (1, b"d", b"9"))
+    assert topic.tiered.compactor().run_once()
+    assert run() == [1]
+    assert found() == sorted((row["partition"], row["offset"]) for row in topic.expected_rows())
