@@ -20,7 +20,7 @@ from stratalog.record.record import Record
 from tests.support.decoded_records import decode_all
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
-from tests.support.tiered.topic_scan import topic_spans
+from tests.support.spark.topic_scan import topic_spans
 
 AIOKAFKA: Any = aiokafka.record.default_records
 CODECS_LOG = GOLDEN / "data" / "g1-codecs-0" / "00000000000000000000.log"

@@ -32,10 +32,10 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.key_streams import require_key_streams
 from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.written_transactions import UNDECIDED, WrittenTransactions
+from tests.support.spark.topic_scan import topic_spans
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_store import TieredStore
-from tests.support.tiered.topic_scan import topic_spans
 
 DELETE_RETENTION_MS = 1_000
 PRODUCERS = (7, 8, 9)

@@ -56,32 +56,34 @@ def scan(store: ObjectStore, spans: Sequence[SliceSpan], names: tuple[str, ...])
     Raises StoreError, CorruptRecordError.
     """
     rows = ArrowRows(names)
-    for run in adjacent_spans(spans):
-        yield from _scan_run(store, run, rows)
+    for stretch in adjacent_spans(spans):
+        yield from _scan_stretch(store, stretch, rows)
     if rows.columns.row_count:
         yield rows.take()
 
 
 def adjacent_spans(spans: Sequence[SliceSpan]) -> list[list[SliceSpan]]:
-    """Divide spans into runs that one GET covers: of one object, in order, with little between them."""
-    runs: list[list[SliceSpan]] = []
+    """Divide spans into stretches that one GET covers: of one object, in order, with little between them."""
+    stretches: list[list[SliceSpan]] = []
     for span in spans:
-        last = runs[-1][-1] if runs else None
+        last = stretches[-1][-1] if stretches else None
         is_next = last is not None and last.object_key == span.object_key
         if is_next and last is not None and 0 <= span.position - last.end_position <= MAX_SKIPPED_BYTES:
-            runs[-1].append(span)
+            stretches[-1].append(span)
         else:
-            runs.append([span])
-    return runs
+            stretches.append([span])
+    return stretches
 
 
-def _scan_run(store: ObjectStore, run: Sequence[SliceSpan], rows: ArrowRows) -> Iterator[pa.RecordBatch]:
-    first, position = run[0], run[0].position
+def _scan_stretch(
+    store: ObjectStore, stretch: Sequence[SliceSpan], rows: ArrowRows
+) -> Iterator[pa.RecordBatch]:
+    first, position = stretch[0], stretch[0].position
     span = first
     try:
-        stream = store.open_range(first.object_key, position, run[-1].end_position - position)
+        stream = store.open_range(first.object_key, position, stretch[-1].end_position - position)
         try:
-            for span in run:
+            for span in stretch:
                 _skip(stream, span.position - position)
                 aborted = AbortedBatches(store, span)
                 for buffer in _whole_batches(stream, span):
@@ -142,40 +144,40 @@ def _scan_batches(
     buffer: memoryview, span: SliceSpan, aborted: AbortedBatches, rows: ArrowRows
 ) -> Iterator[pa.RecordBatch]:
     """Decode whole batches; yields the rows whenever there are enough of them."""
-    runs = _timestamp_runs(buffer) if rows.has_timestamp_type else [(len(buffer), 0)]
+    stretches = _timestamp_stretches(buffer) if rows.has_timestamp_type else [(len(buffer), 0)]
     position = 0
-    for end_position, timestamp_type in runs:
+    for end_position, timestamp_type in stretches:
         origin = RowOrigin(span.topic, span.partition, timestamp_type)
-        run = buffer[:end_position]
+        piece = buffer[:end_position]
         while position < end_position:
             before = position
             # A large batch leaves in pieces.
-            if _batch_bytes(run, position) <= ROWS_BYTES:
+            if _batch_bytes(piece, position) <= ROWS_BYTES:
                 position, _ = decode_column_batches(
-                    run, position, DECODE_BYTES, span.first_offset, span.end_offset, rows.columns
+                    piece, position, DECODE_BYTES, span.first_offset, span.end_offset, rows.columns
                 )
             if position > before:
                 rows.note_origin(origin)
                 if _is_full(rows):
                     yield rows.take()
                 continue
-            header = whole_header(run, position)
-            yield from _scan_batch(run, position, header, span, aborted, rows, origin)
+            header = whole_header(piece, position)
+            yield from _scan_batch(piece, position, header, span, aborted, rows, origin)
             position += header.size_in_bytes
 
 
-def _timestamp_runs(buffer: memoryview) -> list[tuple[int, int]]:
-    """The runs of whole batches with one timestamp type: the end position of each, and its type."""
-    runs: list[tuple[int, int]] = []
+def _timestamp_stretches(buffer: memoryview) -> list[tuple[int, int]]:
+    """Stretches of whole batches with one timestamp type: the end position of each, and its type."""
+    stretches: list[tuple[int, int]] = []
     position = 0
     while position < len(buffer):
         attributes = _SHORT.unpack_from(buffer, position + ATTRIBUTES_POSITION)[0]
         position += _batch_bytes(buffer, position)
         timestamp_type = int(bool(attributes & TIMESTAMP_TYPE_BIT))
-        if runs and runs[-1][1] == timestamp_type:
-            runs.pop()
-        runs.append((position, timestamp_type))
-    return runs
+        if stretches and stretches[-1][1] == timestamp_type:
+            stretches.pop()
+        stretches.append((position, timestamp_type))
+    return stretches
 
 
 def _batch_bytes(buffer: memoryview, position: int) -> int:

@@ -23,7 +23,7 @@ class SliceSpan:
     shard: int
     object_key: str
     position: int
-    """Of the first byte, in the object."""
+    """Place of the first byte in the object."""
     size_bytes: int
     first_offset: int
     end_offset: int

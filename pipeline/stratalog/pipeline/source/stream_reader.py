@@ -56,14 +56,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._resources: ExitStack | None = None
         self._reader: StoreReader | None = None
         self._target: StreamOffsets | None = None
-        """The end of a run that reads what there is now."""
+        """The end of a query that reads what there is now."""
         self._newest = StreamOffsets()
 
     def __getstate__(self) -> dict[str, object]:
         return {"_options": self._options, "_names": self._names}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["_options"], state["_names"])  # type: ignore[misc]
+        TopicStreamReader.__init__(self, state["_options"], state["_names"])
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new stream begins. Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError,
@@ -78,7 +78,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offsets(views, offsets).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of this run."""
+        """Fix the end of this query."""
         self._target = self._ends(self._views())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name

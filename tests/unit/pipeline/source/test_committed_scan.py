@@ -11,9 +11,9 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.source.slice_scan import scan
 from tests.support.logs.sampling import examples_of
+from tests.support.spark.topic_scan import topic_spans
 from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_site import TieredSite
-from tests.support.tiered.topic_scan import topic_spans
 from tests.support.tiered.transaction_history import STEPS, Step, TransactionHistory
 
 COMMITTED = IsolationLevel.READ_COMMITTED

@@ -19,9 +19,9 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.tiered.format_reader import Row, read_topic
+from tests.support.spark.format_reader import Row, read_topic
+from tests.support.spark.topic_scan import topic_spans
 from tests.support.tiered.tiered_store import TieredStore
-from tests.support.tiered.topic_scan import topic_spans
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 CODECS = (Codec.NONE, Codec.GZIP, Codec.ZSTD)

@@ -86,8 +86,9 @@ def test_wrong_options_are_refused(wrong: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "snapshot", "lease"])
 def test_a_stream_has_no_end(name: str) -> None:
-    with pytest.raises(InvalidConfigError, match="not one that a scan can use"):
+    with pytest.raises(InvalidConfigError) as error:
         parse_options({**GIVEN, name: "5"}, is_stream=True)
+    assert name in str(error.value.fields["name"])
 
 
 @pytest.mark.parametrize("columns", ["", "colour", "key,key"])

@@ -15,7 +15,7 @@ from stratalog.objectstore.local import LocalObjectStore
 from stratalog.pipeline.source.read_options import parse_options
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.tiered.plain_store import START_MS, PlainStore
+from tests.support.spark.plain_store import START_MS, PlainStore
 
 pytest.importorskip("pyspark")
 

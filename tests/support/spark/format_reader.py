@@ -127,7 +127,17 @@ class Shard:
             base_offset, end_offset, _, position, size_bytes = struct.unpack_from("<qqqqq", entry, 24)
             (data_crc,) = struct.unpack_from("<I", entry, 144)
             if tip not in refused:
-                yield tip, Slice(ref["name"], base_offset, end_offset, position, size_bytes, data_crc)
+                yield (
+                    tip,
+                    Slice(
+                        name=ref["name"],
+                        base_offset=base_offset,
+                        end_offset=end_offset,
+                        data_position=position,
+                        data_bytes=size_bytes,
+                        data_crc=data_crc,
+                    ),
+                )
 
 
 def read_topic(get: Get, name: str) -> list[Row]:
@@ -195,7 +205,15 @@ def batch_rows(data: bytes, partition: int) -> Iterator[Row]:
             headers = tuple(((part(section) or b"").decode(), part(section)) for _ in range(varint(section)))
             if is_append_time:
                 timestamp_ms = max_timestamp
-            yield Row(partition, offset, timestamp_ms, int(is_append_time), key, value, headers)
+            yield Row(
+                partition=partition,
+                offset=offset,
+                timestamp_ms=timestamp_ms,
+                timestamp_type=int(is_append_time),
+                key=key,
+                value=value,
+                headers=headers,
+            )
         position = end
 
 
