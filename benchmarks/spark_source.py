@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 VALUE_BYTES = 1024
 BATCH_COUNT = 16
 OBJECT_COUNT = 8
-REPEATS = 3
+REPEATS = 2
 SCHEMA = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
 
 

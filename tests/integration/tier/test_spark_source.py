@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
+from tests.support.spark.plain_store import PlainStore
+from tests.support.tiered.s3_servers import S3Server
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -302,3 +305,28 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, topic: Topic,
     assert topic.tiered.compactor().run_once()
     assert run() == [1]
     assert found() == sorted((row["partition"], row["offset"]) for row in topic.expected_rows())
+
+
+def test_tasks_find_credentials_themselves(
+    moto_server: S3Server, s3_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the store's URL travels to the executors."""
+    from stratalog.pipeline.source.read_options import parse_options
+    from stratalog.pipeline.source.topic_reader import TopicReader
+
+    secrets = moto_server.environment()
+    for name, secret in secrets.items():
+        monkeypatch.setenv(name, secret)
+    store = moto_server.open_store(s3_prefix)
+    found = PlainStore(store)
+    found.create("t", 3)
+    found.upload({("t", number): 20 for number in range(3)})
+    options = {"store": moto_server.store_url(s3_prefix), "topic": "t"}
+    reader = TopicReader(parse_options(options, is_stream=False), ("partition", "offset"))
+    tasks = reader.partitions()
+    travelling = pickle.dumps((reader, tasks))
+    assert not any(secret.encode() in travelling for name, secret in secrets.items() if "SECRET" in name)
+    reader, tasks = pickle.loads(travelling)
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert rows == [{"partition": number, "offset": offset} for number in range(3) for offset in range(20)]
+    store.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
@@ -23,7 +23,7 @@ STEP_MS = 1_000
 class PlainStore:
     """Topics whose records are known. Not thread-safe: one test uses it."""
 
-    def __init__(self, inner: LocalObjectStore | MemoryObjectStore | None = None) -> None:
+    def __init__(self, inner: ObjectStore | None = None) -> None:
         self.clock = ManualClock(START_MS)
         self.store = CountingObjectStore(inner or MemoryObjectStore(self.clock))
         self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(5))
