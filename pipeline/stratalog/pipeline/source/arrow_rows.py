@@ -9,6 +9,7 @@ timestamps, from milliseconds to microseconds.
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -43,8 +44,8 @@ ARROW_TYPES: dict[str, pa.DataType] = {
 """The type of each column of ``schema``."""
 
 # The range of Spark's timestamps, and of Python's: 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z.
-_FIRST_TIMESTAMP_MS = pa.scalar(-62_135_596_800_000, pa.int64())
-_LAST_TIMESTAMP_MS = pa.scalar(253_402_300_799_999, pa.int64())
+_FIRST_TIMESTAMP_MS = -62_135_596_800_000
+_LAST_TIMESTAMP_MS = 253_402_300_799_999
 
 
 class RowOrigin(NamedTuple):
@@ -94,20 +95,19 @@ class ArrowRows:
         makers: dict[str, Callable[[], AnyArray]] = {
             "key": lambda: keys_of(rows),
             "value": lambda: values_of(rows),
-            "topic": lambda: self._shared(pa.string(), lambda origin: origin.topic),
-            "partition": lambda: self._shared(pa.int32(), lambda origin: origin.partition),
+            "topic": lambda: self._shared(lambda origin: _text(origin.topic)),
+            "partition": lambda: self._shared(lambda origin: _number(pa.int32(), origin.partition)),
             "offset": lambda: numbers_of(pa.int64(), rows.offset),
             "timestamp": lambda: _timestamps(rows.timestamp_ms),
-            "timestampType": lambda: self._shared(pa.int32(), lambda origin: origin.timestamp_type),
+            "timestampType": lambda: self._shared(lambda origin: _number(pa.int32(), origin.timestamp_type)),
             "headers": lambda: headers_of(rows, null_without=True),
             "tombstone": lambda: _tombstones(rows),
         }
         return makers[name]()
 
-    def _shared(self, kind: pa.DataType, value_of: Callable[[RowOrigin], object]) -> AnyArray:
+    def _shared(self, value_of: Callable[[RowOrigin], Any]) -> AnyArray:
         """A column of values that the rows of an origin share."""
-        scalars = [(cast("Any", pa.scalar(value_of(origin), kind)), count) for origin, count in self._origins]
-        parts: list[AnyArray] = [pa.repeat(scalar, count) for scalar, count in scalars]
+        parts: list[AnyArray] = [pa.repeat(value_of(origin), count) for origin, count in self._origins]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
@@ -122,9 +122,28 @@ def _timestamps(milliseconds: array[int]) -> AnyArray:
     as in Spark's Kafka source.
     """
     raw = numbers_of(pa.int64(), milliseconds)
-    is_held = pc.and_(pc.greater_equal(raw, _FIRST_TIMESTAMP_MS), pc.less_equal(raw, _LAST_TIMESTAMP_MS))
-    held: AnyArray = pc.if_else(is_held, raw, pa.scalar(None, pa.int64()))
-    return held.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+    extremes = cast("Any", pc.min_max(raw)).as_py()
+    if extremes["min"] < _FIRST_TIMESTAMP_MS or extremes["max"] > _LAST_TIMESTAMP_MS:
+        first, last = (_number(pa.int64(), bound) for bound in (_FIRST_TIMESTAMP_MS, _LAST_TIMESTAMP_MS))
+        is_held = pc.and_(pc.greater_equal(raw, first), pc.less_equal(raw, last))
+        raw = pc.if_else(is_held, raw, _NULL)
+    return raw.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _number(kind: pa.DataType, number: int) -> Any:
+    """An Arrow scalar. `pa.scalar` would import pandas, which costs each task a quarter of a second."""
+    data = number.to_bytes(kind.bit_width // 8, sys.byteorder, signed=True)
+    return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(data)])[0]
+
+
+def _text(text: str) -> Any:
+    """An Arrow string, as `_number`."""
+    data = text.encode()
+    offsets = array("i", (0, len(data)))
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])[0]
+
+
+_NULL: Any = pa.Array.from_buffers(pa.int64(), 1, [pa.py_buffer(bytes(1)), pa.py_buffer(bytes(8))])[0]
 
 
 def _tombstones(rows: ColumnBuffers) -> AnyArray:

@@ -19,7 +19,16 @@ from tests.support.spark.plain_store import START_MS, PlainStore
 
 pytest.importorskip("pyspark")
 
-HEAVY = ("pyarrow", "boto3", "botocore", "grpc", "google.protobuf", "stratalog.v1", "stratalog.client.client")
+HEAVY = (
+    "pyarrow",
+    "pandas",
+    "boto3",
+    "botocore",
+    "grpc",
+    "google.protobuf",
+    "stratalog.v1",
+    "stratalog.client.client",
+)
 
 
 def modules_after(program: str, **environment: str) -> set[str]:
