@@ -9,6 +9,8 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.metadata.shard.live_slice import GapReason
+from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -57,6 +59,13 @@ class PlainStore:
                 for first in range(0, count, batch_count)
             ]
         return self.tiered.upload(slices)
+
+    def lose(self, topic: str, number: int, count: int) -> None:
+        """So many records are written and never reach the store."""
+        tip = self.tips[topic][number]
+        begin = self._next[tip]
+        self._next[tip] += count
+        self.tiered.lose(LostRange(tip, begin, self._next[tip], GapReason.MISSING_ON_LOCAL_DISK))
 
     @staticmethod
     def record(topic: str, partition: int, offset: int, value_bytes: int = 1) -> Record:

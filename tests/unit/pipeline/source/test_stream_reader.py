@@ -167,6 +167,20 @@ def test_a_log_start_that_passed_the_stream_fails_it_or_goes_on(found: PlainStor
     assert tolerant.next_batch() == places("t", 0, range(8, 20))
 
 
+def test_records_that_never_reached_the_store_are_reported(found: PlainStore) -> None:
+    found.create("t")
+    found.upload({("t", 0): 10})
+    stream = Stream(found, topic="t", **ALL)
+    assert stream.next_batch() == places("t", 0, range(10))
+    found.lose("t", 0, 5)
+    found.upload({("t", 0): 10})
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        stream.next_batch()
+    assert (error.value.fields["offset"], error.value.fields["partition"]) == (10, 0)
+    tolerant = Stream(found, stream.offsets, topic="t", failOnDataLoss="false")
+    assert tolerant.next_batch() == places("t", 0, range(15, 25))
+
+
 def test_a_topic_that_was_created_anew_is_not_the_old_one(found: PlainStore) -> None:
     found.create("t")
     found.upload({("t", 0): 20})
