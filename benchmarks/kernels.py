@@ -121,7 +121,7 @@ def minimal_walk() -> Callable[[bytes, int, bool], int] | None:
             subprocess.run(
                 [
                     *("cc", "-O3", "-shared", "-fPIC", f"-I{sources}", "-o", library),
-                    *(Path(__file__).with_name("minimal_walk.c"), sources / "crc32c.c"),
+                    *(Path(__file__).with_name("floors") / "minimal_walk.c", sources / "crc32c.c"),
                 ],
                 check=True,
                 capture_output=True,

@@ -1,4 +1,4 @@
-"""S3 servers and Kafka's jars for integration tests: each worker has one of each that its tests ask for."""
+"""S3 servers, Spark and Kafka's jars for integration tests: each worker has one of each that they need."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,9 @@ from stratalog.objectstore.s3 import S3ObjectStore
 from tests.support.kafka.kafka_distribution import KafkaDistribution, KafkaMissingError
 from tests.support.places import REPOSITORY
 from tests.support.tiered.s3_servers import SERVERS, S3Server, ServerMissingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SESSION = uuid4().hex[:12]
 _PREFIXES = itertools.count(1)
@@ -51,6 +55,16 @@ def minio_server() -> Generator[S3Server]:
 def external_server() -> Generator[S3Server]:
     """Whatever S3_ENDPOINT_URL points at."""
     yield from _served("external")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
+    """The one Spark session of a worker: a JVM takes longer to start than a test."""
+    from stratalog.pipeline.local_session import start_local_session
+
+    session = start_local_session("tests", str(tmp_path_factory.mktemp("spark")))
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

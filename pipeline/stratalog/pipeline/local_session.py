@@ -64,7 +64,7 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    from stratalog.pipeline.data_source import StratalogDataSource
+    from stratalog.pipeline.source.data_source import StratalogDataSource
 
     java_options = (
         "-XX:TieredStopAtLevel=1",

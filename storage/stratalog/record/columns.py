@@ -33,7 +33,7 @@ class ColumnBuffers:
     A variable-size column is an offsets array (one number more than rows, the first one 0) and its data;
     validity has one byte a row, 1 if there is a value. Headers are a list column (`header_list_offsets`
     counts headers) over the header rows, whose names are UTF-8. A row's value is missing exactly if the
-    record is a tombstone, unless values are not wanted.
+    record is a tombstone, whether values are wanted or not.
 
     Take the rows out about every mebibyte: the allocator reuses buffers of that size, while larger ones go
     back to the operating system and come back page by page.
@@ -42,7 +42,8 @@ class ColumnBuffers:
     __slots__ = (*COLUMN_NAMES, "wants_headers", "wants_keys", "wants_values")
 
     def __init__(self, *, keys: bool = True, values: bool = True, headers: bool = True) -> None:
-        """Begin without rows. A column that is not wanted has nulls, or no headers, whatever is decoded."""
+        """Begin without rows. Keys and values that are not wanted have their validity and no bytes; headers
+        that are not wanted are missing."""
         self.wants_keys = keys
         self.wants_values = values
         self.wants_headers = headers

@@ -11,8 +11,7 @@ import pytest
 from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.pipeline.slice_scan import scan
-from stratalog.pipeline.topic_snapshot import read_snapshot
+from stratalog.pipeline.source.slice_scan import scan
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
@@ -21,6 +20,7 @@ from stratalog.record.record import Record
 from tests.support.decoded_records import decode_all
 from tests.support.places import GOLDEN
 from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.spark.topic_scan import topic_spans
 
 AIOKAFKA: Any = aiokafka.record.default_records
 CODECS_LOG = GOLDEN / "data" / "g1-codecs-0" / "00000000000000000000.log"
@@ -116,10 +116,8 @@ def encode(codec: Codec, records: list[Record]) -> bytes:
 
 def rows(store: MemoryObjectStore) -> list[tuple[int, bytes | None, bytes | None]]:
     """The rows that the pipeline reads from the store."""
-    spans = read_snapshot(store, "t")
-    found = [
-        row for batch in scan(store, "t", spans, ("offset", "key", "value")) for row in batch.to_pylist()
-    ]
+    spans = topic_spans(store, topic="t")
+    found = [row for batch in scan(store, spans, ("offset", "key", "value")) for row in batch.to_pylist()]
     return [(row["offset"], row["key"], row["value"]) for row in found]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Generator
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.local_session import start_local_session, why_spark_cannot_run
+from stratalog.pipeline.local_session import why_spark_cannot_run
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
@@ -22,6 +22,8 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
+from tests.support.spark.plain_store import PlainStore
+from tests.support.tiered.s3_servers import S3Server
 from tests.support.tiered.tiered_logs import TieredLogs
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -34,13 +36,6 @@ pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pyte
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 GOLDEN_TOPICS = ("txn", "compacted")
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
-    session = start_local_session("tests", str(tmp_path_factory.mktemp("spark")))
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -116,7 +111,7 @@ def source_of(spark: SparkSession, topic: Topic, name: str = "state") -> DataFra
 
 
 def load(spark: SparkSession, topic: Topic, name: str = "state", **options: str) -> DataFrame:
-    return source_of(spark, topic, name).options(**options).load()
+    return source_of(spark, topic, name).options(includeHeaders="true", **options).load()
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
@@ -125,7 +120,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     for row in rows:
         row["key"] = bytes(row["key"])
         row["value"] = None if row["value"] is None else bytes(row["value"])
-        for header in row["headers"] or ():
+        for header in row.get("headers") or ():
             header["value"] = None if header["value"] is None else bytes(header["value"])
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
@@ -175,6 +170,11 @@ def test_a_topic_without_tiered_data_is_empty(spark: SparkSession, topic: Topic)
     frame = load(spark, topic, "fresh")
     assert frame.count() == 0
     assert "tombstone" in frame.columns
+
+
+def test_headers_are_a_column_where_they_are_asked_for(spark: SparkSession, topic: Topic) -> None:
+    assert "headers" not in source_of(spark, topic).load().columns
+    assert "headers" in load(spark, topic).columns
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_brokers_topics_are_what_kafkas_consumer_read(
     spark: SparkSession, golden_store: str, name: str, options: dict[str, str], isolation_level: str
 ) -> None:
     source = spark.read.format("stratalog").option("store", golden_store).option("topic", name)
-    rows = source.options(**options).load().collect()
+    rows = source.options(includeHeaders="true", **options).load().collect()
     found = [
         Record(
             row["offset"],
@@ -249,3 +249,84 @@ def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) 
     source = source_of(spark, topic)
     with pytest.raises(Exception, match="no such column"):
         source.schema("colour string").load().collect()
+
+
+def test_filters_are_pushed_to_slices_where_both_sides_allow_it(spark: SparkSession, topic: Topic) -> None:
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    try:
+        frame = load(spark, topic, pushdown="true", maxPartitionBytes="1")
+        late = dt.datetime.fromtimestamp((NOW_MS + 2) / 1000, dt.UTC)
+        for condition, task_count in (
+            ("partition = 0 and offset >= 2", 2),
+            ("partition = 1 and offset in (1, 2)", 1),
+            (f"timestamp >= timestamp '{late.isoformat()}'", 3),
+        ):
+            found = frame.where(condition)
+            assert found.rdd.getNumPartitions() == task_count, condition
+            assert rows_of(found) == rows_of(load(spark, topic).where(condition))
+    finally:
+        spark.conf.unset(name)
+
+
+def test_a_filter_needs_no_pushdown(spark: SparkSession, topic: Topic) -> None:
+    rows = rows_of(load(spark, topic, columns="key,value,partition,offset").where("offset = 2"))
+    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 2), (1, 2)]
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    """Three runs of a query, each a new one as after a crash, with a compaction before the last."""
+    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+
+    def run() -> list[int]:
+        """The rows of each batch of a run."""
+        source = spark.readStream.format("stratalog").option("store", topic.tiered.store.url)
+        frame = (
+            source.option("topic", "state")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "5")
+            .load()
+        )
+        writer = frame.select("partition", "offset").writeStream.format("parquet")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(out)
+        assert query.awaitTermination(60)
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    def found() -> list[tuple[int, int]]:
+        rows = [(row["partition"], row["offset"]) for row in spark.read.parquet(out).collect()]
+        return sorted(rows)
+
+    assert sum(run()) == 7
+    written = [(row["partition"], row["offset"]) for row in topic.expected_rows()]
+    assert found() == written
+    topic.upload(Codec.NONE, (0, b"a", b"7"), (1, b"d", b"8"))
+    assert run() == [2]
+    topic.upload(Codec.NONE, (1, b"d", b"9"))
+    assert topic.tiered.compactor().run_once()
+    assert run() == [1]
+    assert found() == sorted((row["partition"], row["offset"]) for row in topic.expected_rows())
+
+
+def test_tasks_find_credentials_themselves(
+    moto_server: S3Server, s3_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the store's URL travels to the executors."""
+    from stratalog.pipeline.source.read_options import parse_options
+    from stratalog.pipeline.source.topic_reader import TopicReader
+
+    secrets = moto_server.environment()
+    for name, secret in secrets.items():
+        monkeypatch.setenv(name, secret)
+    store = moto_server.open_store(s3_prefix)
+    found = PlainStore(store)
+    found.create("t", 3)
+    found.upload({("t", number): 20 for number in range(3)})
+    options = {"store": moto_server.store_url(s3_prefix), "topic": "t"}
+    reader = TopicReader(parse_options(options, is_stream=False), ("partition", "offset"))
+    tasks = reader.partitions()
+    travelling = pickle.dumps((reader, tasks))
+    assert not any(secret.encode() in travelling for name, secret in secrets.items() if "SECRET" in name)
+    reader, tasks = pickle.loads(travelling)
+    rows = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+    assert rows == [{"partition": number, "offset": offset} for number in range(3) for offset in range(20)]
+    store.close()

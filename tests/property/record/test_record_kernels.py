@@ -370,3 +370,16 @@ def test_decoded_columns_are_written_as_they_were(records: list[Record]) -> None
         columns = ColumnBuffers()
         native.decode_columns(payload, len(records), 0, 0, None, 0, len(records), columns)
         assert native.encode_columns(columns, 0, len(records), 0) == payload
+
+
+def test_unwanted_columns_keep_their_validity_and_lose_their_bytes() -> None:
+    payload = pure_kernels.encode_records(
+        [Record(0, 1, b"key", b"value"), Record(0, 2, b"key", None), Record(0, 3, None, b"")], 0
+    )
+    for kernels in (pure_kernels, native):
+        columns = ColumnBuffers(keys=False, values=False)
+        assert kernels.decode_columns(payload, 3, 0, 0, None, 0, 3, columns) == 3
+        assert (columns.key_data, columns.value_data) == (bytearray(), bytearray())
+        assert list(columns.key_validity) == [1, 1, 0]
+        assert list(columns.value_validity) == [1, 0, 1]
+        columns.check()

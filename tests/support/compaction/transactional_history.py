@@ -15,8 +15,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
 from stratalog.log.isolation import Isolation
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.pipeline.slice_scan import scan
-from stratalog.pipeline.topic_snapshot import read_snapshot
+from stratalog.pipeline.source.slice_scan import scan
 from stratalog.record.batch import batches, decode
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
@@ -33,6 +32,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.key_streams import require_key_streams
 from tests.support.compaction.time_to_horizon import time_to_horizon_ms
 from tests.support.compaction.written_transactions import UNDECIDED, WrittenTransactions
+from tests.support.spark.topic_scan import topic_spans
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_store import TieredStore
@@ -162,8 +162,13 @@ class TransactionalHistory:
         for isolation in IsolationLevel:
             is_committed = isolation is IsolationLevel.READ_COMMITTED
             found: dict[int, list[int]] = defaultdict(list)
-            for span in sorted(read_snapshot(self.store, "t", isolation), key=lambda one: one.first_offset):
-                for batch in scan(self.store, "t", [span], ("offset",)):
+            # The tasks of one level are as small as indexes allow.
+            max_bytes = "1" if is_committed else "1000000"
+            spans = topic_spans(
+                self.store, topic="t", isolationLevel=isolation.value, maxPartitionBytes=max_bytes
+            )
+            for span in sorted(spans, key=lambda one: one.first_offset):
+                for batch in scan(self.store, [span], ("offset",)):
                     found[span.partition] += [row["offset"] for row in batch.to_pylist()]
             for tip, written in self.written.items():
                 end_offset = written.stable_end(written.next_offset) if is_committed else written.next_offset

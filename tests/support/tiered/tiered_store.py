@@ -28,6 +28,7 @@ from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
@@ -157,6 +158,11 @@ class TieredStore:
     def advance_log_start(self, tip: TopicIdPartition, offset: int) -> None:
         """Advance the log start as `DeleteRecords` does."""
         self.metadata.advance_log_start({tip: offset}, epoch=self._epoch, catalog_seq=None)
+
+    def lose(self, lost: LostRange) -> None:
+        """Record that a range behind the tiered end never reached the store."""
+        outcome = self.metadata.add_gaps([lost], self._epoch)
+        assert not outcome.refused, outcome.refused
 
     def topic(self, tip: TopicIdPartition) -> TopicEntry:
         """The partition's topic."""

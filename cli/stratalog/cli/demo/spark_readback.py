@@ -63,9 +63,9 @@ def _findings_file(scratch: Path) -> Path:
 
 def _read(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> SparkFindings:
     """In the child: the last value of each key is folded by Spark."""
-    from stratalog.pipeline.data_source import StratalogDataSource
     from stratalog.pipeline.latest_state import latest_state
     from stratalog.pipeline.local_session import start_local_session
+    from stratalog.pipeline.source.data_source import StratalogDataSource
 
     spark = start_local_session("stratalog demo", str(scratch))
     try:

@@ -212,8 +212,8 @@ def decode_columns(
     # were.
     decoded = decode_records(payload, records_count, base_offset, base_timestamp, append_time_ms)
     rows = [record for record in decoded if first_offset <= record.offset < end_offset]
-    keys = [row.key if columns.wants_keys else None for row in rows]
-    values = [row.value if columns.wants_values else None for row in rows]
+    keys = [_shown(row.key, columns.wants_keys) for row in rows]
+    values = [_shown(row.value, columns.wants_values) for row in rows]
     row_headers = [row.headers if columns.wants_headers else () for row in rows]
     headers = [header for one in row_headers for header in one]
     names: list[bytes | None] = [name.encode() for name, _ in headers]
@@ -290,6 +290,11 @@ def _name(encoded: bytes | None) -> str:
         return encoded.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequestError("a header's name cannot be written as UTF-8") from error
+
+
+def _shown(part: bytes | None, is_wanted: bool) -> bytes | None:
+    """A key or value; of an unwanted one only whether there is one."""
+    return part if is_wanted or part is None else b""
 
 
 def _is_int64(number: int) -> bool:

@@ -88,6 +88,12 @@ static inline bool append_part(filling *column, const uint8_t *part, int32_t siz
     return true;
 }
 
+/* The size to append: of a skipped column only whether there is a value. */
+static inline int32_t shown_size(int32_t size, bool is_skipped)
+{
+    return is_skipped && size > 0 ? 0 : size;
+}
+
 static filling begin_filling(uint8_t *data, size_t room, int32_t *offsets, uint8_t *validity, size_t held_bytes)
 {
     return (filling){data, data + room, offsets, validity, held_bytes};
@@ -143,8 +149,8 @@ kernel_status kernel_fill_rows(const uint8_t *payload, size_t size, int64_t reco
         if (!rule->has_append_time && __builtin_add_overflow(rule->base_timestamp, frame.timestamp_delta,
                                                              &columns->timestamp_ms[row]))
             return KERNEL_BAD_TIMESTAMP;
-        if (!append_part(&keys, frame.key, rule->skips_keys ? -1 : frame.key_size) ||
-            !append_part(&values, frame.value, rule->skips_values ? -1 : frame.value_size))
+        if (!append_part(&keys, frame.key, shown_size(frame.key_size, rule->skips_keys)) ||
+            !append_part(&values, frame.value, shown_size(frame.value_size, rule->skips_values)))
             return KERNEL_BAD_FRAME;
         count = rule->skips_headers
                     ? 0

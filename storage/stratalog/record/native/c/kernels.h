@@ -169,7 +169,7 @@ typedef struct {
     int64_t end_offset;
     int64_t append_time_ms;
     bool has_append_time;
-    bool skips_keys; /* they become nulls */
+    bool skips_keys; /* they keep their validity and lose their bytes */
     bool skips_values;
     bool skips_headers; /* no record has any */
 } row_rule;

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from stratalog.base.errors import ObjectNotFoundError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.slice_scan import scan
-from stratalog.pipeline.topic_snapshot import read_snapshot
+from stratalog.pipeline.source.slice_scan import scan
 from tests.support.logs.sampling import examples_of
+from tests.support.spark.topic_scan import topic_spans
 from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.tiered_site import TieredSite
 from tests.support.tiered.transaction_history import STEPS, Step, TransactionHistory
@@ -30,8 +30,9 @@ class Scanned(TieredSite):
 
 def scanned(store: ObjectStore, isolation: IsolationLevel) -> list[int]:
     """The offsets of the rows, in their order; each has its offset for a value."""
-    spans = sorted(read_snapshot(store, "t", isolation), key=lambda span: span.first_offset)
-    rows = [row for batch in scan(store, "t", spans, ("offset", "value")) for row in batch.to_pylist()]
+    found = topic_spans(store, topic="t", isolationLevel=isolation.value, maxPartitionBytes="1")
+    spans = sorted(found, key=lambda span: span.first_offset)
+    rows = [row for batch in scan(store, spans, ("offset", "value")) for row in batch.to_pylist()]
     assert all(row["value"] == b"%d" % row["offset"] for row in rows)
     return [row["offset"] for row in rows]
 
@@ -89,9 +90,9 @@ def test_a_transaction_that_a_gap_leaves_undecided_is_left_out() -> None:
 
 def requests_of_scan(found: Scanned, isolation: IsolationLevel) -> tuple[int, int]:
     """GETs of a scan, and its spans."""
-    spans = read_snapshot(found.store, "t", isolation)
+    spans = topic_spans(found.store, topic="t", isolationLevel=isolation.value)
     found.counting.reset()
-    list(scan(found.store, "t", spans, ("offset",)))
+    list(scan(found.store, spans, ("offset",)))
     return found.counting.total("GET").requests, len(spans)
 
 
@@ -113,7 +114,8 @@ def test_indexes_are_read_only_where_they_tell_something() -> None:
 
 def test_an_index_that_compaction_deleted_says_run_it_again() -> None:
     found = committed_and_aborted()
-    first, second = sorted(read_snapshot(found.store, "t", COMMITTED), key=lambda span: span.first_offset)
+    spans = topic_spans(found.store, topic="t", isolationLevel=COMMITTED.value)
+    first, second = sorted(spans, key=lambda span: span.first_offset)
     found.store.delete_many([second.object_key])
     with pytest.raises(ObjectNotFoundError):
-        list(scan(found.store, "t", [first], ("offset",)))
+        list(scan(found.store, [first], ("offset",)))

@@ -10,16 +10,19 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.pipeline.data_source import group_spans
-from stratalog.pipeline.schema import COLUMNS, arrow_schema
-from stratalog.pipeline.slice_scan import ROWS_COUNT, scan
-from stratalog.pipeline.topic_snapshot import SliceSpan
+from stratalog.pipeline.source import slice_scan
+from stratalog.pipeline.source.arrow_rows import arrow_schema
+from stratalog.pipeline.source.scan_plan import group_spans
+from stratalog.pipeline.source.schema import COLUMNS
+from stratalog.pipeline.source.slice_scan import ROWS_COUNT, scan
+from stratalog.pipeline.source.slice_span import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, CONTROL_BIT, TRANSACTIONAL_BIT
 from stratalog.record.reading.record_portions import PORTION_COUNT
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.tiered.stores.ranged_store import RangedStore
 
 ALL = tuple(column.name for column in COLUMNS)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -59,14 +62,29 @@ def store_with(data: bytes) -> MemoryObjectStore:
 
 
 def span(data: bytes, first_offset: int, end_offset: int, partition: int = 3) -> SliceSpan:
+    return placed(8, len(data), first_offset, end_offset, partition)
+
+
+def placed(
+    position: int,
+    size_bytes: int,
+    first_offset: int = 0,
+    end_offset: int = 1,
+    partition: int = 3,
+    key: str = "object",
+) -> SliceSpan:
+    """A span at this place of an object."""
     return SliceSpan(
-        object_key="object",
-        position=8,
-        size_bytes=len(data),
+        topic="t",
         partition=partition,
+        shard=0,
+        object_key=key,
+        position=position,
+        size_bytes=size_bytes,
         first_offset=first_offset,
         end_offset=end_offset,
-        record_count=end_offset - first_offset,
+        slice_base_offset=first_offset,
+        slice_end_offset=end_offset,
     )
 
 
@@ -96,7 +114,7 @@ def test_rows_are_the_records_of_the_range(
                 )
             offset += 1
     rows = list[dict[str, object]]()
-    for batch in scan(store_with(data), "t", [span(data, first, end)], ALL):
+    for batch in scan(store_with(data), [span(data, first, end)], ALL):
         batch.validate(full=True)
         assert batch.schema.equals(arrow_schema(ALL))
         rows += batch.to_pylist()
@@ -117,13 +135,13 @@ def test_a_time_that_spark_cannot_hold_is_null_and_harms_no_other(
     timestamp_ms: int, expected: dt.datetime | None
 ) -> None:
     data = encode_batch([Record(0, 5, b"k", b"v"), Record(0, timestamp_ms, b"k", b"v")])
-    (batch,) = scan(store_with(data), "t", [span(data, 0, 2)], ("timestamp",))
+    (batch,) = scan(store_with(data), [span(data, 0, 2)], ("timestamp",))
     assert batch.to_pylist() == [{"timestamp": instant(5)}, {"timestamp": expected}]
 
 
 def test_only_the_columns_that_were_asked_for_in_that_order() -> None:
     data = encode_batch([Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None)])
-    (batch,) = scan(store_with(data), "t", [span(data, 0, 2)], ("offset", "key"))
+    (batch,) = scan(store_with(data), [span(data, 0, 2)], ("offset", "key"))
     assert batch.to_pylist() == [{"offset": 0, "key": b"k"}, {"offset": 1, "key": b"k"}]
 
 
@@ -131,7 +149,7 @@ def test_a_changed_byte_ends_the_scan_with_its_place() -> None:
     data = bytearray(encode_batch([Record(0, 5, b"key", b"value")]))
     data[-1] ^= 1
     with pytest.raises(CorruptRecordError) as error:
-        list(scan(store_with(bytes(data)), "t", [span(bytes(data), 0, 1)], ALL))
+        list(scan(store_with(bytes(data)), [span(bytes(data), 0, 1)], ALL))
     assert error.value.fields["key"] == "object"
 
 
@@ -141,54 +159,28 @@ def test_a_flipped_bit_leaves_no_batch_out(bit: int) -> None:
     data = bytearray(encode_batch([Record(0, 1, None, b"v")]))
     data[ATTRIBUTES_POSITION + 1] ^= bit
     with pytest.raises(CorruptRecordError):
-        list(scan(store_with(bytes(data)), "t", [span(bytes(data), 0, 1)], ALL))
+        list(scan(store_with(bytes(data)), [span(bytes(data), 0, 1)], ALL))
 
 
 def test_a_slice_that_ends_inside_a_batch_is_corrupt() -> None:
     data = encode_batch([Record(0, 5, b"key", b"value")])[:-3]
     with pytest.raises(CorruptRecordError):
-        list(scan(store_with(data), "t", [span(data, 0, 1)], ALL))
+        list(scan(store_with(data), [span(data, 0, 1)], ALL))
 
 
-def test_an_object_that_compaction_deleted_says_run_it_again() -> None:
+def test_an_object_that_compaction_deleted_is_named() -> None:
     store = MemoryObjectStore(ManualClock())
-    with pytest.raises(ObjectNotFoundError):
-        list(
-            scan(
-                store,
-                "t",
-                [
-                    SliceSpan(
-                        object_key="gone",
-                        position=0,
-                        size_bytes=10,
-                        partition=0,
-                        first_offset=0,
-                        end_offset=1,
-                        record_count=1,
-                    )
-                ],
-                ALL,
-            )
-        )
+    with pytest.raises(ObjectNotFoundError) as error:
+        list(scan(store, [placed(0, 10, 5, 7, key="gone")], ALL))
+    fields = error.value.fields
+    assert (fields["topic"], fields["partition"], fields["slice"], fields["key"]) == ("t", 3, "5-7", "gone")
 
 
 @given(
     st.lists(st.integers(min_value=1, max_value=100), max_size=20), st.integers(min_value=1, max_value=150)
 )
 def test_tasks_hold_every_slice_once_and_stay_small(sizes: list[int], max_bytes: int) -> None:
-    spans = [
-        SliceSpan(
-            object_key="o",
-            position=0,
-            size_bytes=size,
-            partition=index,
-            first_offset=0,
-            end_offset=1,
-            record_count=1,
-        )
-        for index, size in enumerate(sizes)
-    ]
+    spans = [placed(0, size, partition=index) for index, size in enumerate(sizes)]
     groups = group_spans(spans, max_bytes)
     assert [span for group in groups for span in group] == spans
     for group in groups:
@@ -199,7 +191,7 @@ def test_tasks_hold_every_slice_once_and_stay_small(sizes: list[int], max_bytes:
 def test_a_large_batch_leaves_in_pieces() -> None:
     count = 150_000
     data = encode_batch([Record(0, 5, b"k%d" % index, b"v") for index in range(count)], codec=Codec.ZSTD)
-    found = list(scan(store_with(data), "t", [span(data, 3, count - 2)], ("offset", "key")))
+    found = list(scan(store_with(data), [span(data, 3, count - 2)], ("offset", "key")))
     assert max(batch.num_rows for batch in found) < ROWS_COUNT + PORTION_COUNT
     rows = [row for batch in found for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(3, count - 2))
@@ -210,6 +202,42 @@ def test_records_without_bytes_leave_as_often_as_others() -> None:
     data, count = b"", 10_000
     for number in range(20):
         data += encode_batch([Record(0, 5, None, None)] * count, base_offset=number * count)
-    found = list(scan(store_with(data), "t", [span(data, 0, 20 * count)], ("offset",)))
+    found = list(scan(store_with(data), [span(data, 0, 20 * count)], ("offset",)))
     assert sum(batch.num_rows for batch in found) == 20 * count
     assert max(batch.num_rows for batch in found) < ROWS_COUNT + count
+
+
+def test_tombstones_need_no_values() -> None:
+    data = encode_batch([Record(0, 5, b"k", b"v"), Record(0, 6, b"k", None), Record(0, 7, None, None)])
+    (batch,) = scan(store_with(data), [span(data, 0, 3)], ("tombstone",))
+    assert batch.to_pylist() == [{"tombstone": False}, {"tombstone": True}, {"tombstone": False}]
+
+
+def test_timestamp_types_and_partitions_share_a_record_batch() -> None:
+    created = encode_batch([Record(0, 5, b"a", b"v")])
+    appended = encode_batch([Record(0, 5, b"b", b"v")], base_offset=1, append_time_ms=9)
+    other = encode_batch([Record(0, 7, b"c", b"v")])
+    data = created + appended + other
+    two = len(created + appended)
+    spans = [placed(8, two, 0, 2), placed(8 + two, len(other), 0, 1, partition=4)]
+    (batch,) = scan(store_with(data), spans, ("partition", "offset", "timestampType"))
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [(3, 0, 0), (3, 1, 1), (4, 0, 0)]
+
+
+def test_a_batch_of_many_mebibytes_is_read_in_few_pieces() -> None:
+    """Each read copies what is there of the batch already."""
+    data = encode_batch([Record(0, 5, b"k", b"v" * (1 << 20))] * 24)
+    store = RangedStore(ManualClock())
+    store.put("object", b"header!!" + data)
+    found = list(scan(store, [span(data, 0, 24)], ("offset", "value")))
+    assert sum(batch.num_rows for batch in found) == 24
+    assert len(store.read_sizes) <= 3
+    assert max(batch.nbytes for batch in found) < 6 << 20
+
+
+def test_pieces_may_end_anywhere_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"".join(encode_batch([Record(0, 5, b"k", b"v%d" % n)], base_offset=n) for n in range(40))
+    for read_bytes in range(1, 150):
+        monkeypatch.setattr(slice_scan, "READ_BYTES", read_bytes)
+        rows = list(scan(store_with(data), [span(data, 0, 40)], ("offset",)))
+        assert [row["offset"] for batch in rows for row in batch.to_pylist()] == list(range(40))

@@ -1,0 +1,242 @@
+"""The Spark source on this machine (`local[2]`), beside plainer ways to the same rows.
+
+The store is a directory, so that no network counts. Records have values of 1 KiB, in uncompressed batches of
+16. Rates are those of a second of processor time, of the JVM, its Python workers and this process together:
+Spark uses both processors, and other work on the machine makes wall times useless. A pair of rates is the
+median of some. References of the same run:
+
+* a tuple-yielding source: a Python data source over the same spans, which decodes the records to Python
+  objects and yields a tuple for each, as simple sources do;
+* the bare decoder: the source's own scan of the same spans, with all columns, in this process, without Spark.
+
+The last row is the bytes that an hour of a partition costs, metadata included, beside all of its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from report import Row, run
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.pipeline.local_session import why_spark_cannot_run
+from stratalog.pipeline.source.data_source import StratalogDataSource
+from stratalog.pipeline.source.read_options import parse_options, wanted_columns
+from stratalog.pipeline.source.slice_scan import scan
+from stratalog.pipeline.source.topic_reader import SlicePartition, TopicReader
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.spark.plain_store import START_MS, STEP_MS, PlainStore
+from tests.support.spark.topic_scan import topic_spans
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader
+    from pyspark.sql.types import StructType
+
+VALUE_BYTES = 1024
+BATCH_COUNT = 16
+OBJECT_COUNT = 8
+REPEATS = 3
+SCHEMA = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+
+
+class TupleReader(DataSourceReader):
+    """Plans as the source does, and reads record by record. Not thread-safe, as its base."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return _reader(self._url).partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        import datetime as dt
+
+        from stratalog.objectstore.open_store import open_store
+        from stratalog.record.reading.record_portions import RecordReading, record_portions
+
+        assert isinstance(partition, SlicePartition)
+        store = open_store(self._url)
+        for span in partition.spans:
+            data = store.get_range(span.object_key, span.position, span.size_bytes)
+            reading = RecordReading("t", span.partition, span.first_offset, span.end_offset)
+            for portion in record_portions(data, reading, lambda header: not header.is_control):
+                for record in portion.records:
+                    time = dt.datetime.fromtimestamp(record.timestamp_ms / 1000, dt.UTC)
+                    yield record.key, record.value, span.partition, record.offset, time
+
+
+class TupleSource(DataSource):
+    """The tuple-yielding source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tuples"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        del schema
+        return TupleReader(self.options["store"])
+
+
+def _reader(url: str) -> TopicReader:
+    options = {"store": url, "topic": "t", "maxPartitionBytes": str(32 << 20)}
+    return TopicReader(parse_options(options, is_stream=False), wanted_columns(options))
+
+
+def filled_store(directory: Path, total_bytes: int) -> PlainStore:
+    """One partition in `OBJECT_COUNT` objects."""
+    store = LocalObjectStore(PosixFileSystem(), ManualClock(START_MS), SequentialIds(1), str(directory))
+    found = PlainStore(store)
+    found.create("t")
+    count = total_bytes // VALUE_BYTES // OBJECT_COUNT
+    for _ in range(OBJECT_COUNT):
+        found.upload({("t", 0): count}, value_bytes=VALUE_BYTES, batch_count=BATCH_COUNT)
+    return found
+
+
+def session(scratch: str) -> SparkSession:
+    """A session as a cluster's is configured: with all compilers of the JVM."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", scratch)
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    spark = builder.getOrCreate()
+    spark.dataSource.register(StratalogDataSource)
+    spark.dataSource.register(TupleSource)
+    return spark
+
+
+def drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def tree_seconds() -> float:
+    """Processor time of this process and its descendants so far, those that have ended included."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        number = int(path.parent.name)
+        parents[number] = int(fields[1])
+        ticks[number] = sum(map(int, fields[11:15]))
+    tree = {os.getpid()}
+    while found := {number for number, parent in parents.items() if parent in tree} - tree:
+        tree |= found
+    return sum(ticks[number] for number in tree) / os.sysconf("SC_CLK_TCK")
+
+
+def processor_seconds(ours: Callable[[], None], reference: Callable[[], None]) -> tuple[float, float]:
+    """The pair of median ratio, of runs of both in turns."""
+    pairs: list[tuple[float, float]] = []
+    for _ in range(REPEATS):
+        begin = tree_seconds()
+        ours()
+        middle = tree_seconds()
+        reference()
+        pairs.append((middle - begin, tree_seconds() - middle))
+    return sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
+
+
+def measure_scans(spark: SparkSession, found: PlainStore, total_bytes: int) -> Iterator[Row]:
+    """Scans through Spark, beside the tuple source and the bare decoder."""
+    megabytes = total_bytes / 1e6
+
+    def source(name: str) -> DataFrameReader:
+        options = {"store": found.store.url, "topic": "t", "maxPartitionBytes": str(32 << 20)}
+        return spark.read.format(name).options(**options)
+
+    def scan_all() -> None:
+        drain(source("stratalog").schema(SCHEMA).load())
+
+    def scan_tuples() -> None:
+        drain(source("tuples").load())
+
+    def count_keys() -> None:
+        keys = source("stratalog").schema("key binary").load()
+        assert keys.groupBy("key").count().count() == 7
+
+    def decode() -> None:
+        names = ("key", "value", "partition", "offset", "timestamp")
+        for _ in scan(found.store, topic_spans(found.store, topic="t"), names):
+            pass
+
+    for warm in (scan_all, scan_tuples, count_keys):
+        warm()
+    ours_s, tuples_s = processor_seconds(scan_all, scan_tuples)
+    yield _row("scan 1 KiB values / tuples", megabytes, ours_s, tuples_s, 5.0)
+    ours_s, decode_s = processor_seconds(scan_all, decode)
+    yield _row("scan 1 KiB values / bare decoder", megabytes, ours_s, decode_s, 0.6)
+    keys_s, all_s = processor_seconds(count_keys, scan_all)
+    yield _row("count by key, no values / scan with values", megabytes, keys_s, all_s, 3.0)
+
+
+def _row(work: str, megabytes: float, ours_s: float, reference_s: float, target: float) -> Row:
+    return Row(
+        work=work, unit="MB/cpu-s", ours=megabytes / ours_s, reference=megabytes / reference_s, target=target
+    )
+
+
+def measure_hour(slice_count: int) -> Row:
+    """The bytes of an hour of a partition, which is one slice in a thousand."""
+    found = PlainStore()
+    found.create("t")
+    for _ in range(slice_count):
+        found.upload({("t", 0): 64}, value_bytes=VALUE_BYTES, batch_count=BATCH_COUNT)
+    found.tiered.metadata.fold()
+    total_bytes = found.tiered.partition(found.tips["t"][0]).tiered_bytes
+    first_ms = START_MS + slice_count * 32 * STEP_MS
+    found.store.reset()
+    times = {"startingTimestamp": str(first_ms), "endingTimestamp": str(first_ms + 64 * STEP_MS)}
+    batches = scan(found.store, topic_spans(found.store, topic="t", **times), ("offset", "value"))
+    assert sum(batch.num_rows for batch in batches) == 64
+    read_bytes = found.store.total("GET").size_bytes
+    return Row(
+        work=f"an hour of {slice_count} slices",
+        unit="MB",
+        ours=read_bytes / 1e6,
+        reference=total_bytes / 1e6,
+        target=50.0,
+        is_cost=True,
+    )
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """All rows; none where Spark cannot run."""
+    missing = why_spark_cannot_run()
+    if missing is not None:
+        sys.stderr.write(f"left out: {missing}\n")
+        return
+    total_bytes = (64 if quick else 256) << 20
+    with tempfile.TemporaryDirectory() as directory:
+        found = filled_store(Path(directory, "store"), total_bytes)
+        spark = session(directory)
+        try:
+            yield from measure_scans(spark, found, total_bytes)
+        finally:
+            spark.stop()
+    yield measure_hour(1000)
+
+
+if __name__ == "__main__":
+    sys.exit(run(measure))

@@ -1,0 +1,253 @@
+"""The options of the data source: their names, their forms and their defaults.
+
+They are those of Spark's Kafka source where that has them. Names are case-insensitive. Light to import.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
+
+DEFAULT_MAX_PARTITION_BYTES = 128 << 20
+EARLIEST = -2
+"""Kafka's number for the log start."""
+LATEST = -1
+"""Kafka's number for the end."""
+
+_ISOLATION_NAMES = ("isolationLevel", "kafka.isolation.level")
+_COMMIT = re.compile(r"(?:(\d+):)?(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetBound:
+    """Where reading begins or ends in each partition. Immutable."""
+
+    default: int
+    """`EARLIEST` or `LATEST`."""
+    offsets: Mapping[str, Mapping[int, int]] | None = None
+    """Offsets by topic and partition; `EARLIEST` and `LATEST` may be among them."""
+    timestamp_ms: int | None = None
+    """The first record with this time or a later one, in each partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A commit of a shard, to which a scan goes back. Immutable."""
+
+    shard: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """All options of a query or a stream. Immutable, pickled to the executors; holds no secret."""
+
+    store_url: str
+    topics: tuple[str, ...]
+    """Names; empty if there is a pattern."""
+    topic_pattern: str | None
+    """A regular expression that a whole name must match."""
+    partitions: frozenset[int] | None
+    """Only these numbers, of each topic; None for all."""
+    starting: OffsetBound
+    ending: OffsetBound
+    isolation: IsolationLevel
+    snapshot: Commit | None
+    """Read the state after this commit; None for the newest."""
+    lease_s: int | None
+    """Keep the objects of the scan for so long; None without a lease."""
+    max_partition_bytes: int
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    fails_on_data_loss: bool
+
+    def selects(self, topic: str) -> bool:
+        """Whether the topic is wanted by its name."""
+        if self.topic_pattern is None:
+            return topic in self.topics
+        return re.fullmatch(self.topic_pattern, topic) is not None
+
+
+def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
+    """The options of a query, or of a stream. Raises InvalidConfigError for one that is missing, malformed or
+    contradicts another."""
+    given = _Given(options)
+    topics, pattern = given.topics()
+    ending = given.bound("ending", LATEST)
+    if is_stream and given.has("endingOffsets", "endingTimestamp", "snapshot", "lease"):
+        raise _wrong(
+            "endingOffsets, endingTimestamp, snapshot and lease", "", "not in a stream, which has no end"
+        )
+    starting = given.bound("starting", LATEST if is_stream else EARLIEST)
+    if not is_stream:
+        given.require_numbers("startingOffsets", starting, LATEST)
+    given.require_numbers("endingOffsets", ending, EARLIEST)
+    return ReadOptions(
+        store_url=given.required("store", "the store's URL, s3://bucket/prefix or file:///dir"),
+        topics=topics,
+        topic_pattern=pattern,
+        partitions=given.partitions(),
+        starting=starting,
+        ending=ending,
+        isolation=given.isolation(),
+        snapshot=given.commit(),
+        lease_s=given.number("lease", "a number of seconds"),
+        max_partition_bytes=given.number("maxPartitionBytes", "a number of bytes")
+        or DEFAULT_MAX_PARTITION_BYTES,
+        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", "a number of offsets"),
+        max_bytes_per_trigger=given.number("maxBytesPerTrigger", "a number of bytes"),
+        fails_on_data_loss=given.flag("failOnDataLoss", default=True),
+    )
+
+
+def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of a query without a schema of its own. Raises InvalidConfigError."""
+    given = _Given(options)
+    has_headers = given.flag("includeHeaders", default=False)
+    text = options.get("columns")
+    if text is None:
+        return tuple(name for name in COLUMNS_BY_NAME if has_headers or name != "headers")
+    names = tuple(name.strip() for name in text.split(","))
+    if not set(names) <= COLUMNS_BY_NAME.keys() or len(set(names)) < len(names):
+        raise _wrong("columns", text, f"different ones of {', '.join(COLUMNS_BY_NAME)}")
+    return names
+
+
+def is_pushdown_wanted(options: Mapping[str, str]) -> bool:
+    """Whether filters are pushed to slices and indexes. Raises InvalidConfigError."""
+    return _Given(options).flag("pushdown", default=False)
+
+
+class _Given:
+    """The texts that a query gives. Immutable."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these options is given."""
+        return any(name in self._options for name in names)
+
+    def required(self, name: str, meaning: str) -> str:
+        value = self._options.get(name)
+        if not value:
+            raise InvalidConfigError(f"set .option({name!r}, ...): {meaning}", name=name)
+        return value
+
+    def topics(self) -> tuple[tuple[str, ...], str | None]:
+        """The names, or the pattern."""
+        pattern = self._options.get("topicPattern")
+        if pattern is None:
+            text = self.required("topic", "the topic's name, or several with commas between them")
+            return tuple(dict.fromkeys(name.strip() for name in text.split(","))), None
+        if "topic" in self._options:
+            raise _wrong("topicPattern", pattern, "either topic or topicPattern")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise _wrong("topicPattern", pattern, f"a regular expression ({error})") from error
+        return (), pattern
+
+    def partitions(self) -> frozenset[int] | None:
+        text = self._options.get("partitions")
+        if text is None:
+            return None
+        numbers = [part.strip() for part in text.split(",")]
+        if not all(number.isdecimal() for number in numbers):
+            raise _wrong("partitions", text, "numbers with commas between them")
+        return frozenset(map(int, numbers))
+
+    def number(self, name: str, meaning: str) -> int | None:
+        """A number above 0; None if it is not given."""
+        text = self._options.get(name)
+        if text is None:
+            return None
+        if not text.isdecimal() or int(text) == 0:
+            raise _wrong(name, text, f"{meaning}, 1 or more")
+        return int(text)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        text = self._options.get(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise _wrong(name, text, "true or false")
+        return text == "true"
+
+    def isolation(self) -> IsolationLevel:
+        levels = {level.value: level for level in IsolationLevel}
+        given = {self._options[name] for name in _ISOLATION_NAMES if name in self._options}
+        if len(given) > 1 or not given <= levels.keys():
+            raise InvalidConfigError(
+                f"{' or '.join(_ISOLATION_NAMES)} is one of Kafka's isolation levels; choose one",
+                name=_ISOLATION_NAMES[0],
+                value=", ".join(sorted(given)),
+                allowed=", ".join(levels),
+            )
+        return levels[given.pop()] if given else IsolationLevel.READ_UNCOMMITTED
+
+    def commit(self) -> Commit | None:
+        text = self._options.get("snapshot")
+        if text is None:
+            return None
+        found = _COMMIT.fullmatch(text.strip())
+        if found is None:
+            raise _wrong("snapshot", text, "the number of a commit, or SHARD:COMMIT")
+        return Commit(shard=int(found[1] or 0), seq=int(found[2]))
+
+    def bound(self, which: str, default: int) -> OffsetBound:
+        """The starting or ending bound."""
+        offsets, time = f"{which}Offsets", f"{which}Timestamp"
+        if self.has(offsets) and self.has(time):
+            raise _wrong(time, self._options[time], f"either {offsets} or {time}")
+        if self.has(time):
+            text = self._options[time]
+            if not text.isdecimal():
+                raise _wrong(time, text, "milliseconds since 1970")
+            return OffsetBound(default=default, timestamp_ms=int(text))
+        if not self.has(offsets):
+            return OffsetBound(default=default)
+        given = self._options[offsets]
+        named = {"earliest": EARLIEST, "latest": LATEST}.get(given.strip().lower())
+        if named is not None:
+            return OffsetBound(default=named)
+        return OffsetBound(default=default, offsets=_parse_offsets(offsets, given))
+
+    def require_numbers(self, name: str, bound: OffsetBound, refused: int) -> None:
+        """Raise InvalidConfigError if a bound has the end that makes no sense there."""
+        found = {bound.default, *(one for of in (bound.offsets or {}).values() for one in of.values())}
+        if refused in found:
+            word = "latest" if refused == LATEST else "earliest"
+            raise _wrong(name, self._options[name], f"not {word} ({refused}), where nothing could be read")
+
+
+def _parse_offsets(name: str, text: str) -> dict[str, dict[int, int]]:
+    """Offsets by topic and partition from Kafka's JSON, `{"topic": {"0": 5, "1": -2}}`."""
+    try:
+        parsed = json.loads(text)
+        offsets = {
+            topic: {int(partition): _offset(offset) for partition, offset in each.items()}
+            for topic, each in parsed.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise _wrong(name, text, 'earliest, latest, or JSON such as {"topic": {"0": 5, "1": -2}}') from error
+    return offsets
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+        raise ValueError("no offset")
+    return value
+
+
+def _wrong(name: str, value: str, allowed: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        f"the option {name} is not one that a scan can use; correct it",
+        name=name,
+        value=value[:200],
+        allowed=allowed,
+    )

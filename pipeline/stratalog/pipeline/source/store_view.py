@@ -1,0 +1,243 @@
+"""The topics of a store and their slices at one moment, as the driver reads them.
+
+The driver reads the catalog and the shards' metadata and gives the executors object names and positions only.
+So every task of a scan sees the same moment, and no task needs the metadata. Records that are not tiered yet
+are not there; a partition's tiered end tells how far it reaches.
+
+An object that compaction replaced stays readable for the store's grace period. A lease is a pin in each
+shard: it keeps the objects of the moment until it ends, however long a scan takes.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from stratalog.base.clock import SystemClock
+from stratalog.base.errors import ObjectNotFoundError, UnknownTopicOrPartitionError
+from stratalog.base.randomness import SystemIdGenerator, system_random
+from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.open_store import open_store
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.source.read_options import Commit, ReadOptions
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
+from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.restore.store_cut import StoreCutter, Until
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout, shard_of
+
+THREAD_COUNT = 16
+"""Small requests of a plan at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPartitionView:
+    """A partition of a wanted topic at one moment. Immutable."""
+
+    topic: str
+    tip: TopicIdPartition
+    state: ShardState
+    """That of its shard."""
+    shard: int
+
+    @property
+    def tiered(self) -> TieredPartition:
+        """Its offsets and slices; it has none before its first upload."""
+        return self.state.partition(self.tip)
+
+    @property
+    def error_fields(self) -> dict[str, object]:
+        """The fields of an error about the partition."""
+        return {"topic": self.topic, "partition": self.tip.partition}
+
+
+class StoreReader:
+    """The metadata of a store, followed from view to view. Not thread-safe: belongs to one reader on the
+    driver. Its methods raise StoreError."""
+
+    def __init__(self, store: ObjectStore, run_all: RunAll) -> None:
+        """Read the identity and the catalog. Raises StoreNotUsableError if there is no store."""
+        self.store = store
+        self.run_all = run_all
+        self._identity = StoreIdentity.open(store)
+        ids = SystemIdGenerator()
+        self._actor = StoreActor(
+            store=store,
+            clock=SystemClock(),
+            random_source=system_random(),
+            ids=ids,
+            identity=self._identity,
+            writer=Writer("spark", f"{socket.gethostname()}:{ids.uuid()}"),
+            loader=PageLoader(run_all=run_all),
+        )
+        self._catalog = Catalog.open(self._actor, read_only=True)
+        self._shards: dict[int, MetadataLog] = {}
+        self._leased: set[int] = set()
+
+    @property
+    def is_pinned_by(self) -> str:
+        """The holder of the leases that this reader takes."""
+        return f"spark {self._actor.writer.id}"
+
+    def topics(self, options: ReadOptions) -> list[TopicEntry]:
+        """The wanted topics that there are, by the newest catalog."""
+        found = self._catalog.refresh().topics()
+        return [entry for name, entry in found.items() if options.selects(name)]
+
+    def view(self, options: ReadOptions) -> list[TopicPartitionView]:
+        """The wanted partitions now, or after the commit of the options, sorted by topic and number. Raises
+        UnknownTopicOrPartitionError, and ObjectNotFoundError if an object of that commit is gone."""
+        if options.snapshot is not None:
+            return self._view_at(options, options.snapshot)
+        topics = self.topics(options)
+        require_topics(options, topics)
+        return self.view_of(options, topics)
+
+    def view_of(self, options: ReadOptions, topics: Sequence[TopicEntry]) -> list[TopicPartitionView]:
+        """The wanted partitions of these topics now."""
+        return self._views(options, topics, self._state)
+
+    def lease(self, options: ReadOptions, until: Callable[[int], int]) -> None:
+        """Keep the objects that the wanted topics have now. `until` makes the end of the lease from the
+        store's time, both in milliseconds. Raises StoreAccessDeniedError if the credentials may not write."""
+        for shard in sorted(self._shards_of(self.topics(options))):
+            log = self._open_shard(shard, read_only=False)
+            if log.state().objects:
+                log.pin(self.is_pinned_by, until(log.store_date_ms))
+            self._shards[shard] = log
+            self._leased.add(shard)
+
+    def _view_at(self, options: ReadOptions, commit: Commit) -> list[TopicPartitionView]:
+        cut = StoreCutter(self.store, self._identity).cut(Until(seq=commit.seq, shard=commit.shard))
+        topics = [entry for name, entry in cut.catalog.topics().items() if options.selects(name)]
+        require_topics(options, topics)
+        ids = {entry.topic_id: entry.name for entry in topics}
+        lost = [one for one in cut.lost if one.partition.topic_id in ids]
+        if lost or cut.gone:
+            fields: dict[str, object] = {"snapshot": f"{commit.shard}:{commit.seq}"}
+            if lost:
+                first = lost[0]
+                fields |= {"topic": ids[first.partition.topic_id], "partition": first.partition.partition}
+                fields |= {"slice": f"{first.base_offset}-{first.end_offset}"}
+            if cut.gone:
+                fields["object"] = cut.gone[0]
+            raise ObjectNotFoundError(
+                "objects of that commit are deleted; read a newer one, and keep a commit that you come back "
+                "to with a lease",
+                **fields,
+            )
+        return self._views(options, topics, lambda shard: cut.shards[shard])
+
+    def _views(
+        self, options: ReadOptions, topics: Sequence[TopicEntry], state_of: Callable[[int], ShardState]
+    ) -> list[TopicPartitionView]:
+        states = {shard: state_of(shard) for shard in sorted(self._shards_of(topics))}
+        views: list[TopicPartitionView] = []
+        for topic in sorted(topics, key=lambda one: one.name):
+            for number in _numbers(options, topic):
+                tip = TopicIdPartition(topic.topic_id, number)
+                shard = shard_of(tip, self._identity.shard_count)
+                views.append(TopicPartitionView(topic=topic.name, tip=tip, state=states[shard], shard=shard))
+        return views
+
+    def _shards_of(self, topics: Iterable[TopicEntry]) -> set[int]:
+        return {
+            shard_of(TopicIdPartition(topic.topic_id, number), self._identity.shard_count)
+            for topic in topics
+            for number in range(topic.partition_count)
+        }
+
+    def _state(self, shard: int) -> ShardState:
+        known = self._shards.get(shard)
+        if known is not None:
+            # A lease holds the objects of its own moment only.
+            return known.state() if shard in self._leased else known.refresh()
+        opened = self._shards[shard] = self._open_shard(shard, read_only=True)
+        return opened.state()
+
+    def _open_shard(self, shard: int, *, read_only: bool) -> MetadataLog:
+        load_directory = partial(read_directory, self.store, StoreLayout(shard))
+        return MetadataLog.open(
+            self._actor,
+            shard,
+            load_directory,
+            read_only=read_only,
+            witness=catalog_as_witness(self._catalog),
+        )
+
+
+@contextmanager
+def reading_store(url: str) -> Generator[StoreReader]:
+    """A reader of the store that the URL names, with threads of its own. Raises InvalidConfigError,
+    StoreError."""
+    store = open_store(url)
+    with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan") as threads:
+        try:
+            yield StoreReader(store, partial(run_together, threads))
+        finally:
+            store.close()
+
+
+def run_together(threads: ThreadPoolExecutor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
+    """Run functions on the threads; their results in order. Raises the first error, once all have ended."""
+    futures = [threads.submit(function) for function in functions]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    if errors:
+        raise errors[0]
+    return [future.result() for future in futures]
+
+
+def require_topics(options: ReadOptions, found: Sequence[TopicEntry]) -> None:
+    """Raise UnknownTopicOrPartitionError unless each named topic was found, and at least one for a
+    pattern."""
+    names = {entry.name for entry in found}
+    missing = [name for name in options.topics if name not in names]
+    if missing or not names:
+        raise UnknownTopicOrPartitionError(
+            "the store has no such topic; check its name and the store's URL",
+            topic=", ".join(missing) if missing else options.topic_pattern,
+            store=options.store_url.partition("?")[0],
+        )
+
+
+def _numbers(options: ReadOptions, topic: TopicEntry) -> Iterable[int]:
+    """The wanted partitions of a topic. Raises UnknownTopicOrPartitionError if it lacks one that is named."""
+    if options.partitions is None:
+        return range(topic.partition_count)
+    if max(options.partitions) >= topic.partition_count and options.topic_pattern is None:
+        raise UnknownTopicOrPartitionError(
+            "the topic has no such partition; correct the option partitions",
+            topic=topic.name,
+            partition=max(options.partitions),
+            partition_count=topic.partition_count,
+        )
+    return sorted(number for number in options.partitions if number < topic.partition_count)
+
+
+def by_partition(
+    offsets: Mapping[str, Mapping[int, int]], views: Iterable[TopicPartitionView]
+) -> dict[TopicIdPartition, int]:
+    """Offsets by topic and number as those of the partitions. Raises UnknownTopicOrPartitionError unless both
+    are of the same partitions, as Spark's Kafka source does."""
+    wanted = {(view.topic, view.tip.partition): view.tip for view in views}
+    given = {(topic, number): offset for topic, each in offsets.items() for number, offset in each.items()}
+    for differing, problem in (
+        (wanted.keys() - given.keys(), "offsets are missing for a partition; name all that are read"),
+        (given.keys() - wanted.keys(), "offsets are given for a partition that is not read; leave it out"),
+    ):
+        if differing:
+            topic, number = min(differing)
+            raise UnknownTopicOrPartitionError(problem, topic=topic, partition=number)
+    return {wanted[place]: offset for place, offset in given.items()}

@@ -1,0 +1,224 @@
+"""Reads topics for a stream, micro-batch by micro-batch.
+
+A batch is a pure function of two offsets: it is planned from the state of the store when it runs. So one that
+is replayed after a crash reads the same offsets, though compaction may have replaced the objects meanwhile.
+
+Only tiered records are there. A stream goes on as segments are uploaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from stratalog.base.errors import OffsetOutOfRangeError
+from stratalog.base.types import TopicIdPartition
+from stratalog.pipeline.source.partition_range import (
+    PartitionRange,
+    clipped_range,
+    offsets_of,
+    readable_end,
+    require_tiered,
+)
+from stratalog.pipeline.source.read_options import ReadOptions
+from stratalog.pipeline.source.scan_plan import plan_tasks
+from stratalog.pipeline.source.store_view import (
+    StoreReader,
+    TopicPartitionView,
+    reading_store,
+    require_topics,
+)
+from stratalog.pipeline.source.stream_limits import Backlog, limited_by_bytes, limited_by_offsets
+from stratalog.pipeline.source.stream_offsets import StreamOffsets, TopicOffsets
+from stratalog.pipeline.source.topic_reader import SlicePartition, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics for one stream. Not thread-safe: Spark uses it on one thread. What travels to executors is
+    plain; the driver's instance follows the store."""
+
+    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+        self._options = options
+        self._names = names
+        self._resources: ExitStack | None = None
+        self._reader: StoreReader | None = None
+        self._target: StreamOffsets | None = None
+        """The end of a query that reads what there is now."""
+        self._newest = StreamOffsets()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_options": self._options, "_names": self._names}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        TopicStreamReader.__init__(self, state["_options"], state["_names"])
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new stream begins. Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError,
+        StoreError."""
+        reader, options = self._following(), self._options
+        require_topics(options, reader.topics(options))
+        views = reader.view(options)
+        offsets = offsets_of(reader, views, options.starting, options)
+        if options.fails_on_data_loss:
+            for view in views:
+                require_tiered(view, offsets[view.tip])
+        return _offsets(views, offsets).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix the end of this query."""
+        self._target = self._ends(self._views())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit of a batch, which Spark gives to `latestOffset`. Both may hold there; Spark takes one."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch, which begins at `start`. Raises OffsetOutOfRangeError if records that
+        were not read yet are gone, unless the options take that."""
+        before = StreamOffsets.from_json(start)
+        views = self._views()
+        self._require_known_topics(before)
+        self._newest = self._ends(views)
+        ends = self._limited(before, views, is_limited=not isinstance(limit, ReadAllAvailable))
+        return self._carried(before, _offsets(views, ends)).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The end of all that is tiered, for the progress of the query: `latestOffset` of the source."""
+        return self._newest.to_json() if self._newest.topics else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch, by its offsets and the store's present state. Raises OffsetOutOfRangeError as
+        `latestOffset`, StoreError."""
+        before, behind = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        views = {(view.topic, view.tip): view for view in self._views()}
+        ranges: list[PartitionRange] = []
+        for name, topic in behind.topics.items():
+            for number, end_offset in topic.offsets.items():
+                first_offset = before.next_offset(name, topic.topic_id, number)
+                if first_offset >= end_offset:
+                    continue
+                view = views.get((name, TopicIdPartition(topic.topic_id, number)))
+                if view is None:
+                    self._report_loss("the partition is gone", topic=name, partition=number)
+                    continue
+                self._require_whole(view, first_offset, end_offset)
+                ranges.append(clipped_range(view, first_offset, end_offset, self._options.isolation))
+        tasks = plan_tasks(self._following(), ranges, self._options)
+        return [SlicePartition(spans) for spans in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task."""
+        return read_task(self._options.store_url, self._names, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the checkpoint has the offsets, and the store keeps no readers."""
+
+    def stop(self) -> None:
+        """Close the store."""
+        if self._resources is not None:
+            self._resources.close()
+        self._resources = self._reader = None
+
+    def _following(self) -> StoreReader:
+        if self._reader is None:
+            self._resources = ExitStack()
+            self._reader = self._resources.enter_context(reading_store(self._options.store_url))
+        return self._reader
+
+    def _views(self) -> list[TopicPartitionView]:
+        reader = self._following()
+        return reader.view_of(self._options, reader.topics(self._options))
+
+    def _ends(self, views: Sequence[TopicPartitionView]) -> StreamOffsets:
+        return _offsets(views, {view.tip: readable_end(view, self._options.isolation) for view in views})
+
+    def _limited(
+        self, before: StreamOffsets, views: Sequence[TopicPartitionView], *, is_limited: bool
+    ) -> dict[TopicIdPartition, int]:
+        """The end of the next batch in each partition: never before its start."""
+        target = self._newest if self._target is None else self._target
+        ends: dict[TopicIdPartition, int] = {}
+        backlogs: list[Backlog] = []
+        for view in views:
+            place = view.topic, view.tip.topic_id, view.tip.partition
+            begin_offset = before.next_offset(*place)
+            readable_offset = readable_end(view, self._options.isolation)
+            end_offset = min(target.next_offset(*place), readable_offset)
+            ends[view.tip] = max(begin_offset, end_offset)
+            first_offset = max(begin_offset, min(view.tiered.log_start_offset, end_offset))
+            if first_offset < end_offset:
+                backlogs.append(Backlog(view.tip, view.tiered, first_offset, end_offset))
+        options = self._options
+        if is_limited and options.max_offsets_per_trigger is not None:
+            for tip, end_offset in limited_by_offsets(backlogs, options.max_offsets_per_trigger).items():
+                ends[tip] = min(ends[tip], end_offset)
+        if is_limited and options.max_bytes_per_trigger is not None:
+            for tip, end_offset in limited_by_bytes(backlogs, options.max_bytes_per_trigger).items():
+                ends[tip] = min(ends[tip], end_offset)
+        return ends
+
+    def _carried(self, before: StreamOffsets, behind: StreamOffsets) -> StreamOffsets:
+        """The offsets with those of partitions that the stream does not read at present."""
+        topics = dict(behind.topics)
+        for name, topic in before.topics.items():
+            now = topics.get(name)
+            if now is None and not self._options.selects(name):
+                topics[name] = topic
+            elif now is not None and now.topic_id == topic.topic_id:
+                topics[name] = TopicOffsets(now.topic_id, {**topic.offsets, **now.offsets})
+        return StreamOffsets(topics)
+
+    def _require_known_topics(self, before: StreamOffsets) -> None:
+        """Report topics of the stream that are gone."""
+        found = {entry.name: entry.topic_id for entry in self._following().topics(self._options)}
+        for name, topic in before.topics.items():
+            if self._options.selects(name) and found.get(name) != topic.topic_id:
+                self._report_loss("the topic is gone", topic=name)
+
+    def _require_whole(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> None:
+        """Report offsets of a batch that the store does not have."""
+        tiered = view.tiered
+        fields = {**view.error_fields, "offset": first_offset, "end_offset": end_offset}
+        if first_offset < tiered.log_start_offset:
+            self._report_loss(
+                "log start has moved beyond them", log_start_offset=tiered.log_start_offset, **fields
+            )
+        if end_offset > tiered.tiered_end_offset:
+            self._report_loss(
+                "they are not tiered any more", tiered_end_offset=tiered.tiered_end_offset, **fields
+            )
+        if tiered.has_gap_in(first_offset, end_offset):
+            self._report_loss("they never reached the store", **fields)
+
+    def _report_loss(self, reason: str, **fields: object) -> None:
+        if self._options.fails_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"records of the stream are lost: {reason}; set failOnDataLoss to false to go on",
+                **fields,
+            )
+
+
+def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartition, int]) -> StreamOffsets:
+    topics: dict[str, TopicOffsets] = {}
+    for view in views:
+        known = topics.get(view.topic, TopicOffsets(view.tip.topic_id, {}))
+        each = {**known.offsets, view.tip.partition: offsets[view.tip]}
+        topics[view.topic] = TopicOffsets(view.tip.topic_id, each)
+    return StreamOffsets(topics)

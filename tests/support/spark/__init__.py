@@ -1,0 +1,1 @@
+"""Stores and readers for tests of the Spark source."""

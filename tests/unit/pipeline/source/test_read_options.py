@@ -1,0 +1,97 @@
+"""The options of the data source, as Spark's Kafka source has them."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.pipeline.source.read_options import (
+    EARLIEST,
+    LATEST,
+    Commit,
+    OffsetBound,
+    parse_options,
+    wanted_columns,
+)
+
+GIVEN = {"store": "s3://bucket/prefix", "topic": "t"}
+
+
+def test_defaults_are_those_of_sparks_kafka_source() -> None:
+    query = parse_options(GIVEN, is_stream=False)
+    assert (query.starting, query.ending) == (OffsetBound(default=EARLIEST), OffsetBound(default=LATEST))
+    assert query.fails_on_data_loss
+    assert parse_options(GIVEN, is_stream=True).starting == OffsetBound(default=LATEST)
+    assert "headers" not in wanted_columns(GIVEN)
+    assert "headers" in wanted_columns({**GIVEN, "includeHeaders": "true"})
+
+
+def test_options_are_read() -> None:
+    given = {
+        **GIVEN,
+        "topic": "a, b",
+        "partitions": "0, 3",
+        "startingOffsets": '{"a": {"0": 5, "3": -2}, "b": {"0": 0, "3": 1}}',
+        "endingTimestamp": "1700000000000",
+        "snapshot": "2:17",
+        "lease": "60",
+    }
+    options = parse_options(given, is_stream=False)
+    assert options.topics == ("a", "b")
+    assert options.partitions == frozenset({0, 3})
+    assert options.starting.offsets == {"a": {0: 5, 3: EARLIEST}, "b": {0: 0, 3: 1}}
+    assert options.ending == OffsetBound(default=LATEST, timestamp_ms=1_700_000_000_000)
+    assert options.snapshot == Commit(shard=2, seq=17)
+    assert options.lease_s == 60
+    assert wanted_columns({"columns": "offset, key"}) == ("offset", "key")
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("name", "is_selected"), [("ab", True), ("abb", True), ("xab", False), ("abx", False)]
+)
+def test_a_pattern_matches_whole_names(name: str, is_selected: bool) -> None:
+    options = parse_options({"store": "memory://", "topicPattern": "ab+"}, is_stream=False)
+    assert options.selects(name) == is_selected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": ""},
+        {"topicPattern": "a.*"},
+        {"partitions": "0,x"},
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"t": {"0": -1}}'},
+        {"startingOffsets": '{"t": 5}'},
+        {"startingOffsets": '{"t": {"0": true}}'},
+        {"startingOffsets": "[]"},
+        {"startingOffsets": "earliest", "startingTimestamp": "5"},
+        {"startingTimestamp": "yesterday"},
+        {"endingOffsets": "earliest"},
+        {"endingOffsets": '{"t": {"0": -2}}'},
+        {"snapshot": "newest"},
+        {"lease": "0"},
+        {"maxPartitionBytes": "0"},
+        {"failOnDataLoss": "perhaps"},
+        {"isolationLevel": "serializable"},
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfigError):
+        parse_options({**GIVEN, **wrong}, is_stream=False)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "snapshot", "lease"])
+def test_a_stream_has_no_end(name: str) -> None:
+    with pytest.raises(InvalidConfigError) as error:
+        parse_options({**GIVEN, name: "5"}, is_stream=True)
+    assert name in str(error.value.fields["name"])
+
+
+@pytest.mark.parametrize("columns", ["", "colour", "key,key"])
+def test_wrong_columns_are_refused(columns: str) -> None:
+    with pytest.raises(InvalidConfigError):
+        wanted_columns({"columns": columns})

@@ -1,0 +1,225 @@
+"""The reader of a stream as Spark calls it, without Spark's JVM: offsets, limits, restarts and losses."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stratalog.base.errors import OffsetOutOfRangeError, UnsupportedOperationError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.pipeline.source.read_options import parse_options
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.spark.plain_store import START_MS, PlainStore
+
+pytest.importorskip("pyspark")
+if TYPE_CHECKING:
+    from stratalog.pipeline.source.stream_reader import TopicStreamReader
+
+ALL = {"startingOffsets": "earliest"}
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> PlainStore:
+    """A store that another process could open."""
+    store = LocalObjectStore(
+        PosixFileSystem(), ManualClock(START_MS), SequentialIds(1), str(tmp_path / "store")
+    )
+    return PlainStore(store)
+
+
+class Stream:
+    """A stream as Spark runs it: a batch at a time, with offsets that pass through JSON. Not thread-safe."""
+
+    def __init__(self, found: PlainStore, start: dict[str, Any] | None = None, /, **options: str) -> None:
+        from stratalog.pipeline.source.stream_reader import TopicStreamReader
+
+        parsed = parse_options({"store": found.store.url, **options}, is_stream=True)
+        self.reader: TopicStreamReader = TopicStreamReader(parsed, ("topic", "partition", "offset"))
+        self.offsets = start or through_json(self.reader.initialOffset())
+
+    def next_batch(self) -> list[tuple[str, int, int]]:
+        """The rows of the next batch; none if there is nothing new."""
+        end = through_json(self.reader.latestOffset(self.offsets, self.reader.getDefaultReadLimit()))
+        rows = self.rows(self.offsets, end)
+        self.offsets = end
+        return rows
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int]]:
+        """The rows of a batch, read by an instance that has travelled to an executor."""
+        tasks = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))
+        executor: TopicStreamReader = pickle.loads(pickle.dumps(self.reader))
+        rows = [row for task in tasks for batch in executor.read(task) for row in batch.to_pylist()]
+        return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
+
+
+def through_json(offsets: dict[str, Any]) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(json.dumps(offsets))
+    return parsed
+
+
+def places(topic: str, partition: int, offsets: range) -> list[tuple[str, int, int]]:
+    return [(topic, partition, offset) for offset in offsets]
+
+
+def test_batches_have_each_offset_once_as_it_is_tiered(found: PlainStore) -> None:
+    found.create("t", 2)
+    found.upload({("t", 0): 10})
+    stream = Stream(found, topic="t", **ALL)
+    assert stream.next_batch() == places("t", 0, range(10))
+    assert stream.next_batch() == []
+    found.upload({("t", 0): 5, ("t", 1): 5})
+    assert stream.next_batch() == places("t", 0, range(10, 15)) + places("t", 1, range(5))
+
+
+def test_a_stream_begins_at_the_end_unless_it_says_otherwise(found: PlainStore) -> None:
+    found.create("t")
+    found.upload({("t", 0): 10})
+    stream = Stream(found, topic="t")
+    assert stream.next_batch() == []
+    found.upload({("t", 0): 3})
+    assert stream.next_batch() == places("t", 0, range(10, 13))
+    at = Stream(found, topic="t", startingTimestamp=str(START_MS + 7_000))
+    assert at.next_batch() == places("t", 0, range(7, 13))
+
+
+@pytest.mark.parametrize("limits", [{"maxOffsetsPerTrigger": "12"}, {"maxBytesPerTrigger": "700"}])
+def test_limits_bound_a_batch_and_starve_no_partition(found: PlainStore, limits: dict[str, str]) -> None:
+    found.create("t", 3)
+    for _ in range(4):
+        found.upload({("t", 0): 40, ("t", 1): 20})
+    found.upload({("t", 2): 1})
+    stream = Stream(found, topic="t", **ALL, **limits)
+    first = stream.next_batch()
+    assert {partition for _, partition, _ in first} == {0, 1, 2}
+    rows = first
+    while batch := stream.next_batch():
+        assert len(batch) <= 40
+        rows += batch
+    assert sorted(rows) == [
+        *places("t", 0, range(160)),
+        *places("t", 1, range(80)),
+        *places("t", 2, range(1)),
+    ]
+
+
+def test_offsets_hold_across_compaction_and_processes(found: PlainStore) -> None:
+    """A batch that is replayed after compaction reads the same offsets from other objects."""
+    found.create("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.0")
+    for _ in range(3):
+        found.upload({("t", 0): 20})
+    first = Stream(found, topic="t", **ALL, maxOffsetsPerTrigger="25")
+    start = first.offsets
+    assert first.next_batch() == places("t", 0, range(25))
+    end = first.offsets
+    assert found.tiered.compactor().run_once()
+    kept = [record.offset for record in found.tiered.records(found.tips["t"][0])]
+    replayed = Stream(found, start, topic="t", **ALL).rows(start, end)
+    assert replayed == [("t", 0, offset) for offset in kept if offset < 25]
+    rest = Stream(found, end, topic="t", **ALL)
+    assert rest.next_batch() == [("t", 0, offset) for offset in kept if offset >= 25]
+
+
+def test_available_now_ends_where_the_run_began(found: PlainStore) -> None:
+    found.create("t")
+    found.upload({("t", 0): 20})
+    stream = Stream(found, topic="t", **ALL, maxOffsetsPerTrigger="15")
+    stream.reader.prepareForTriggerAvailableNow()
+    found.upload({("t", 0): 20})
+    assert stream.next_batch() == places("t", 0, range(15))
+    assert stream.next_batch() == places("t", 0, range(15, 20))
+    before = stream.offsets
+    assert stream.next_batch() == []
+    assert stream.offsets == before
+    reported = stream.reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["topics"]["t"]["offsets"] == {"0": 40}, "the backlog shows in the progress"
+
+
+def test_new_topics_of_a_pattern_begin_at_their_first_record(found: PlainStore) -> None:
+    found.create("a1")
+    found.upload({("a1", 0): 5})
+    stream = Stream(found, topicPattern="a.*")
+    assert stream.next_batch() == []
+    found.create("a2")
+    found.create("b")
+    found.upload({("a2", 0): 3, ("b", 0): 3})
+    assert stream.next_batch() == places("a2", 0, range(3))
+
+
+def test_a_log_start_that_passed_the_stream_fails_it_or_goes_on(found: PlainStore) -> None:
+    found.create("t")
+    found.upload({("t", 0): 20})
+    stream = Stream(found, topic="t", **ALL, maxOffsetsPerTrigger="5")
+    stream.next_batch()
+    found.tiered.advance_log_start(found.tips["t"][0], 8)
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        stream.next_batch()
+    assert error.value.fields["topic"] == "t"
+    assert error.value.fields["log_start_offset"] == 8
+    tolerant = Stream(found, stream.offsets, topic="t", failOnDataLoss="false")
+    assert tolerant.next_batch() == places("t", 0, range(8, 20))
+
+
+def test_records_that_never_reached_the_store_are_reported(found: PlainStore) -> None:
+    found.create("t")
+    found.upload({("t", 0): 10})
+    stream = Stream(found, topic="t", **ALL)
+    assert stream.next_batch() == places("t", 0, range(10))
+    found.lose("t", 0, 5)
+    found.upload({("t", 0): 10})
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        stream.next_batch()
+    assert (error.value.fields["offset"], error.value.fields["partition"]) == (10, 0)
+    tolerant = Stream(found, stream.offsets, topic="t", failOnDataLoss="false")
+    assert tolerant.next_batch() == places("t", 0, range(15, 25))
+
+
+def test_a_topic_that_was_created_anew_is_not_the_old_one(found: PlainStore) -> None:
+    found.create("t")
+    found.upload({("t", 0): 20})
+    stream = Stream(found, topic="t", **ALL)
+    assert len(stream.next_batch()) == 20
+    found.tiered.catalog.delete(found.tips["t"][0].topic_id)
+    found.create("t")
+    found.upload({("t", 0): 4})
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        stream.next_batch()
+    assert error.value.fields == {"topic": "t"}
+    tolerant = Stream(found, stream.offsets, topic="t", failOnDataLoss="false")
+    assert tolerant.next_batch() == places("t", 0, range(4))
+
+
+def test_offsets_of_another_version_are_refused(found: PlainStore) -> None:
+    found.create("t")
+    stream = Stream(found, topic="t")
+    with pytest.raises(UnsupportedOperationError):
+        stream.reader.partitions({"version": 2}, stream.offsets)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_lives_of_a_stream_read_each_offset_once(found: PlainStore, seed: int) -> None:
+    chosen = random.Random(seed)
+    found.create("t", 3)
+    limits = {"maxOffsetsPerTrigger": str(chosen.randrange(5, 40))}
+    if chosen.random() < 0.5:
+        limits["maxBytesPerTrigger"] = str(chosen.randrange(100, 3000))
+    stream = Stream(found, topic="t", **ALL, **limits)
+    rows: list[tuple[str, int, int]] = []
+    written = [0, 0, 0]
+    for _ in range(15):
+        number, count = chosen.randrange(3), chosen.randrange(1, 30)
+        found.upload({("t", number): count})
+        written[number] += count
+        if chosen.random() < 0.3:
+            stream = Stream(found, stream.offsets, topic="t", **limits)
+        rows += stream.next_batch()
+    while batch := stream.next_batch():
+        rows += batch
+    assert sorted(rows) == [place for n in range(3) for place in places("t", n, range(written[n]))]
