@@ -293,7 +293,8 @@ def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
 
 def _info(append: PendingAppend, outcome: AppendInfo | Exception) -> AppendInfo:
     """The offsets of an append that is in the log. Raises the reason for its failure, or
-    PrecedingAppendFailedError behind another failure of its session, which may be that of a flush meanwhile."""
+    PrecedingAppendFailedError behind another failure of its session, which may be that of a flush
+    meanwhile."""
     if append.session is not None and append.session.is_broken:
         raise preceding_append_failed()
     if isinstance(outcome, Exception):

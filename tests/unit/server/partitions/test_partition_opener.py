@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
 
 from stratalog.base.errors import DataDirectoryError
-from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.base.types import Durability, TopicIdPartition, TopicPartition
+from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.directories.manifest import MANIFEST_FILE
 from stratalog.remote.metadata.ownership.ownership import ClaimedShard
 from stratalog.remote.read.remote_reader import RemoteReader
+from stratalog.server.append.pending_append import PendingAppend
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_opener import PartitionHost, PartitionOpener, WantedPartition
 from stratalog.server.partitions.shard_set import ShardSet
+from stratalog.server.request_memory import RequestMemory
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.log_machine import TOPIC_ID, LogMachine
+from tests.support.logs.plain_batches import batch
 from tests.support.tiered.inline_reads import inline_reads
 from tests.support.tiered.metadata_harness import MetadataHarness
 
@@ -34,8 +39,12 @@ class Opening:
 
     def __init__(self, executor: ThreadPoolExecutor, loop: asyncio.AbstractEventLoop) -> None:
         self.disk = FaultyFileSystem()
-        self._executor = executor
-        self._host = PartitionHost(ManualClock(), loop, lambda _: executor, lambda _: executor)
+        self._executor, self.loop = executor, loop
+        self.asked: list[tuple[str, str]] = []
+        """The kinds of threads and the log directories for which writers have asked."""
+        self._host = PartitionHost(
+            ManualClock(), loop, lambda path: self._ask("append", path), lambda path: self._ask("flush", path)
+        )
         self._harness = MetadataHarness()
         metadata = self._harness.log()
         claimed = ClaimedShard(metadata.claim("owner", self._harness.ids.uuid()), 0)
@@ -55,6 +64,17 @@ class Opening:
             lambda log, shard: self._host.host(log, shard, reader),
             lambda _: self._executor,
         )
+
+    def _ask(self, kind: str, path: str) -> Executor:
+        self.asked.append((kind, path))
+        return self._executor
+
+    def append(self, partition: HostedPartition) -> AppendInfo:
+        """Append a record at `disk`."""
+        future: asyncio.Future[AppendInfo] = self.loop.create_future()
+        memory = RequestMemory(1).lease()
+        partition.writer.submit(PendingAppend(batch(), Durability.DISK, future, memory, partition.identity))
+        return self.loop.run_until_complete(future)
 
     def manifest_writes(self, since: int) -> list[str]:
         """The log directories whose manifests were replaced since that operation."""
@@ -98,3 +118,14 @@ def test_new_partitions_open_beside_others_while_a_directory_is_missing(opening:
         opener.open([*wanted(0, 1), *wanted(2, is_new=True), *wanted(3)])
     assert failure.value.fields["path"] == f"{B}/orders-3"
     assert states(opener.open_what_can_be([*wanted(2, is_new=True), *wanted(3)])) == [True, False]
+
+
+def test_appends_and_flushes_have_the_threads_of_the_directory_of_their_log(opening: Opening) -> None:
+    used: set[str] = set()
+    for partition in opening.opener.open(wanted(0, 1, is_new=True)):
+        directory = posixpath.dirname(partition.log.local_log.directory)
+        assert opening.append(partition).base_offset == 0
+        assert opening.asked == [("append", directory), ("flush", directory)]
+        opening.asked.clear()
+        used.add(directory)
+    assert used == {A, B}
