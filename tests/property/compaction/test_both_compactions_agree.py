@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
@@ -31,6 +31,7 @@ class BothTiers:
 
     def __init__(self, seed: int, strategy: str) -> None:
         self.random = Random(seed)
+        self._has_versions = strategy != "offset"
         overrides = {"compaction.strategy": strategy, "compaction.strategy.header": HEADER}
         rule = LogConfig.from_overrides(overrides)
         self.local = Cleaned(
@@ -64,6 +65,9 @@ class BothTiers:
     def compact(self) -> None:
         """Once in both tiers, and compare."""
         self.local.clean()
+        if self._has_versions:
+            # A due tombstone whose key is dirty goes with the next clean, which comes at once.
+            self.local.clean(is_next_due=True)
         self.tiered.compactor().run_once()
         local = [one for one in read_local(self.local.log) if one.offset in self.written.records]
         assert local == self.tiered.records(self.tip)
@@ -93,6 +97,7 @@ class BothTiers:
 
 @settings(max_examples=examples_of(5))
 @given(st.integers(0, 2**32), st.sampled_from(STRATEGIES))
+@example(2939597314, "header")
 def test_local_cleans_and_compactions_of_objects_leave_the_same_records(seed: int, strategy: str) -> None:
     both = BothTiers(seed, strategy)
     for _ in range(4):

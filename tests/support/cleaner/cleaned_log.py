@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stratalog.cleaner.clean.clean_result import CleanLimits
 from stratalog.cleaner.clean.log_clean import LogClean
-from stratalog.cleaner.log_to_clean import LogToClean
+from stratalog.cleaner.log_to_clean import LogToClean, NextClean
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
@@ -59,8 +59,10 @@ class Cleaned:
         *,
         all_dirty: bool = False,
         on_chosen: Callable[[], None] = lambda: None,
+        is_next_due: bool = False,
     ) -> None:
-        """Everything but what is written to. `on_chosen` is called before the clean begins."""
+        """Everything but what is written to. `on_chosen` is called before the clean begins. `is_next_due`:
+        horizons of what is clean have passed."""
         log = self.log
         log.roll()
         stop_offset = min(log.local_log.segments.active.base_offset, log.offsets.last_stable_offset)
@@ -74,6 +76,7 @@ class Cleaned:
             clean_bytes=0,
             cleanable_bytes=1,
             compaction_delay_ms=0,
+            next_clean=NextClean(self.machine.clock.now_ms(), is_due=is_next_due),
         )
         on_chosen()
         log_clean = LogClean(self.machine.clock, SequentialIds())

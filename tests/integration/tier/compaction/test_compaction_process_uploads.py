@@ -56,7 +56,7 @@ def stored(wire: ProxiedS3, prefix: str, folder: Path) -> TieredStore:
 def test_a_process_whose_server_dies_aborts_its_uploads(
     wire: ProxiedS3, s3_prefix: str, tmp_path: Path
 ) -> None:
-    """A bucket bills the parts of an upload that nobody lists."""
+    """A bucket bills the parts of an upload, and no listing of its objects shows them."""
     tiered = stored(wire, s3_prefix, tmp_path)
     begun, is_dead = threading.Event(), threading.Event()
 
