@@ -355,3 +355,20 @@ def test_a_slice_has_the_earliest_horizon_and_the_first_offset_of_its_newest_tim
         assert live.entry.earliest_delete_horizon_ms == horizon_ms
         assert (live.entry.max_timestamp, live.entry.max_timestamp_offset) == (newest_ms, first_offset)
     assert world.offsets == [0, 2, 4, 5, 6]
+
+
+def test_a_slice_that_is_carried_names_no_transaction_whose_marker_is_deleted() -> None:
+    world = World()
+    world.tiered.catalog.alter(world.tip.topic_id, config={"cleanup.policy": "delete"})
+    for producer_id in (7, 8):
+        world.put("a", "1", producer_id)
+        world.end(producer_id, is_aborted=True)
+    world.upload()
+    for number in range(3):
+        world.put("b", str(number))
+        world.upload()
+    world.tiered.advance_log_start(world.tip, 2)
+    (report,) = world.compact()
+    assert (report.refused, report.inputs, len(world.slices)) == (None, 4, 1)
+    assert list(world.markers()) == world.aborted() == [3]
+    assert world.offsets == [2, 4, 5, 6]
