@@ -48,9 +48,9 @@ class CompactionSettings:
     read_chunk_bytes: int = 4 << 20
     """Bytes that are taken from a data stream at once. Default 4 MiB. A larger record batch is read whole."""
 
-    job_memory_bytes: int = 128 << 20
+    job_memory_bytes: int = 96 << 20
     """Bytes of its inputs (half) and outputs that a job keeps in memory; beyond, it takes files in
-    `spool_directory`. Default 128 MiB. Two chunks, a part of an output, key blocks and one bit a record come
+    `spool_directory`. Default 96 MiB. Two chunks, a part of an output, key blocks and one bit a record come
     on top."""
 
     max_scratch_bytes: int = 2**63 - 1

@@ -192,7 +192,8 @@ class JobExecution:
             spool_directory=settings.spool_directory, memory_bytes=output_memory_bytes(self.job, settings)
         )
         with contextlib.ExitStack() as closing:
-            self._open_inputs(closing)
+            closing.callback(self._close_inputs)
+            self._open_inputs()
             self._decide()
             output = closing.enter_context(
                 JobOutput(
@@ -209,6 +210,7 @@ class JobExecution:
                 on_run(sum(one.records_in for one in parts), sum(one.kept.record_count for one in parts))
                 rewritten += parts
             self.current = None
+            self._close_inputs()
             output.finish()
             return JobResult(
                 stored=tuple(output.stored),
@@ -281,7 +283,7 @@ class JobExecution:
             part, plan, rule, writer
         ).rewrite(self.inputs, self._settings.read_chunk_bytes)
 
-    def _open_inputs(self, closing: contextlib.ExitStack) -> None:
+    def _open_inputs(self) -> None:
         needed = {name: InputNeed() for name in self.job.input_names}
         for run in map(PartitionRun.unpacked, self.job.runs):
             for live in run.slices:
@@ -297,7 +299,13 @@ class JobExecution:
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
                 at_work=self.at_work,
             )
-            closing.callback(self.inputs[name].close)
+
+    def _close_inputs(self) -> None:
+        """Give back what the inputs hold, all of them whatever fails. Called before the ends of the outputs,
+        which take memory too, are made."""
+        with contextlib.ExitStack() as closing:
+            for streams in self.inputs.values():
+                closing.callback(streams.close)
 
     def _open_stream(self, name: str) -> OutputStream:
         key = self._layout.data_key(name)

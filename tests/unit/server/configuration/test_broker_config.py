@@ -85,7 +85,7 @@ OURS = {
     "remote.compaction.io.max.bytes.per.second": "1.7976931348623157e+308",
     "remote.compaction.job.max.bytes": "1073741824",
     "remote.compaction.job.max.inputs": "64",
-    "remote.compaction.job.memory.bytes": "134217728",
+    "remote.compaction.job.memory.bytes": "100663296",
     "remote.compaction.max.requests.per.second": "1.7976931348623157e+308",
     "remote.compaction.merge.fanout": "4",
     "remote.compaction.min.live.ratio": "0.5",
