@@ -149,6 +149,7 @@ def test_any_range_of_large_slices_has_its_rows_once(
     spans = [span for task in tasks for span in task]
     rows = [row for batch in scan(large.store, spans, ("offset",)) for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(first, end))
+    assert all(span.first_offset < span.end_offset for span in spans), "no interval without wanted offsets"
     for task in tasks:
         assert len(task) == 1 or sum(span.size_bytes for span in task) <= max_bytes
 
