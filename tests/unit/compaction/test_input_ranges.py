@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.plan.input_need import InputNeed
+from stratalog.compaction.plan.input_need import ByteRange, InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
 from stratalog.objectstore.resuming_reads import ResumingReads
@@ -114,10 +114,11 @@ def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> 
     ref = world.tiered.metadata.refresh().objects[name].ref
     key = world.tiered.layout.data_key(name)
     entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips]
+    whole_range = ByteRange(entries[0].data_position, entries[-1].data_end_position)
     streams = InputStreams(
         ResumingReads(store, ManualClock(), key),
         ref,
-        InputNeed(entries),
+        InputNeed(data=whole_range, carried=whole_range),
         lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
         chunk_bytes=1 << 20,
         buffered_bytes=0,

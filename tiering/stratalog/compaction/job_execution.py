@@ -29,7 +29,6 @@ from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
-from stratalog.compaction.plan.input_need import InputNeed
 from stratalog.compaction.run_carrier import RunCarrier
 from stratalog.compaction.scratch_budget import (
     input_memory_bytes,
@@ -252,22 +251,21 @@ class JobExecution:
             first += len(slices)
 
     def _decide(self) -> None:
-        """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
-        must read. Bits are held until phase 2 of their run."""
+        """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices will
+        be read. Bits are held until phase 2 of their run."""
         for packed in self.job.runs:
             if packed.mode is not RunMode.COMPACT:
                 continue
             run = packed.unpacked()
             self.current = run.topic_id_partition
             plan = SurvivorPlan.at_once(run, self.inputs)
-            if plan is None and all(map(run.has_keys, run.slices)):
+            if plan is None and not run.hashed_slices():
                 plan = self._plan(run)
-            if plan is None:
-                continue
-            self._plans[run.topic_id_partition] = plan
+            if plan is not None:
+                self._plans[run.topic_id_partition] = plan
             for index, live in enumerate(run.slices):
-                if plan.drops_all(index, live.entry):
-                    self.inputs[live.object_name].pass_by(live.entry)
+                if plan is None or not plan.drops_all(index, live.entry):
+                    self.inputs[live.object_name].will_read(live.entry)
 
     def _plan(self, run: PartitionRun) -> SurvivorPlan:
         return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
@@ -282,16 +280,12 @@ class JobExecution:
         ).rewrite(self.inputs, self._settings.read_chunk_bytes)
 
     def _open_inputs(self, closing: contextlib.ExitStack) -> None:
-        needed = {name: InputNeed() for name in self.job.input_names}
-        for run in map(PartitionRun.unpacked, self.job.runs):
-            for live in run.slices:
-                needed[live.object_name].add(live.entry)
         for live_object in self.job.inputs:
             name = live_object.ref.name
             self.inputs[name] = InputStreams(
                 ResumingReads(self._store, self._clock, self._layout.data_key(name)),
                 live_object.ref,
-                needed[name],
+                self.job.needs.inputs[name],
                 self._make_scratch,
                 chunk_bytes=self._settings.read_chunk_bytes,
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),

@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 
-class InputNeed:
-    """The slices of one input that a job takes. Not thread-safe: guarded by its user. All positions count
-    from the first byte of the object."""
+class ByteRange(NamedTuple):
+    """Bytes [begin, end) of an object; empty if both are 0. Immutable."""
 
-    def __init__(self, entries: Iterable[SliceEntry] = ()) -> None:
-        """`entries`: in the order of their data, which `add` goes on with."""
-        self.slice_count = 0
-        self.index_end = 0
-        """The end of the last index."""
-        self._begins = array("Q")
-        self._ends = array("Q")
-        self._is_passed = bytearray()
-        for entry in entries:
-            self.add(entry)
+    begin: int
+    end: int
+
+
+NOTHING = ByteRange(0, 0)
+
+
+class InputNeed(NamedTuple):
+    """The slices of one input that a job takes. Immutable. All positions count from the first byte of the
+    object."""
+
+    slice_count: int = 0
+    index_end: int = 0
+    """The end of the last index."""
+    data: ByteRange = NOTHING
+    """From the first to the end of the last data of all of them."""
+    carried: ByteRange = NOTHING
+    """The same of those whose run is carried: they are read, whatever their keys are."""
+
+
+class GrowingRange:
+    """From the first to the end of the last data of some slices of an object. Not thread-safe: guarded by its
+    user."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self, begun: ByteRange = NOTHING) -> None:
+        self._begin, self._end = begun
 
     def add(self, entry: SliceEntry) -> None:
-        """One more slice, behind those before it."""
-        self.slice_count += 1
-        self.index_end = max(self.index_end, entry.index.position + entry.index.size_bytes)
-        if entry.data_bytes > 0:
-            self._begins.append(entry.data_position)
-            self._ends.append(entry.data_end_position)
-            self._is_passed.append(0)
-
-    def pass_by(self, entry: SliceEntry) -> None:
-        """The data of that slice are not needed after all."""
-        # A slice without bytes has the position of the next one.
-        if entry.data_bytes > 0:
-            self._is_passed[bisect_left(self._begins, entry.data_position)] = 1
+        """One more slice."""
+        size_bytes = entry.data_bytes
+        if size_bytes:
+            begin = entry.data_position
+            end = begin + size_bytes
+            if not self._end or begin < self._begin:
+                self._begin = begin
+            self._end = max(self._end, end)
 
     @property
-    def data_range(self) -> tuple[int, int]:
-        """From the first to the end of the last data that are needed; empty if none are."""
-        first, behind = self._is_passed.find(0), self._is_passed.rfind(0)
-        return (self._begins[first], self._ends[behind]) if first >= 0 else (0, 0)
-
-    def lies_in(self, begin: int, end: int) -> bool:
-        """Whether the data of all slices, also of those that were passed by, lie in that range."""
-        if not self._begins:
-            return True
-        return begin <= min(self._begins) and max(self._ends) <= end
+    def bytes(self) -> ByteRange:
+        """The range so far."""
+        return ByteRange(self._begin, self._end)
