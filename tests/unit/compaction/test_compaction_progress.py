@@ -175,7 +175,7 @@ def test_large_outputs_take_a_put_for_each_part() -> None:
     smaller = dataclasses.replace(SETTINGS, max_job_bytes=size_bytes // 2)
     assert cost_of(job, smaller).put_count == 2, "so many objects"
     live = job.runs[0].slices[0]
-    large = live._replace(entry=dataclasses.replace(live.entry, data_bytes=200 << 20))
+    large = live._replace(entry=live.entry._replace(data_bytes=200 << 20))
     run = dataclasses.replace(job.runs[0], slices=(large, *job.runs[0].slices[1:]))
     job = dataclasses.replace(job, runs=(run, *job.runs[1:]))
     assert cost_of(job, SETTINGS).put_count == 7 + 2, "parts of 32 MiB, the beginning and the end"
