@@ -176,7 +176,7 @@ def test_large_outputs_take_a_put_for_each_part() -> None:
     smaller = dataclasses.replace(SETTINGS, max_job_bytes=size_bytes // 2)
     assert cost_of(job, smaller).put_count == 2, "so many objects"
     live = job.runs[0].slices[0]
-    large = live._replace(entry=dataclasses.replace(live.entry, data_bytes=200 << 20))
+    large = live._replace(entry=live.entry._replace(data_bytes=200 << 20))
     run = dataclasses.replace(job.runs[0], slices=(large, *job.runs[0].slices[1:]))
     gathering = JobGathering(job.input_names)
     for one in (run, *job.runs[1:]):

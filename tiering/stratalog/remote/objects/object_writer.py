@@ -318,7 +318,7 @@ class ObjectWriter:
                 stream = stream._replace(position=key_position)
                 key_position += stream.size_bytes
             placed_index = PartRef(index_position, index.size_bytes, index.crc)
-            entries.append(entry.placed(stream, placed_index))
+            entries.append(entry._replace(key_stream=stream, index=placed_index))
             index_position += index.size_bytes
         return tuple(entries)
 

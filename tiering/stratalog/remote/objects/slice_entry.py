@@ -19,11 +19,9 @@ All positions count from the first byte of the object. Immutable, so thread-safe
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import operator
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
@@ -80,9 +78,9 @@ class KeyStreamRef(NamedTuple):
     """64 bits derived from the topic's hash key; the key itself never leaves the catalog."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SliceEntry:
-    """One slice of an object file. Immutable."""
+class SliceEntry(NamedTuple):
+    """One slice of an object file. Immutable. Name each value: it is a tuple only because jobs and pages make
+    a hundred thousand of them."""
 
     topic_id: UUID
     topic: str
@@ -106,6 +104,7 @@ class SliceEntry:
     """Bit ``1 << codec`` for each compression codec that occurs."""
     stable_end_offset: int
     """Exclusive end of the decided records: the first offset of an open transaction, else `end_offset`."""
+    index: PartRef  # type: ignore[assignment]  # no caller asks a tuple for the place of a value
     has_aborted: bool = False
     """Whether the slice's index names aborted transactions."""
     open_transactions: tuple[OpenTransaction, ...] = ()
@@ -115,22 +114,10 @@ class SliceEntry:
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     last_batch: LastBatch | None = None
     key_stream: KeyStreamRef | None = None
-    index: PartRef
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Of a class with slots, pickle sets each field by a call of Python.
-        return _with_values, _VALUES(self)
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
-
-    def placed(self, key_stream: KeyStreamRef | None, index: PartRef) -> SliceEntry:
-        """The same entry with the places of its parts."""
-        # As `dataclasses.replace`, in a third of the time: objects have thousands of slices.
-        fields: dict[str, Any] = dict(zip(_FIELDS, _VALUES(self), strict=True))
-        fields["key_stream"], fields["index"] = key_stream, index
-        return SliceEntry(**fields)
 
     @property
     def data_end_position(self) -> int:
@@ -183,19 +170,6 @@ class SliceEntry:
         if stream.entry_count > self.record_count:
             return "its key stream has more entries than it has records"
         return None
-
-
-_FIELDS = tuple(field.name for field in dataclasses.fields(SliceEntry))
-_VALUES = operator.attrgetter(*_FIELDS)
-_SETTERS = tuple(getattr(SliceEntry, name).__set__ for name in _FIELDS)
-
-
-def _with_values(*values: object) -> SliceEntry:
-    """The entry with these values, in the order of its fields."""
-    entry = object.__new__(SliceEntry)
-    for set_value, value in zip(_SETTERS, values, strict=True):
-        set_value(entry, value)
-    return entry
 
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
