@@ -12,6 +12,7 @@ from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, P
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.log_config import LogConfig
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -55,7 +56,7 @@ def carry(
         MemoryFileSystem(), logs.clock, ids, logs.store, shard.order(job, settings, now)
     ).execute()
     outcome = logs.metadata.replace(
-        {tip: slices},
+        {tip: SliceRanges.of(slices)},
         job.input_names,
         result.stored,
         covers={tip: covers},
