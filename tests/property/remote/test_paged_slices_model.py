@@ -22,6 +22,7 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
@@ -108,7 +109,7 @@ class Machine:
         made = self.harness.put(log, (tip, base, end))
         planned = log.state().partition(tip).slices[first:last]
         log.replace(
-            {tip: planned},
+            {tip: SliceRanges.of(planned)},
             sorted({live.object_name for live in planned}),
             [(made.ref, made.entries())],
             covers={tip: False},

@@ -13,6 +13,7 @@ from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.log_config import LogConfig
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -61,7 +62,7 @@ def carry(
         MemoryFileSystem(), logs.clock, ids, logs.store, shard.order(job, settings, now)
     ).execute()
     outcome = logs.metadata.replace(
-        {tip: slices},
+        {tip: SliceRanges.of(slices)},
         job.input_names,
         result.stored,
         covers={tip: covers},

@@ -16,6 +16,7 @@ from stratalog.compaction.plan.packed_slices import PackedSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 
 
 class RunMode(enum.Enum):
@@ -74,6 +75,12 @@ class PartitionRun(ConsecutiveSlices):
         if isinstance(self.slices, PackedSlices):
             return dataclasses.replace(self, slices=self.slices.unpacked())
         return self
+
+    @property
+    def ranges(self) -> SliceRanges:
+        """What tells the slices from others."""
+        slices = self.slices
+        return slices.ranges if isinstance(slices, PackedSlices) else SliceRanges.of(slices)
 
     @property
     def part_count(self) -> int:

@@ -14,6 +14,7 @@ from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.replace_judge import MAX_LISTED_IN_REPLACE
 from stratalog.remote.metadata.shard.shard_judge import MANY_REFUSED, MAX_LISTED, TOPIC_DELETED, LostRange
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_layout import format_history_name
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import MetadataHarness
@@ -157,10 +158,10 @@ def replaced(
 ) -> tuple[int, bool]:
     """Replace the slices of many partitions; returns how many were refused, and whether it was committed."""
     tips = MANY[:count]
-    inputs = {tip: tuple(log.state().partition(tip).slices) for tip in tips}
+    inputs = {tip: SliceRanges.of(log.state().partition(tip).slices) for tip in tips}
     outcome = log.replace(
         inputs,
-        sorted({live.object_name for slices in inputs.values() for live in slices}),
+        sorted({name for ranges in inputs.values() for name in ranges.object_names}),
         [(made.ref, made.entries())],
         covers={tip: number < covering for number, tip in enumerate(tips)},
         catalog_seq=0,

@@ -12,6 +12,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
 from stratalog.remote.metadata.shard.shard_judge import RECORDS_DELETED
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import (
@@ -44,7 +45,7 @@ def swap(
 ) -> ReplaceOutcome:
     names = sorted({live.object_name for slices in inputs.values() for live in slices})
     outcome = log.replace(
-        inputs,
+        {tip: SliceRanges.of(slices) for tip, slices in inputs.items()},
         names,
         [(made.ref, made.entries()) for made in outputs],
         covers=covers or {},
@@ -85,7 +86,7 @@ def test_records_below_those_that_were_compared_by_version(
     made = harness.put(log, (A0, 5, 12), (B0, 5, 9))
     log.advance_log_start({A0: log_start_offset, B0: 7}, epoch=None, catalog_seq=None)
     outcome = log.replace(
-        inputs,
+        {tip: SliceRanges.of(slices) for tip, slices in inputs.items()},
         names,
         [(made.ref, made.entries())],
         covers={},
@@ -120,7 +121,12 @@ def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
             swap(log, inputs, outputs)
     with pytest.raises(InvalidRequestError):
         log.replace(
-            {A0: slices[:2]}, [], [(whole.ref, whole.entries())], covers={}, catalog_seq=0, drops_records=True
+            {A0: SliceRanges.of(slices[:2])},
+            [],
+            [(whole.ref, whole.entries())],
+            covers={},
+            catalog_seq=0,
+            drops_records=True,
         )
 
 

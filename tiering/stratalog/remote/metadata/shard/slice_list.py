@@ -9,6 +9,7 @@ from typing import cast, overload
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, Piece, StoredSlices
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns
 from stratalog.remote.metadata.shard.slice_pages import SlicePages
 from stratalog.remote.metadata.shard.slice_row import SliceBrief
 
@@ -107,23 +108,18 @@ class SliceList(Sequence[LiveSlice]):
             found += self._slices_of(piece, start, end, is_exact=True)
         return found
 
-    def briefs_between(self, base_offset: int, end_offset: int) -> list[SliceBrief]:
-        """The same in brief."""
-        found: list[SliceBrief] = []
-        for piece, start, end in self._pieces_in(base_offset, end_offset):
-            if isinstance(piece, StoredSlices):
-                found += self._stored.briefs_between(self._tip, start, end)
-            elif base_offset <= piece.base_offset:
-                found.append(SliceBrief.of(piece))
-        return found
-
-    def has(self, slices: Sequence[LiveSlice]) -> bool:
-        """Whether these slices, in order, are all that begin in their range."""
-        base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
+    def columns_between(self, base_offset: int, end_offset: int) -> SliceColumns:
+        """The same as columns."""
         held = self._held
         if held is not None:
-            return [live for live in held if base_offset <= live.base_offset < end_offset] == list(slices)
-        return self.briefs_between(base_offset, end_offset) == list(map(SliceBrief.of, slices))
+            return SliceColumns.of([live for live in held if base_offset <= live.base_offset < end_offset])
+        found: list[SliceColumns] = []
+        for piece, start, end in self._pieces_in(base_offset, end_offset):
+            if isinstance(piece, StoredSlices):
+                found += self._stored.columns_between(self._tip, start, end)
+            elif base_offset <= piece.base_offset:
+                found.append(SliceColumns.of((piece,)))
+        return SliceColumns.joined(found)
 
     def without(self, base_offset: int, end_offset: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         """The pieces before and behind a range that begins with a slice and ends with one."""

@@ -8,7 +8,7 @@ and the transactions that it abandons. The row of a gap has no object, and an em
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
@@ -18,6 +18,7 @@ from stratalog.remote.metadata.head.checkpoint_page import Page
 from stratalog.remote.metadata.head.page_columns import Column, Encoding
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -147,6 +148,7 @@ _BRIEF_COLUMNS = (
     "earliest_delete_horizon_ms",
     "gap",
 )
+_COMPARED_COLUMNS = ("object", "base_offset", "end_offset", "data_bytes")
 _BRIEF_TYPES: dict[str, set[type]] = {
     "object": {str},
     "earliest_delete_horizon_ms": {int, type(None)},
@@ -189,10 +191,20 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
 
 def briefs_of(page: Page, start: int, end: int) -> Iterator[SliceBrief]:
     """Parse some of the columns of rows [start, end). Raises StoreCorruptError."""
+    return map(SliceBrief._make, zip(*_sound_columns(page, start, end, _BRIEF_COLUMNS), strict=True))
+
+
+def columns_of(page: Page, start: int, end: int) -> SliceColumns:
+    """Parse the columns that a commit compares, of rows [start, end). Raises StoreCorruptError."""
+    *ranges, data_bytes = map(tuple, _sound_columns(page, start, end, _COMPARED_COLUMNS))
+    return SliceColumns(SliceRanges(*ranges), data_bytes)
+
+
+def _sound_columns(page: Page, start: int, end: int, names: Sequence[str]) -> list[Any]:
     known = dict(zip(page.columns, page.values, strict=True))
     nothing: Column = [None] * (end - start)
     columns: list[Any] = []
-    for name in _BRIEF_COLUMNS:
+    for name in names:
         column: Column = known[name][start:end] if name in known else nothing
         # Columns of numbers are arrays, and sound as they are.
         kinds = set[type]() if isinstance(column, array) or name == "gap" else set(map(type, column))
@@ -203,7 +215,7 @@ def briefs_of(page: Page, start: int, end: int) -> Iterator[SliceBrief]:
                 column=name,
             )
         columns.append(column)
-    return map(SliceBrief._make, zip(*columns, strict=True))
+    return columns
 
 
 def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:
