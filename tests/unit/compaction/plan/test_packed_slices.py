@@ -16,6 +16,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
+from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
@@ -60,10 +61,36 @@ def test_packed_slices_are_the_same_slices() -> None:
     assert packed.ranges.end_offsets == tuple(live.end_offset for live in slices)
 
 
+def test_packed_slices_keep_every_part_of_an_entry() -> None:
+    first, second, *rest = runs_of(uploaded(1))[0]
+    assert first.entry.key_stream is not None
+    opened = (OpenTransaction(7, second.base_offset), OpenTransaction(9, second.base_offset + 1))
+    epochs = (LeaderEpoch(1, second.base_offset), LeaderEpoch(4, second.base_offset + 1))
+    slices = (
+        first._replace(entry=first.entry._replace(last_batch=None, leader_epochs=())),
+        second._replace(
+            entry=second.entry._replace(
+                open_transactions=opened,
+                stable_end_offset=second.base_offset,
+                leader_epochs=epochs,
+                key_stream=None,
+                earliest_delete_horizon_ms=-(2**62),
+            )
+        ),
+        *rest,
+    )
+    unpacked = PackedSlices(slices).unpacked()
+    assert unpacked == slices
+    kinds = [list(map(type, (live.entry, *live.entry))) for live in slices]
+    assert [list(map(type, (live.entry, *live.entry))) for live in unpacked] == kinds
+    assert list(map(type, unpacked[1].entry.open_transactions)) == [OpenTransaction] * 2
+    assert list(map(type, unpacked[1].entry.leader_epochs)) == [LeaderEpoch] * 2
+
+
 def test_packed_slices_take_few_bytes_and_go_to_another_process() -> None:
     runs = runs_of(uploaded(1))
     data = pickle.dumps(list(map(PackedSlices, runs)))
-    assert len(data) < 300 * sum(map(len, runs))
+    assert len(data) < 200 * sum(map(len, runs))
     assert pickle.loads(data) == runs
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stratalog.remote.objects.slice_entry import SliceEntry
-
 
 class ByteRange(NamedTuple):
     """Bytes [begin, end) of an object; empty if both are 0. Immutable."""
@@ -39,15 +37,17 @@ class GrowingRange:
     def __init__(self, begun: ByteRange = NOTHING) -> None:
         self._begin, self._end = begun
 
-    def add(self, entry: SliceEntry) -> None:
-        """One more slice."""
-        size_bytes = entry.data_bytes
-        if size_bytes:
-            begin = entry.data_position
-            end = begin + size_bytes
-            if not self._end or begin < self._begin:
-                self._begin = begin
-            self._end = max(self._end, end)
+    def add(self, position: int, size_bytes: int) -> None:
+        """The data of one more slice."""
+        if not size_bytes:
+            return
+        if position >= self._end:
+            # As they lie in objects.
+            self._begin = self._begin if self._end else position
+            self._end = position + size_bytes
+        else:
+            self._begin = min(self._begin, position)
+            self._end = max(self._end, position + size_bytes)
 
     @property
     def bytes(self) -> ByteRange:

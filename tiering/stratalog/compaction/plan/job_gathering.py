@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.input_need import GrowingRange, InputNeed
@@ -41,19 +41,36 @@ class JobGathering:
     def add(self, run: PartitionRun) -> None:
         """Check one more run, and gather its needs. It reads no other inputs."""
         run.check()
-        is_carried = run.mode is RunMode.CARRY
+        hashing, is_carried = run.topic.hashing, run.mode is RunMode.CARRY
+        hash_key_id, has_versions = hashing.hash_key_id, hashing.has_versions
         tallies = self._tallies
-        for live in run.slices:
-            tallies[live.object_name].add(live.entry, is_carried=is_carried)
-        share = _kept_share(run)
-        for place, slices in enumerate(run.parts):
-            self._output_bytes[run.topic.kind, place] += round(share * _stored_bytes(slices))
+        record_count = all_key_bytes = 0
+        stored_bytes: list[int] = []
+        unlike: list[LiveSlice] = []
+        # The slices of a job are many, and lie in no cache: each is looked at once.
+        for slices in run.parts:
+            stored_bytes.append(0)
+            for live in slices:
+                entry = live.entry
+                stream = entry.key_stream
+                key_bytes = 0 if stream is None else stream.size_bytes
+                tally = tallies[live.object_name]
+                stored_bytes[-1] += tally.add(entry, is_carried=is_carried) + key_bytes
+                record_count += entry.record_count
+                if stream is None or stream.hash_key_id != hash_key_id or has_versions:
+                    unlike.append(live)
+                else:
+                    all_key_bytes += key_bytes
+        share = 1.0 if is_carried else _kept_share(run, record_count)
+        for place, size_bytes in enumerate(stored_bytes):
+            self._output_bytes[run.topic.kind, place] += round(share * size_bytes)
         if run.topic.is_compacted:
-            self._key_bytes += _key_bytes(run)
-        if not is_carried and (hashed := run.hashed_slices()):
+            self._key_bytes += all_key_bytes + sum(_new_key_bytes(run, live) for live in unlike)
+        hashed = [live for live in unlike if not is_carried and not run.has_keys(live)]
+        if hashed:
             self._hashed.append(
                 HashedRun(
-                    run.topic.hashing.has_versions,
+                    has_versions,
                     array("Q", [live.entry.record_count for live in hashed]),
                     array("Q", [live.entry.data_bytes for live in hashed]),
                 )
@@ -69,52 +86,39 @@ class _InputTally:
         self._slice_count = self._index_end = 0
         self._data, self._carried = GrowingRange(), GrowingRange()
 
-    def add(self, entry: SliceEntry, *, is_carried: bool) -> None:
+    def add(self, entry: SliceEntry, *, is_carried: bool) -> int:
+        """Returns the bytes of the slice's data and index."""
         position, index_bytes, _ = entry.index
+        data_bytes = entry.data_bytes
         self._slice_count += 1
-        self._index_end = max(self._index_end, position + index_bytes)
-        self._data.add(entry)
+        if position >= self._index_end:
+            # As they lie in objects.
+            self._index_end = position + index_bytes
+        else:
+            self._index_end = max(self._index_end, position + index_bytes)
+        self._data.add(entry.data_position, data_bytes)
         if is_carried:
-            self._carried.add(entry)
+            self._carried.add(entry.data_position, data_bytes)
+        return data_bytes + index_bytes
 
     def need(self) -> InputNeed:
         return InputNeed(self._slice_count, self._index_end, self._data.bytes, self._carried.bytes)
 
 
-def _stored_bytes(slices: Sequence[LiveSlice]) -> int:
-    """Data, key streams and indexes of slices."""
-    size_bytes = 0
-    for live in slices:
-        entry = live.entry
-        size_bytes += entry.data_bytes + entry.index.size_bytes
-        if entry.key_stream is not None:
-            size_bytes += entry.key_stream.size_bytes
-    return size_bytes
+def _new_key_bytes(run: PartitionRun, live: LiveSlice) -> int:
+    """The most bytes of a key stream of the slice that the topic's hashing makes."""
+    stream, hashing = live.entry.key_stream, run.topic.hashing
+    if stream is not None and hashing.made(stream):
+        return stream.size_bytes
+    entry_count = live.entry.record_count if stream is None else stream.entry_count
+    return key_stream_bytes(entry_count, has_versions=hashing.has_versions)
 
 
-def _kept_share(run: PartitionRun) -> float:
-    """The part of the run's records that stays, an estimate."""
-    if run.mode is RunMode.CARRY:
-        return 1.0
-    record_count = run.record_count
+def _kept_share(run: PartitionRun, record_count: int) -> float:
+    """The part of a compacted run's records that stays, an estimate."""
     if not record_count:
         return 1.0
     first = run.slices[0].entry
     density = first.record_count / (first.end_offset - first.base_offset)
     kept_count = max(first.record_count, density * (run.end_offset - run.base_offset))
     return min(1.0, kept_count / record_count)
-
-
-def _key_bytes(run: PartitionRun) -> int:
-    """The most bytes of the key streams of the run's output."""
-    has_versions, hash_key_id = run.topic.hashing.has_versions, run.topic.hashing.hash_key_id
-    size_bytes = 0
-    for live in run.slices:
-        stream = live.entry.key_stream
-        if stream is None:
-            size_bytes += key_stream_bytes(live.entry.record_count, has_versions=has_versions)
-        elif stream.hash_key_id == hash_key_id:
-            size_bytes += stream.size_bytes
-        else:
-            size_bytes += key_stream_bytes(stream.entry_count, has_versions=has_versions)
-    return size_bytes
