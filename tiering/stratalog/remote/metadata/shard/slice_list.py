@@ -9,9 +9,9 @@ from typing import cast, overload
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, Piece, StoredSlices
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
 from stratalog.remote.metadata.shard.slice_columns import SliceColumns
 from stratalog.remote.metadata.shard.slice_pages import SlicePages
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
 
 
 class SliceList(Sequence[LiveSlice]):
@@ -68,17 +68,18 @@ class SliceList(Sequence[LiveSlice]):
     def __repr__(self) -> str:
         return f"SliceList({self._row.pieces!r})"
 
-    def in_brief(self) -> Iterator[SliceBrief]:
-        """All slices in brief: an iteration over a whole shard costs little for each."""
+    def in_brief(self) -> SliceBriefs:
+        """All slices, at least one, in brief: a look at a whole shard costs little for each."""
         held = self._held
         if held is not None:
-            yield from map(SliceBrief.of, held)
-            return
+            return SliceBriefs.of(held)
+        found: list[SliceBriefs] = []
         for piece in self._row.pieces:
             if isinstance(piece, StoredSlices):
-                yield from self._stored.briefs_between(self._tip, piece.base_offset, piece.end_offset)
+                found += self._stored.briefs_between(self._tip, piece.base_offset, piece.end_offset)
             else:
-                yield SliceBrief.of(piece)
+                found.append(SliceBriefs.of((piece,)))
+        return SliceBriefs.joined(found)
 
     def beginning_at(self, offset: int) -> Iterator[LiveSlice]:
         """The slices from the one that holds `offset` on; from the first one if it lies below all."""

@@ -15,10 +15,10 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_page import Page, PageRef
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
 from stratalog.remote.metadata.shard.slice_columns import SliceColumns
 from stratalog.remote.metadata.shard.slice_row import (
     SLICES,
-    SliceBrief,
     briefs_of,
     columns_of,
     parse_slice,
@@ -105,11 +105,11 @@ class SlicePages:
 
     def briefs_between(
         self, tip: TopicIdPartition, base_offset: int, end_offset: int
-    ) -> Iterator[SliceBrief]:
+    ) -> Iterator[SliceBriefs]:
         """The same in brief, page by page."""
         for number in self.page_numbers(tip, base_offset, end_offset):
             rows = self.rows_on(number, tip, base_offset, end_offset)
-            yield from briefs_of(rows.page, rows.start, rows.end)
+            yield briefs_of(rows.page, rows.start, rows.end)
 
     def columns_between(
         self, tip: TopicIdPartition, base_offset: int, end_offset: int
