@@ -55,6 +55,7 @@ class InputStreams:
         self.reads = reads
         """The object; it counts the requests."""
         self._ref = ref
+        self._directory_position, self._directory_bytes = ref.directory_position, ref.directory_bytes
         self._at_work = at_work
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
@@ -77,14 +78,14 @@ class InputStreams:
         """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
         StoreCorruptError, and what the store raises.
         """
-        if stream.size_bytes > SMALL_STREAM_BYTES:
+        position, size_bytes = stream.position - self._directory_position, stream.size_bytes
+        if size_bytes > SMALL_STREAM_BYTES:
             return None
-        position = stream.position - self._ref.directory_position
-        end = position + stream.size_bytes
-        if self._key_bytes is not None and self._ref.directory_bytes <= position <= end <= len(
-            self._key_bytes
-        ):
-            return self._key_bytes[position:end]
+        keys_in_memory = self._key_bytes
+        if keys_in_memory is not None and self._directory_bytes <= position:
+            data = keys_in_memory[position : position + size_bytes]
+            if len(data) == size_bytes:
+                return data
         keys = self._key_part or self._open_keys()
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
@@ -147,7 +148,7 @@ class InputStreams:
         read: GET 2 asks for no more than these and those of carried runs, and is not sent if there are none.
         """
         assert self._data is None
-        self._will_read.add(entry)
+        self._will_read.add(entry.data_position, entry.data_bytes)
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
         """A reader of the data of a slice that `will_read` has named, or that is carried. Call it once for

@@ -263,9 +263,8 @@ class JobExecution:
                 plan = self._plan(run)
             if plan is not None:
                 self._plans[run.topic_id_partition] = plan
-            for index, live in enumerate(run.slices):
-                if plan is None or not plan.drops_all(index, live.entry):
-                    self.inputs[live.object_name].will_read(live.entry)
+            for live in run.slices if plan is None else plan.read_slices(run.slices):
+                self.inputs[live.object_name].will_read(live.entry)
 
     def _plan(self, run: PartitionRun) -> SurvivorPlan:
         return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
