@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import struct
+import operator
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
@@ -107,11 +107,10 @@ def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
 def encode_directory(entries: Sequence[SliceEntry]) -> bytes:
     """The bytes of a directory, a multiple of 8. Entries are sorted and have their positions."""
     heap = _Heap(DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes)
+    # Sorted, at most one of each partition: bisection and forward-only reading depend on it.
+    assert _ascend(entries)
     fixed = bytearray()
-    for previous, entry in itertools.pairwise([None, *entries]):
-        assert entry is not None
-        # Sorted, at most one of each partition: bisection and forward-only reading depend on it.
-        assert previous is None or previous.topic_id_partition < entry.topic_id_partition
+    for entry in entries:
         entry.check()
         fixed += _encode_entry(entry, heap)
     size_bytes = DIRECTORY_HEADER.size_bytes + len(fixed) + len(heap.data)
@@ -135,13 +134,17 @@ def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
         raise _corrupt("does not have the size that it states")
     if DIRECTORY_HEADER.size_bytes + slice_count * entry_bytes > len(data):
         raise _corrupt("has fewer entries than it states")
-    entries: list[SliceEntry] = []
-    for index in range(slice_count):
-        entry = _decode_entry(data, DIRECTORY_HEADER.size_bytes + index * entry_bytes)
-        if entries and entries[-1].topic_id_partition >= entry.topic_id_partition:
-            raise _corrupt("is not sorted by partition")
-        entries.append(entry)
-    return tuple(entries)
+    begin, texts = DIRECTORY_HEADER.size_bytes, dict[tuple[int, int], str]()
+    places = range(begin, begin + slice_count * entry_bytes, entry_bytes)
+    entries = tuple([_decode_entry(data, place, texts) for place in places])
+    if not _ascend(entries):
+        raise _corrupt("is not sorted by partition")
+    return entries
+
+
+def _ascend(entries: Sequence[SliceEntry]) -> bool:
+    tips = [(entry.topic_id, entry.partition) for entry in entries]
+    return all(map(operator.lt, tips, itertools.islice(tips, 1, None)))
 
 
 def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
@@ -156,8 +159,10 @@ def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
     last_batch = last_batch or _NO_BATCH
     stream = stream or _NO_KEY_STREAM
     topic_position, topic_bytes = heap.put_text(entry.topic)
-    epochs_position = heap.put(b"".join(LEADER_EPOCH.pack(*epoch) for epoch in entry.leader_epochs))
-    transactions_position = heap.put(b"".join(OPEN_TRANSACTION.pack(*one) for one in entry.open_transactions))
+    epochs_position = heap.put(b"".join([LEADER_EPOCH.pack(*epoch) for epoch in entry.leader_epochs]))
+    transactions_position = heap.put(
+        b"".join([OPEN_TRANSACTION.pack(*one) for one in entry.open_transactions])
+    )
     return ENTRY.pack(
         entry.topic_id.bytes,
         entry.partition,
@@ -196,14 +201,15 @@ def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
     )
 
 
-def _decode_entry(data: Buffer, position: int) -> SliceEntry:
+def _decode_entry(data: Buffer, position: int, texts: dict[tuple[int, int], str]) -> SliceEntry:
+    """`texts`: those that were read, by position and size."""
     field = dict(zip(ENTRY.positions, ENTRY.unpack(data, position), strict=True))
     flags: int = field["flags"]
     if flags & ~KNOWN_FLAGS:
         raise _newer(flags)
     entry = SliceEntry(
         topic_id=_topic_id(field["topic_id"]),
-        topic=_text(data, field["topic_position"], field["topic_bytes"]),
+        topic=_text(data, (field["topic_position"], field["topic_bytes"]), texts),
         partition=field["partition"],
         base_offset=field["base_offset"],
         end_offset=field["end_offset"],
@@ -218,9 +224,14 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
         stable_end_offset=field["stable_end_offset"],
         has_aborted=flags & HAS_ABORTED_FLAG != 0,
         open_transactions=tuple(
-            OpenTransaction(*pair)
-            for pair in _pairs(
-                data, OPEN_TRANSACTION, field["open_transactions_position"], field["open_transaction_count"]
+            map(
+                OpenTransaction._make,
+                _pairs(
+                    data,
+                    OPEN_TRANSACTION,
+                    field["open_transactions_position"],
+                    field["open_transaction_count"],
+                ),
             )
         ),
         tombstone_count=field["tombstone_count"],
@@ -229,9 +240,9 @@ def _decode_entry(data: Buffer, position: int) -> SliceEntry:
             field["earliest_delete_horizon_ms"] if flags & HAS_DELETE_HORIZON_FLAG else None
         ),
         leader_epochs=tuple(
-            LeaderEpoch(*pair)
-            for pair in _pairs(
-                data, LEADER_EPOCH, field["leader_epochs_position"], field["leader_epoch_count"]
+            map(
+                LeaderEpoch._make,
+                _pairs(data, LEADER_EPOCH, field["leader_epochs_position"], field["leader_epoch_count"]),
             )
         ),
         last_batch=(
@@ -264,19 +275,25 @@ def _key_stream(field: dict[str, int]) -> KeyStreamRef:
     )
 
 
-def _text(data: Buffer, position: int, size_bytes: int) -> str:
+def _text(data: Buffer, place: tuple[int, int], texts: dict[tuple[int, int], str]) -> str:
+    known = texts.get(place)
+    if known is not None:
+        return known
+    position, size_bytes = place
     if position + size_bytes > len(data):
         raise _corrupt("refers to a text behind its end")
     try:
-        return bytes(data[position : position + size_bytes]).decode()
+        text = texts[place] = bytes(data[position : position + size_bytes]).decode()
     except UnicodeDecodeError as error:
         raise _corrupt("holds a text that is not UTF-8") from error
+    return text
 
 
 def _pairs(data: Buffer, layout: FixedLayout, position: int, count: int) -> list[tuple[int, int]]:
-    if position + count * layout.size_bytes > len(data):
+    end = position + count * layout.size_bytes
+    if end > len(data):
         raise _corrupt("refers to a list behind its end")
-    return [struct.unpack_from("<qq", data, position + index * layout.size_bytes) for index in range(count)]
+    return [layout.unpack(data, place) for place in range(position, end, layout.size_bytes)]
 
 
 class _Heap:

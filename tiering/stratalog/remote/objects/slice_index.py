@@ -12,7 +12,8 @@ hundred thousand. Immutable, so thread-safe.
 from __future__ import annotations
 
 import bisect
-import dataclasses
+import itertools
+import operator
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, overload
@@ -54,8 +55,7 @@ class Interval(NamedTuple):
     base_offset: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SliceIndex:
+class SliceIndex(NamedTuple):
     """Columns of equal length, and the size of the indexed data. Immutable, so thread-safe."""
 
     data_bytes: int
@@ -105,10 +105,9 @@ class SliceIndex:
             self.positions and self.positions[0] != 0
         ):
             return "it does not begin with the slice"
-        ends = [*self.positions[1:], self.data_bytes]
-        if any(end <= begin for begin, end in zip(self.positions, ends, strict=False)):
+        if not _ascend([*self.positions, self.data_bytes]):
             return "its positions do not ascend"
-        if any(b <= a for a, b in zip(self.base_offsets, self.base_offsets[1:], strict=False)):
+        if not _ascend(self.base_offsets):
             return "its offsets do not ascend"
         if self.producers_since is not None and self.producers_since < 0:
             return "its producers have changed since a negative offset"
@@ -117,6 +116,10 @@ class SliceIndex:
     def check(self) -> None:
         fault = self.fault()
         assert fault is None, fault
+
+
+def _ascend(column: Sequence[int]) -> bool:
+    return all(map(operator.lt, column, itertools.islice(column, 1, None)))
 
 
 class _AbortedRows(Sequence[AbortedTransaction]):
