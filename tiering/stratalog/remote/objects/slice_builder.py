@@ -373,24 +373,7 @@ def compacted_slice(
     hashing = start.key_hashing
     assert hashing is not None, "it has a key stream"
     assert compacted.next_offset <= end.end_offset or not compacted.data
-    contents = _Contents(
-        data_bytes=len(compacted.data),
-        data_crc=compacted.crc,
-        record_count=compacted.records_count,
-        min_timestamp=compacted.min_timestamp,
-        max_timestamp=compacted.max_timestamp,
-        max_timestamp_offset=compacted.max_timestamp_offset,
-        codec_mask=1 << Codec.NONE,
-        tombstone_count=compacted.tombstone_count,
-        marker_count=0,
-        horizon_ms=compacted.delete_horizon_ms,
-        last_batch=LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
-        positions=array("q", compacted.positions),
-        base_offsets=array("q", compacted.base_offsets),
-        max_timestamps=array("q", compacted.max_timestamps),
-    )
-    if not compacted.data:
-        contents = _NO_CONTENTS
+    contents = _contents_of(compacted) if compacted.data else _NO_CONTENTS
     parts = (compacted.keys,) if compacted.keys else ()
     stream = EncodedKeyStream(parts, len(compacted.keys), compacted.key_count, compacted.keys_crc)
     return _built(start, data_position, contents, end, MergedKeyStream(stream, hashing))
@@ -434,18 +417,37 @@ _NO_CONTENTS = _Contents(
 """Those of a slice without batches."""
 
 
+def _contents_of(compacted: CompactedSlices) -> _Contents:
+    return _Contents(
+        len(compacted.data),
+        compacted.crc,
+        compacted.records_count,
+        compacted.min_timestamp,
+        compacted.max_timestamp,
+        compacted.max_timestamp_offset,
+        1 << Codec.NONE,
+        compacted.tombstone_count,
+        0,
+        compacted.delete_horizon_ms,
+        LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
+        array("q", compacted.positions),
+        array("q", compacted.base_offsets),
+        array("q", compacted.max_timestamps),
+    )
+
+
 def _built(
     start: SliceStart, data_position: int, contents: _Contents, end: SliceEnd, keys: MergedKeyStream | None
 ) -> BuiltSlice:
     assert keys is None or not end.open_transactions, "undecided records have no key stream"
     index = SliceIndex(
-        data_bytes=contents.data_bytes,
-        positions=contents.positions,
-        base_offsets=contents.base_offsets,
-        max_timestamps=contents.max_timestamps,
-        aborted=end.aborted,
-        producer_snapshot=end.producer_snapshot,
-        producers_since=end.producers_since,
+        contents.data_bytes,
+        contents.positions,
+        contents.base_offsets,
+        contents.max_timestamps,
+        end.aborted,
+        end.producer_snapshot,
+        end.producers_since,
     )
     encoded_index = encode_slice_index(index)
     stable_end_offset = end.end_offset
