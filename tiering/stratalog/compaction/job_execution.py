@@ -70,6 +70,14 @@ class JobResult(NamedTuple):
     tombstones_removed: int
 
 
+class RunCounts(NamedTuple):
+    """What a run had, and what has become of it."""
+
+    records_in: int
+    records_out: int
+    tombstones_removed: int
+
+
 class CompactedShard(NamedTuple):
     """The shard that a compactor works on."""
 
@@ -202,43 +210,41 @@ class JobExecution:
                     max_object_bytes=self._bounds.data_bytes,
                 )
             )
-            rewritten: list[RewrittenPartition] = []
+            records_in = records_out = tombstones_removed = 0
             for run in map(PartitionRun.unpacked, self.job.runs):
-                parts = self._rewrite(run, output)
-                on_run(sum(one.records_in for one in parts), sum(one.kept.record_count for one in parts))
-                rewritten += parts
+                counts = self._rewrite(run, output)
+                on_run(counts.records_in, counts.records_out)
+                records_in += counts.records_in
+                records_out += counts.records_out
+                tombstones_removed += counts.tombstones_removed
             self.current = None
             output.finish()
-            return JobResult(
-                stored=tuple(output.stored),
-                records_in=sum(one.records_in for one in rewritten),
-                records_out=sum(one.kept.record_count for one in rewritten),
-                tombstones_removed=sum(one.tombstones_removed for one in rewritten),
-            )
+            return JobResult(tuple(output.stored), records_in, records_out, tombstones_removed)
 
-    def _rewrite(self, run: PartitionRun, output: JobOutput) -> list[RewrittenPartition]:
-        """Rewrite a run, each part of it into an object of its own. The survivors are those of the whole
-        run."""
+    def _rewrite(self, run: PartitionRun, output: JobOutput) -> RunCounts:
+        """Rewrite a run."""
         self.current = run.topic_id_partition
-        kind = run.topic.kind
+        plan = self._plans.pop(run.topic_id_partition, None)
+        if plan is not None or run.mode is RunMode.CARRY:
+            return self._rewrite_parts(run, plan, output)
+        with self._plan(run) as plan:
+            return self._rewrite_parts(run, plan, output)
+
+    def _rewrite_parts(self, run: PartitionRun, plan: SurvivorPlan | None, output: JobOutput) -> RunCounts:
+        """Rewrite each part of a run into an object of its own. The survivors are those of the whole run."""
+        kind, compacts = run.topic.kind, plan is not None
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
-        rewritten: list[RewrittenPartition] = []
-        with contextlib.ExitStack() as closing:
-            plan = self._plans.pop(run.topic_id_partition, None)
-            if plan is None and run.mode is RunMode.COMPACT:
-                plan = closing.enter_context(self._plan(run))
-            for place, first, end, goes_on in self._pieces(run, plan):
-                part = run.part(first, end)
-                part_plan = None if plan is None else plan.part(first, end)
-                writer = output.writer(
-                    place, kind=kind, is_carried=run.mode is RunMode.CARRY, goes_on=goes_on
-                )
-                rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
-                planned = PlannedSlice(
-                    rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
-                )
-                output.expect(run.topic_id_partition, planned, place, kind=kind)
-        return rewritten
+        records_out = tombstones_removed = 0
+        for place, first, end, goes_on in self._pieces(run, plan):
+            part = run.part(first, end)
+            part_plan = None if plan is None else plan.part(first, end)
+            writer = output.writer(place, kind=kind, is_carried=not compacts, goes_on=goes_on)
+            kept, removed = self._rewrite_part(part, part_plan, rule, writer)
+            planned = PlannedSlice(kept, part.base_offset, part.end_offset, compacts)
+            output.expect(run.topic_id_partition, planned, place, kind=kind)
+            records_out += kept.record_count
+            tombstones_removed += removed
+        return RunCounts(run.record_count, records_out, tombstones_removed)
 
     def _pieces(self, run: PartitionRun, plan: SurvivorPlan | None) -> Iterator[tuple[int, int, int, bool]]:
         """The slices [first, end) of the run that become one slice, each with its place, and whether it goes

@@ -60,10 +60,5 @@ class TombstoneRule(NamedTuple):
 
     def batch_filter(self, live: LiveSlice, log_start_offset: int) -> BatchFilter:
         return BatchFilter(
-            first_offset=max(live.base_offset, log_start_offset),
-            end_offset=live.end_offset,
-            has_tombstones=live.entry.tombstone_count > 0,
-            drop_until_ms=self.drop_until_ms,
-            stamp_ms=self.stamp_ms,
-            settled_end_offset=self.settled_end_offset,
+            max(live.base_offset, log_start_offset), live.end_offset, live.entry.tombstone_count > 0, *self
         )

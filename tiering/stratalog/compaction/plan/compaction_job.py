@@ -107,7 +107,7 @@ class PartitionRun(ConsecutiveSlices):
 
     @property
     def record_count(self) -> int:
-        return sum(live.entry.record_count for live in self.slices)
+        return sum([live.entry.record_count for live in self.slices])
 
     @property
     def settles_tombstones(self) -> bool:

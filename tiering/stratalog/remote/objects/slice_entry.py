@@ -175,9 +175,11 @@ class SliceEntry(NamedTuple):
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
     """The leader epochs of consecutive slices, each with its first start offset."""
     joined: list[LeaderEpoch] = []
+    last_epoch = last_start_offset = -2
     for entry in entries:
-        for epoch in entry.leader_epochs:
-            last = joined[-1] if joined else None
-            if last is None or (epoch.epoch > last.epoch and epoch.start_offset > last.start_offset):
-                joined.append(epoch)
+        for leader_epoch in entry.leader_epochs:
+            epoch, start_offset = leader_epoch
+            if epoch > last_epoch and start_offset > last_start_offset:
+                joined.append(leader_epoch)
+                last_epoch, last_start_offset = epoch, start_offset
     return tuple(joined)

@@ -123,7 +123,7 @@ def judge_replace(
 def remaining_inputs(partition: TieredPartition, planned: SliceRanges) -> SliceRanges:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
     base_offset, end_offset = planned.base_offsets[0], planned.end_offsets[-1]
-    live = partition.slices.columns_between(base_offset, end_offset).ranges
+    live = partition.slices.ranges_between(base_offset, end_offset)
     if live == planned:
         return planned
     # Log start drops the first slices, so the rest is the beginning of what is left of the partition.
@@ -158,7 +158,7 @@ def is_first_live(partition: TieredPartition, rest: SliceRanges) -> bool:
     base_offset = rest.base_offsets[0]
     if partition.row.pieces[0].base_offset == base_offset:
         return True
-    return not any(partition.slices.columns_between(0, base_offset).ranges.object_names)
+    return not any(partition.slices.ranges_between(0, base_offset).object_names)
 
 
 def _replacement(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
@@ -186,9 +186,10 @@ class _Builder:
         self._use_catalog(replace.catalog_seq)
         directories = [self._load_directory(ref) for ref in replace.outputs]
         outputs = self._output_slices(replace, directories)
-        compacted = {
-            tip for number, entries in enumerate(directories) for tip in replace.compacted_in(number, entries)
-        }
+        compacted: Container[TopicIdPartition] = outputs
+        if not replace.is_compacting:
+            numbered = enumerate(directories)
+            compacted = {tip for number, entries in numbered for tip in replace.compacted_in(number, entries)}
         lost = _LostSlices()
         for tip, slices in outputs.items():
             before = self._partition(tip)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import cast, overload
+from typing import Any, overload
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, Piece, StoredSlices
 from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
-from stratalog.remote.metadata.shard.slice_columns import SliceColumns
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.metadata.shard.slice_pages import SlicePages
 
 
@@ -109,11 +109,18 @@ class SliceList(Sequence[LiveSlice]):
             found += self._slices_of(piece, start, end, is_exact=True)
         return found
 
+    def ranges_between(self, base_offset: int, end_offset: int) -> SliceRanges:
+        """Their ranges."""
+        held = self._held_between(base_offset, end_offset)
+        if held is not None:
+            return SliceRanges.of(held)
+        return self.columns_between(base_offset, end_offset).ranges
+
     def columns_between(self, base_offset: int, end_offset: int) -> SliceColumns:
         """The same as columns."""
-        held = self._held
+        held = self._held_between(base_offset, end_offset)
         if held is not None:
-            return SliceColumns.of([live for live in held if base_offset <= live.base_offset < end_offset])
+            return SliceColumns.of(held)
         found: list[SliceColumns] = []
         for piece, start, end in self._pieces_in(base_offset, end_offset):
             if isinstance(piece, StoredSlices):
@@ -181,11 +188,18 @@ class SliceList(Sequence[LiveSlice]):
             begin_offset = self._stored.base_of(self._tip, base_offset)
         yield from self._stored.between(self._tip, begin_offset, end_offset, newest_first=newest_first)
 
+    def _held_between(self, base_offset: int, end_offset: int) -> Sequence[LiveSlice] | None:
+        """The slices that begin in a range, if none of the partition is in a page."""
+        held = self._held
+        if not held or (base_offset <= held[0].base_offset and held[-1].base_offset < end_offset):
+            return held
+        return [live for live in held if base_offset <= live.base_offset < end_offset]
+
     @property
     def _held(self) -> tuple[LiveSlice, ...] | None:
         """All slices, if none is in a page."""
-        pieces = self._row.pieces
-        return None if StoredSlices in map(type, pieces) else cast(tuple[LiveSlice, ...], pieces)
+        pieces: Any = self._row.pieces
+        return None if StoredSlices in map(type, pieces) else pieces
 
     @property
     def _stored(self) -> SlicePages:
