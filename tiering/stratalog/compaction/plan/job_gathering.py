@@ -16,7 +16,6 @@ from stratalog.compaction.plan.input_need import GrowingRange, InputNeed
 from stratalog.compaction.plan.job_needs import HashedRun, JobNeeds
 from stratalog.record.key_block import key_stream_bytes
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.objects.slice_entry import SliceEntry
 
 
 class JobGathering:
@@ -49,18 +48,26 @@ class JobGathering:
         unlike: list[LiveSlice] = []
         # The slices of a job are many, and lie in no cache: each is looked at once.
         for slices in run.parts:
-            stored_bytes.append(0)
+            part_bytes = 0
             for live in slices:
                 entry = live.entry
                 stream = entry.key_stream
                 key_bytes = 0 if stream is None else stream.size_bytes
+                index_position, index_bytes, _ = entry.index
+                data_position, data_bytes = entry.data_position, entry.data_bytes
                 tally = tallies[live.object_name]
-                stored_bytes[-1] += tally.add(entry, is_carried=is_carried) + key_bytes
+                tally.slice_count += 1
+                tally.index_end = max(tally.index_end, index_position + index_bytes)
+                tally.data.add(data_position, data_bytes)
+                if is_carried:
+                    tally.carried.add(data_position, data_bytes)
+                part_bytes += data_bytes + key_bytes + index_bytes
                 record_count += entry.record_count
                 if stream is None or stream.hash_key_id != hash_key_id or has_versions:
                     unlike.append(live)
                 else:
                     all_key_bytes += key_bytes
+            stored_bytes.append(part_bytes)
         share = 1.0 if is_carried else _kept_share(run, record_count)
         for place, size_bytes in enumerate(stored_bytes):
             self._output_bytes[run.topic.kind, place] += round(share * size_bytes)
@@ -80,29 +87,14 @@ class JobGathering:
 class _InputTally:
     """The slices of one input so far."""
 
-    __slots__ = ("_carried", "_data", "_index_end", "_slice_count")
+    __slots__ = ("carried", "data", "index_end", "slice_count")
 
     def __init__(self) -> None:
-        self._slice_count = self._index_end = 0
-        self._data, self._carried = GrowingRange(), GrowingRange()
-
-    def add(self, entry: SliceEntry, *, is_carried: bool) -> int:
-        """Returns the bytes of the slice's data and index."""
-        position, index_bytes, _ = entry.index
-        data_bytes = entry.data_bytes
-        self._slice_count += 1
-        if position >= self._index_end:
-            # As they lie in objects.
-            self._index_end = position + index_bytes
-        else:
-            self._index_end = max(self._index_end, position + index_bytes)
-        self._data.add(entry.data_position, data_bytes)
-        if is_carried:
-            self._carried.add(entry.data_position, data_bytes)
-        return data_bytes + index_bytes
+        self.slice_count = self.index_end = 0
+        self.data, self.carried = GrowingRange(), GrowingRange()
 
     def need(self) -> InputNeed:
-        return InputNeed(self._slice_count, self._index_end, self._data.bytes, self._carried.bytes)
+        return InputNeed(self.slice_count, self.index_end, self.data.bytes, self.carried.bytes)
 
 
 def _new_key_bytes(run: PartitionRun, live: LiveSlice) -> int:

@@ -71,8 +71,6 @@ class ShardSurvey:
         """By number; None for partitions that are not touched."""
         self.refusals: list[Refusal] = []
         """Partitions that are not touched."""
-        self.movable_counts = array("l", bytes(array("l").itemsize * len(self.objects)))
-        """For each object the number of slices that may be carried away."""
         self.movable_bytes = array("q", bytes(8 * len(self.objects)))
         self.kinds = array("b", [_NO_KIND]) * len(self.objects)
         """For each object with movable slices the kind of their topics, or `MIXED_KIND`."""
@@ -84,6 +82,10 @@ class ShardSurvey:
         self._rows_of = [array("i") for _ in self.objects]
         """The rows of each object, ascending."""
         self._survey(topics, terms, excluded, carried)
+        self.movable_counts = array(
+            "l", (sum(map(self._movable.__getitem__, rows)) for rows in self._rows_of)
+        )
+        """For each object the number of slices that may be carried away."""
 
     def _survey(
         self,
@@ -132,9 +134,8 @@ class ShardSurvey:
     def _add_to_objects(
         self, numbers: Sequence[int], sizes: Sequence[int], movable: bytes | bytearray, kind: int
     ) -> None:
-        counts, totals, kinds = self.movable_counts, self.movable_bytes, self.kinds
+        totals, kinds = self.movable_bytes, self.kinds
         for number, size_bytes in itertools.compress(zip(numbers, sizes, strict=True), movable):
-            counts[number] += 1
             totals[number] += size_bytes
             if kinds[number] != kind:
                 kinds[number] = kind if kinds[number] == _NO_KIND else MIXED_KIND

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.slice_entry import SliceEntry
 
-_ENTRY_VALUES = operator.attrgetter(
+_ENTRY_COLUMNS = (
     "data_bytes",
     "record_count",
     "min_timestamp",
@@ -20,6 +21,8 @@ _ENTRY_VALUES = operator.attrgetter(
     "stable_end_offset",
     "earliest_delete_horizon_ms",
 )
+# An entry is a tuple, and its places are found in half the time of its names.
+_ENTRY_VALUES = operator.itemgetter(*map(SliceEntry._fields.index, _ENTRY_COLUMNS))
 
 
 class SliceMeasure(NamedTuple):
