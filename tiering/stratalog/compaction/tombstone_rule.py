@@ -41,9 +41,9 @@ class TombstoneRule(NamedTuple):
         # Without a time, readers are promised nothing.
         commit_ms = now_ms + MAX_JOB_MS if retention_ms else now_ms
         return TombstoneRule(
-            drop_until_ms=now_ms if may_drop else None,
-            stamp_ms=new_horizon_ms(commit_ms, retention_ms),
-            settled_end_offset=run.slices[-1].entry.stable_end_offset,
+            now_ms if may_drop else None,
+            new_horizon_ms(commit_ms, retention_ms),
+            run.slices[-1].entry.stable_end_offset,
         )
 
     def marker_fate(self, header: BatchHeader, *, is_data_kept: bool | None) -> MarkerFate:

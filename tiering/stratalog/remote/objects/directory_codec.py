@@ -145,11 +145,8 @@ def _ascend(entries: Sequence[SliceEntry]) -> bool:
     return all(map(operator.lt, tips, itertools.islice(tips, 1, None)))
 
 
-def _columns_of(entries: Sequence[SliceEntry]) -> dict[str, Iterable[object]]:
-    """The columns of a directory's rows that do not refer to the heap, and others. An object has thousands of
-    rows, so no step is made row by row where a column will do."""
-    values = zip(*entries, strict=True) if entries else itertools.repeat(())
-    columns = dict(zip(SliceEntry._fields, values, strict=False))
+def _columns_of(entries: Sequence[SliceEntry]) -> dict[str, Sequence[Any]]:
+    """The columns of a directory's rows that do not refer to the heap, and others."""
     batches = [entry.last_batch or _NO_BATCH for entry in entries]
     streams = [entry.key_stream or _NO_KEY_STREAM for entry in entries]
     indexes = [entry.index for entry in entries]
@@ -160,7 +157,7 @@ def _columns_of(entries: Sequence[SliceEntry]) -> dict[str, Iterable[object]]:
         | HAS_DELETE_HORIZON_FLAG * (entry.earliest_delete_horizon_ms is not None)
         for entry in entries
     ]
-    return columns | {
+    return SliceEntry.columns_of(entries) | {
         "topic_id": [entry.topic_id.bytes for entry in entries],
         "flags": flags,
         "earliest_delete_horizon_ms": [entry.earliest_delete_horizon_ms or 0 for entry in entries],
@@ -190,7 +187,7 @@ def _entries_of(data: Buffer, rows: dict[str, tuple[Any, ...]]) -> tuple[SliceEn
     def parts(make: Callable[..., object], *names: str) -> Iterator[object]:
         return map(make, *[rows[name] for name in names])
 
-    columns = rows | {
+    columns: dict[str, Sequence[Any]] = rows | {
         "topic_id": list(map(_topic_id, rows["topic_id"])),
         "topic": _texts(data, rows["topic_position"], rows["topic_bytes"]),
         "index": list(parts(PartRef, "index_position", "index_bytes", "index_crc")),
@@ -222,7 +219,7 @@ def _entries_of(data: Buffer, rows: dict[str, tuple[Any, ...]]) -> tuple[SliceEn
             ),
         ),
     }
-    return tuple(map(SliceEntry._make, zip(*[columns[name] for name in SliceEntry._fields], strict=True)))
+    return SliceEntry.of_columns(columns)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -274,7 +271,7 @@ class _Heap:
         self._texts: dict[str, tuple[int, int]] = {}
         """The places of texts, and their sizes."""
 
-    def put_entries(self, entries: Sequence[SliceEntry]) -> dict[str, Iterable[int]]:
+    def put_entries(self, entries: Sequence[SliceEntry]) -> dict[str, Sequence[int]]:
         """Append the parts of all entries; returns the columns that refer to them."""
         topics: list[tuple[int, int]] = []
         epochs: list[tuple[int, int]] = []

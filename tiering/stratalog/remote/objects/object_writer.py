@@ -42,7 +42,7 @@ from stratalog.remote.objects.slice_builder import (
     SliceStart,
     compacted_slice,
 )
-from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, PartRef, SliceEntry
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStreamRef, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, DataSink, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
@@ -312,16 +312,18 @@ class ObjectWriter:
         """The entries with the positions of their key streams and, behind those, of their indexes."""
         key_position = key_streams_position
         index_position = key_streams_position + self._key_streams.size_bytes
-        entries: list[SliceEntry] = []
+        streams: list[KeyStreamRef | None] = []
+        indexes: list[PartRef] = []
         for entry in self._slices:
             stream, index = entry.key_stream, entry.index
             if stream is not None:
-                stream = stream._replace(position=key_position)
+                stream = KeyStreamRef(key_position, *stream[1:])
                 key_position += stream.size_bytes
-            placed_index = PartRef(index_position, index.size_bytes, index.crc)
-            entries.append(entry._replace(key_stream=stream, index=placed_index))
+            streams.append(stream)
+            indexes.append(PartRef(index_position, index.size_bytes, index.crc))
             index_position += index.size_bytes
-        return tuple(entries)
+        columns = SliceEntry.columns_of(self._slices)
+        return SliceEntry.of_columns(columns | {"key_stream": streams, "index": indexes})
 
 
 def _owned(data: Buffer, size_bytes: int) -> Buffer:

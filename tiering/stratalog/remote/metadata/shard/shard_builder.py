@@ -215,8 +215,10 @@ class _Builder:
         for ref, entries in zip(replace.outputs, directories, strict=True):
             for entry in entries:
                 tip = entry.topic_id_partition
-                base_offset = max(entry.base_offset, clipped.get(tip, 0))
-                if tip not in refused and base_offset < entry.end_offset:
+                if refused and tip in refused:
+                    continue
+                base_offset = max(entry.base_offset, clipped.get(tip, 0)) if clipped else entry.base_offset
+                if base_offset < entry.end_offset:
                     live = LiveSlice(ref.name, base_offset, entry.end_offset, entry)
                     outputs.setdefault(tip, []).append(live)
         for tip, slices in outputs.items():
