@@ -88,8 +88,12 @@ def _plain(entries: Sequence[SliceEntry]) -> list[Sequence[Any]]:
     for number in _PARTS:
         columns[number] = [part and tuple(part) for part in columns[number]]
     for number in _ROWS_OF_PARTS:
-        columns[number] = [parts and tuple(map(tuple, parts)) for parts in columns[number]]
+        columns[number] = list(map(_plain_parts, columns[number]))
     return columns
+
+
+def _plain_parts(parts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    return tuple([tuple(part) for part in parts])
 
 
 def _entries(columns: list[Sequence[Any]]) -> Iterable[SliceEntry]:

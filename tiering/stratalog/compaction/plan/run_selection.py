@@ -144,8 +144,15 @@ def _choice(
     section = outlook.section
     is_enough = 0 < section.least_run <= end - first
     settles = covers and mode is RunMode.COMPACT and section.eligible.start == first and is_enough
-    gains = settles or end - first > part_count
-    return RunChoice(partition, first, end, mode, covers, part_count, gains)
+    return RunChoice(
+        partition=partition,
+        first=first,
+        end=end,
+        mode=mode,
+        covers=covers,
+        part_count=part_count,
+        gains=settles or end - first > part_count,
+    )
 
 
 def _are_consecutive(indexes: Sequence[int], compactable_end: int) -> bool:
