@@ -22,7 +22,7 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
-from stratalog.remote.metadata.shard.slice_columns import SliceRanges
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
@@ -187,6 +187,12 @@ class Machine:
         assert list(map(comparable, slices.in_brief())) == [comparable(SliceBrief.of(live)) for live in whole]
         start, stop = sorted(self.random.randrange(len(whole) + 1) for _ in range(2))
         assert slices[start:stop] == tuple(whole[start:stop])
+        first, last = sorted(self.random.randrange(self.end(tip) + 2) for _ in range(2))
+        beginning = [live for live in whole if first <= live.base_offset < last]
+        columns = slices.columns_between(first, last)
+        assert columns == SliceColumns.of(beginning)
+        assert columns.data_bytes == tuple(live.entry.data_bytes for live in beginning)
+        assert slices.ranges_between(first, last) == columns.ranges
         for offset in range(self.end(tip) + 2):
             assert list(slices.beginning_at(offset)) == [live for live in whole if live.end_offset > offset]
             below = [live for live in whole if live.base_offset <= offset]
