@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratalog.base.errors import InvalidRequestError
+from stratalog.base.errors import InvalidRequestError, StoreCorruptError
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
+from stratalog.remote.metadata.shard.shard_actions import Replace
+from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_judge import INPUTS_CHANGED, RECORDS_DELETED
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.objects.slice_entry import LastBatch
@@ -123,6 +126,20 @@ def test_inputs_that_another_job_has_taken_are_refused(
     assert [(one.partition, one.reason) for one in outcome.refused] == [(A0, INPUTS_CHANGED)]
     assert [live.end_offset for live in slices_of(log, B0)] == [4]
     assert any((live.base_offset, live.end_offset) == other for live in slices_of(log, A0))
+
+
+@pytest.mark.parametrize("made", [(0, 8), (0, 5), (1, 9), (5, 12), (9, 12), (4, 5)])
+def test_a_follower_refuses_an_output_that_has_not_the_range_of_live_slices(
+    harness: MetadataHarness, made: tuple[int, int]
+) -> None:
+    log, _ = filled(harness, ((A0, 0, 3),), ((A0, 3, 7),), ((A0, 7, 9),))
+    output = harness.put(log, (A0, *made))
+    names = [live.object_name for live in slices_of(log, A0)]
+    replacement = Replace(inputs=tuple(sorted(names)), outputs=(output.ref,))
+    writer = Writer("compactor", "c")
+    commit = Commit.build(log.state().seq + 1, harness.ids.uuid(), 0, writer, None, [replacement])
+    with pytest.raises(StoreCorruptError, match="range of live slices"):
+        apply_commit(log.state(), commit, harness.load_directory)
 
 
 def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
