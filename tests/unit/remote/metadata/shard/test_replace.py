@@ -115,7 +115,7 @@ def test_inputs_that_another_job_has_taken_are_refused(
     log, _ = filled(
         harness, ((A0, 0, 2), (B0, 0, 1)), ((A0, 2, 5),), ((A0, 5, 9), (B0, 1, 4)), ((A0, 9, 12),)
     )
-    planned = {A0: slices_of(log, A0)[1:3], B0: slices_of(log, B0)}
+    planned: Inputs = {A0: slices_of(log, A0)[1:3], B0: slices_of(log, B0)}
     begin, end = other
     taken = [live for live in slices_of(log, A0) if begin <= live.base_offset < end]
     swap(log, {A0: taken}, [harness.put(log, (A0, begin, end))])
