@@ -23,7 +23,7 @@ from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
-from stratalog.remote.metadata.shard.slice_columns import SliceRanges
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
@@ -188,6 +188,12 @@ class Machine:
             assert comparable(slices.in_brief()) == comparable(SliceBriefs.of(whole))
         start, stop = sorted(self.random.randrange(len(whole) + 1) for _ in range(2))
         assert slices[start:stop] == tuple(whole[start:stop])
+        first, last = sorted(self.random.randrange(self.end(tip) + 2) for _ in range(2))
+        beginning = [live for live in whole if first <= live.base_offset < last]
+        columns = slices.columns_between(first, last)
+        assert columns == SliceColumns.of(beginning)
+        assert columns.data_bytes == tuple(live.entry.data_bytes for live in beginning)
+        assert slices.ranges_between(first, last) == columns.ranges
         for offset in range(self.end(tip) + 2):
             assert list(slices.beginning_at(offset)) == [live for live in whole if live.end_offset > offset]
             below = [live for live in whole if live.base_offset <= offset]

@@ -237,13 +237,12 @@ class MetadataLog(CommittedLog[ShardState]):
             compared_from=compared_from,
         )
         plan.check(input_names)
-        ranges = [
-            OffsetRange(tip, planned.base_offsets[0], planned.end_offsets[-1])
-            for tip, planned in inputs.items()
-        ]
 
         def judge(state: ShardState) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
-            state.read_ahead(ranges)
+            state.read_ahead(
+                OffsetRange(tip, planned.base_offsets[0], planned.end_offsets[-1])
+                for tip, planned in inputs.items()
+            )
             return replace_judge.judge_replace(state, plan)
 
         with self._machine.directories_at_hand(outputs):

@@ -108,12 +108,14 @@ def judge_replace(
     if len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE:
         reasons = {tip: reasons.get(tip, MANY_REFUSED) for tip in plan.inputs}
         replaced, clipped = set(), []
-    refusals = tuple(
-        Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
-        for ref, entries in plan.outputs
-        for entry in entries
-        if entry.topic_id_partition in reasons
-    )
+    refusals: tuple[Refusal, ...] = ()
+    if reasons:
+        refusals = tuple(
+            Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
+            for ref, entries in plan.outputs
+            for entry in entries
+            if entry.topic_id_partition in reasons
+        )
     if not replaced:
         return Judgement((), (refusals, ()))
     action = _replacement(state, plan, replaced, lost, reasons, clipped)

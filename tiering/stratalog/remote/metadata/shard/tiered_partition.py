@@ -189,7 +189,11 @@ class TieredPartition:
             return None
         before, behind = self.slices.without(base_offset, end_offset)
         size_bytes = sum([live.entry.data_bytes for live in slices]) - sum(lost.data_bytes)
-        row = row._replace(
+        row = PartitionRow(
+            log_start_offset=row.log_start_offset,
+            tiered_end_offset=row.tiered_end_offset,
+            stable_end_offset=row.stable_end_offset,
+            end_mark=row.end_mark,
             compacted_upto=max(row.compacted_upto, self._compacted_end(last) if are_compacted else 0),
             slice_count=row.slice_count + len(slices) - len(lost.data_bytes),
             tiered_bytes=row.tiered_bytes + size_bytes,
@@ -198,6 +202,7 @@ class TieredPartition:
             newest_ms=max([row.newest_ms, *[live.newest_ms for live in slices]]),
             open_transactions=row.open_transactions if behind else slices[-1].entry.open_transactions,
             pieces=(*before, *slices, *behind),
+            lowered_seq=row.lowered_seq,
         )
         return ChangedPartition(row, lost)
 
