@@ -71,7 +71,7 @@ class JobResult(NamedTuple):
 
 
 class RunCounts(NamedTuple):
-    """What a run had, and what has become of it."""
+    """The records of a run before and after its rewrite."""
 
     records_in: int
     records_out: int

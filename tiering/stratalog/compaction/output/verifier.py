@@ -135,13 +135,13 @@ class _SliceProof:
             else self._tally.result()
         )
         return _FoundSlice(
-            kept,
-            self._data_bytes,
-            self._crc,
-            self._record_count,
-            self._tombstone_count,
-            self._marker_count,
-            self._keyless_count,
+            kept=kept,
+            data_bytes=self._data_bytes,
+            data_crc=self._crc,
+            record_count=self._record_count,
+            tombstone_count=self._tombstone_count,
+            marker_count=self._marker_count,
+            keyless_count=self._keyless_count,
         )
 
     def _keep(self, data: memoryview) -> None:

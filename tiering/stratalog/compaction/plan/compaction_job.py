@@ -78,7 +78,7 @@ class PartitionRun(ConsecutiveSlices):
 
     @property
     def ranges(self) -> SliceRanges:
-        """What tells the slices from others."""
+        """The objects and offsets that tell its slices from others."""
         slices = self.slices
         return slices.ranges if isinstance(slices, PackedSlices) else SliceRanges.of(slices)
 

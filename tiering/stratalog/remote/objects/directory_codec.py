@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -187,7 +187,7 @@ def _entries_of(data: Buffer, rows: dict[str, tuple[Any, ...]]) -> tuple[SliceEn
     def parts(make: Callable[..., object], *names: str) -> Iterator[object]:
         return map(make, *[rows[name] for name in names])
 
-    columns: dict[str, Sequence[Any]] = rows | {
+    columns: Mapping[str, Sequence[Any]] = rows | {
         "topic_id": list(map(_topic_id, rows["topic_id"])),
         "topic": _texts(data, rows["topic_position"], rows["topic_bytes"]),
         "index": list(parts(PartRef, "index_position", "index_bytes", "index_crc")),

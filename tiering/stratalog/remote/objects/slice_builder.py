@@ -419,20 +419,20 @@ _NO_CONTENTS = _Contents(
 
 def _contents_of(compacted: CompactedSlices) -> _Contents:
     return _Contents(
-        len(compacted.data),
-        compacted.crc,
-        compacted.records_count,
-        compacted.min_timestamp,
-        compacted.max_timestamp,
-        compacted.max_timestamp_offset,
-        1 << Codec.NONE,
-        compacted.tombstone_count,
-        0,
-        compacted.delete_horizon_ms,
-        LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
-        array("q", compacted.positions),
-        array("q", compacted.base_offsets),
-        array("q", compacted.max_timestamps),
+        data_bytes=len(compacted.data),
+        data_crc=compacted.crc,
+        record_count=compacted.records_count,
+        min_timestamp=compacted.min_timestamp,
+        max_timestamp=compacted.max_timestamp,
+        max_timestamp_offset=compacted.max_timestamp_offset,
+        codec_mask=1 << Codec.NONE,
+        tombstone_count=compacted.tombstone_count,
+        marker_count=0,
+        horizon_ms=compacted.delete_horizon_ms,
+        last_batch=LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
+        positions=array("q", compacted.positions),
+        base_offsets=array("q", compacted.base_offsets),
+        max_timestamps=array("q", compacted.max_timestamps),
     )
 
 
@@ -441,13 +441,13 @@ def _built(
 ) -> BuiltSlice:
     assert keys is None or not end.open_transactions, "undecided records have no key stream"
     index = SliceIndex(
-        contents.data_bytes,
-        contents.positions,
-        contents.base_offsets,
-        contents.max_timestamps,
-        end.aborted,
-        end.producer_snapshot,
-        end.producers_since,
+        data_bytes=contents.data_bytes,
+        positions=contents.positions,
+        base_offsets=contents.base_offsets,
+        max_timestamps=contents.max_timestamps,
+        aborted=end.aborted,
+        producer_snapshot=end.producer_snapshot,
+        producers_since=end.producers_since,
     )
     encoded_index = encode_slice_index(index)
     stable_end_offset = end.end_offset
