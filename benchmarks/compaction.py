@@ -9,8 +9,10 @@ its GET copies from the page cache, and its rows show what compaction costs in C
 free. One row has the store in memory, where a number of records a second is promised. Allocator and garbage
 collector are set as in a server.
 
-Partitions share the bytes of a load, so their slices are small in a quick run (4 KiB with 500 partitions, 64
-KiB in a full one; a record with 5,000); what a slice costs then counts for more than what a byte does.
+A full run has 8 inputs with as much data as the uploader puts into an object by default, 480 MiB together,
+and a quick one has 16 MiB. Partitions share the bytes of a load, so their slices are small in a quick run (4
+KiB with 500 partitions, 120 KiB in a full one; a record with 5,000, and 12 KiB); what a slice costs then
+counts for more than what a byte does.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
+from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
 from tests.support.tiered.s3_servers import ServerMissingError, seaweedfs_server
 from tests.support.tiered.tiered_store import TieredStore
@@ -62,7 +65,7 @@ class Load:
 
 
 def loads(*, quick: bool) -> list[Load]:
-    size = (16 << 20) if quick else (256 << 20)
+    size = (16 << 20) if quick else OBJECTS * UploaderSettings().max_object_bytes
     large = Load(
         name="1 KiB values, 89 % dropped",
         total_bytes=size,

@@ -21,11 +21,11 @@ from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement
 from stratalog.remote.metadata.head.pin import Pin
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import AddGap
 from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanSweep
 from stratalog.testing.store_faults import no_faults
@@ -107,7 +107,7 @@ def gaps_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_live_inputs(patch: pytest.MonkeyPatch) -> None:
-    def all_planned(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+    def all_planned(partition: TieredPartition, planned: SliceRanges) -> SliceRanges:
         return planned
 
     def all_emptied(state: ShardState, lost: Mapping[str, int]) -> tuple[str, ...]:

@@ -37,3 +37,10 @@ def block_size_bytes(entry_count: int, *, has_versions: bool = False) -> int:
         + aligned(entry_count * TOMBSTONE_BYTES)
         + (entry_count * VERSION_BYTES if has_versions else 0)
     )
+
+
+def key_stream_bytes(entry_count: int, *, has_versions: bool) -> int:
+    """The most bytes of the blocks of a key stream with so many entries."""
+    full_count, last_entries = divmod(entry_count, MAX_BLOCK_ENTRY_COUNT)
+    full_bytes = full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_versions=has_versions)
+    return full_bytes + block_size_bytes(last_entries, has_versions=has_versions)

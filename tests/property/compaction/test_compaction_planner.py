@@ -298,7 +298,7 @@ def test_a_clean_object_is_left_alone_until_a_horizon_has_passed() -> None:
     shard = uploads(policy, [1_000], tombstone_count=1)
     tip = TopicIdPartition(policy.topic_id, 0)
     (live,) = TieredPartition(tip, shard.partitions[tip]).slices
-    entry = dataclasses.replace(live.entry, earliest_delete_horizon_ms=NOW_MS)
+    entry = live.entry._replace(earliest_delete_horizon_ms=NOW_MS)
     shard.partitions[tip] = shard.partitions[tip]._replace(
         compacted_upto=10, pieces=(live._replace(entry=entry),)
     )
@@ -377,7 +377,7 @@ def test_any_overdue_slice_forces_a_compaction(first_ms: int, *, is_forced: bool
     def is_planned(*times_ms: int, uploaded_ms: int = 501) -> bool:
         shard = dated(policy, [0, *times_ms])
         first = slices_of(shard.partitions[tip])[0]
-        large = dataclasses.replace(first.entry, data_bytes=90_000)
+        large = first.entry._replace(data_bytes=90_000)
         shard.partitions[tip] = row_of(
             [first._replace(entry=large), *slices_of(shard.partitions[tip])[1:]]
         )._replace(compacted_upto=10)
@@ -446,7 +446,7 @@ def dated(policy: TopicPolicy, times_ms: list[int]) -> Shard:
     partition = shard.partitions[tip]
     shard.partitions[tip] = row_of(
         [
-            live._replace(entry=dataclasses.replace(live.entry, min_timestamp=time_ms, max_timestamp=time_ms))
+            live._replace(entry=live.entry._replace(min_timestamp=time_ms, max_timestamp=time_ms))
             for live, time_ms in zip(slices_of(partition), times_ms, strict=True)
         ]
     )
@@ -549,7 +549,7 @@ def shared_objects(
 
 def with_markers(row: PartitionRow) -> PartitionRow:
     """The row with a marker in each slice."""
-    slices = [live._replace(entry=dataclasses.replace(live.entry, marker_count=1)) for live in slices_of(row)]
+    slices = [live._replace(entry=live.entry._replace(marker_count=1)) for live in slices_of(row)]
     return row_of(slices)
 
 
@@ -735,7 +735,7 @@ def test_a_long_transaction_beyond_the_bytes_of_a_job_is_taken_up_to_its_marker_
     shard.partitions[tip] = row_of(
         [
             live._replace(
-                entry=dataclasses.replace(live.entry, open_transactions=opened, stable_end_offset=1)
+                entry=live.entry._replace(open_transactions=opened, stable_end_offset=1)
                 if 1 <= live.base_offset < 6
                 else live.entry
             )

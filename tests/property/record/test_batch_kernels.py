@@ -308,15 +308,13 @@ def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
     plan.survivors = [bytearray(survivors)]
     sink: Any = Sink()
 
-    def ignored(_: object) -> None: ...
-
     def reader_of(_: object) -> SliceReader:
         return SliceReader(entry, PartsReader([data]).read, 1 << 20)
 
     def without_producers(_: object) -> bool:
         return True
 
-    streams: Any = SimpleNamespace(slice_reader=reader_of, pass_by=ignored, has_plain_index=without_producers)
+    streams: Any = SimpleNamespace(slice_reader=reader_of, has_plain_index=without_producers)
     settling = TombstoneRule(rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset)
     rewriter = PartitionRewriter(run, plan, settling, sink)
     return rewriter.rewrite({"object": streams}, 1 << 20), bytes(sink.data), bytes(plan.survivors[0])

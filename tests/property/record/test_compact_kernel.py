@@ -25,6 +25,7 @@ from stratalog.remote.objects.slice_builder import (
     SliceBuilder,
     SliceEnd,
     SliceStart,
+    compacted_slice,
 )
 from tests.support.kernels import needs_native
 from tests.support.logs.damaged_batches import damaged, sum_again
@@ -117,21 +118,9 @@ def at_once(run: Run) -> CompactedSlices | None:
     return compact_slices(slices, 0, run.interval_bytes)
 
 
-def built_of(compacted: CompactedSlices, run: Run) -> BuiltSlice:
-    builder = SliceBuilder(
-        SliceStart(UUID(int=1), "topic", 0, 0, None),
-        data_position=0,
-        index_interval_bytes=run.interval_bytes,
-        max_record_count=2**32 - 1,
-    )
-    builder.take(compacted)
-    keys = encode_key_stream(KeyEntries())._replace(
-        parts=(compacted.keys,) if compacted.keys else (),
-        size_bytes=len(compacted.keys),
-        entry_count=compacted.key_count,
-        crc=compacted.keys_crc,
-    )
-    return builder.build(SliceEnd(2**62), MergedKeyStream(keys, HASHING))
+def built_of(compacted: CompactedSlices) -> BuiltSlice:
+    start = SliceStart(UUID(int=1), "topic", 0, 0, HASHING)
+    return compacted_slice(start, 0, compacted, SliceEnd(2**62))
 
 
 @needs_native
@@ -146,7 +135,7 @@ def test_one_call_gives_the_same_as_its_steps(seed: int) -> None:
         return
     assert compacted is not None
     assert compacted.data == output
-    built = built_of(compacted, run)
+    built = built_of(compacted)
     assert built == expected
     assert compacted.crc == crc32c(output)
     headers = [header for _, header in batches(output)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from uuid import UUID
 
@@ -161,8 +160,7 @@ def test_a_slice_takes_few_bytes(seed: int) -> None:
         for name in names:
             count, size_bytes = random.randrange(500, 1_500), random.randrange(100_000, 200_000)
             one = _random_slice(random, A0, offset, offset + count)
-            entry = replace(
-                one.entry,
+            entry = one.entry._replace(
                 partition=number,
                 base_offset=offset,
                 data_position=positions[name],

@@ -22,7 +22,8 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
@@ -108,7 +109,7 @@ class Machine:
         made = self.harness.put(log, (tip, base, end))
         planned = log.state().partition(tip).slices[first:last]
         log.replace(
-            {tip: planned},
+            {tip: SliceRanges.of(planned)},
             sorted({live.object_name for live in planned}),
             [(made.ref, made.entries())],
             covers={tip: False},
@@ -183,18 +184,26 @@ class Machine:
         assert list(reversed(slices)) == whole[::-1]
         for index in range(-len(whole), len(whole)):
             assert slices[index] == whole[index]
-        assert list(map(comparable, slices.in_brief())) == [comparable(SliceBrief.of(live)) for live in whole]
+        if whole:
+            assert comparable(slices.in_brief()) == comparable(SliceBriefs.of(whole))
         start, stop = sorted(self.random.randrange(len(whole) + 1) for _ in range(2))
         assert slices[start:stop] == tuple(whole[start:stop])
+        first, last = sorted(self.random.randrange(self.end(tip) + 2) for _ in range(2))
+        beginning = [live for live in whole if first <= live.base_offset < last]
+        columns = slices.columns_between(first, last)
+        assert columns == SliceColumns.of(beginning)
+        assert columns.data_bytes == tuple(live.entry.data_bytes for live in beginning)
+        assert slices.ranges_between(first, last) == columns.ranges
         for offset in range(self.end(tip) + 2):
             assert list(slices.beginning_at(offset)) == [live for live in whole if live.end_offset > offset]
             below = [live for live in whole if live.base_offset <= offset]
             assert list(slices.ending_at(offset)) == below[::-1]
 
 
-def comparable(brief: SliceBrief) -> tuple[object, ...]:
-    """All of it, whether its columns come from a page or from a slice."""
-    return (*brief[:-2], brief.earliest_delete_horizon_ms, brief.gap is None)
+def comparable(briefs: SliceBriefs) -> list[list[object]]:
+    """All of it, whether its columns come from pages or from slices."""
+    is_gap = [gap is not None for gap in briefs.gaps]
+    return list(map(list, briefs._replace(gaps=is_gap)))
 
 
 @settings(max_examples=25)

@@ -9,9 +9,11 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution
 from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
+from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.log_config import LogConfig
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -44,8 +46,13 @@ def carry(
         part_counts=part_counts,
     )
     found = [state.objects.get(name) for name in sorted(live.object_name for live in slices)]
+    gathering = JobGathering(one.ref.name for one in found if one is not None)
+    gathering.add(run)
     job = CompactionJob(
-        reason=JobReason.MERGE, inputs=tuple(one for one in found if one is not None), runs=(run,)
+        reason=JobReason.MERGE,
+        inputs=tuple(one for one in found if one is not None),
+        runs=(run,),
+        needs=gathering.needs,
     )
     job.check()
     shard = CompactedShard(logs.store, identity.store_id, logs.metadata, logs.catalog)
@@ -55,7 +62,7 @@ def carry(
         MemoryFileSystem(), logs.clock, ids, logs.store, shard.order(job, settings, now)
     ).execute()
     outcome = logs.metadata.replace(
-        {tip: slices},
+        {tip: SliceRanges.of(slices)},
         job.input_names,
         result.stored,
         covers={tip: covers},

@@ -27,6 +27,7 @@ from stratalog.remote.metadata.shard.live_slice import GapReason, LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
 from tests.support.simulation.mock_objects import (
@@ -223,7 +224,7 @@ def compactor(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
         names = sorted({live.object_name for run in runs.values() for live in run if live.gap is None})
         replacement = partial(
             log.replace,
-            runs,
+            {tip: SliceRanges.of(run) for tip, run in runs.items()},
             names,
             [(uploaded.ref, uploaded.entries())],
             covers=covers,

@@ -10,6 +10,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -42,7 +43,7 @@ def example_store() -> MetadataHarness:
     slices = log.state().partition(f0).slices
     output = _object(log, {f0: (0, 700)})
     log.replace(
-        {f0: slices},
+        {f0: SliceRanges.of(slices)},
         sorted(live.object_name for live in slices),
         [output],
         covers={f0: True},

@@ -14,6 +14,7 @@ from stratalog.compaction.compaction_progress import CompactionProgress, Transfe
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.job_cost import cost_of
+from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -175,10 +176,14 @@ def test_large_outputs_take_a_put_for_each_part() -> None:
     smaller = dataclasses.replace(SETTINGS, max_job_bytes=size_bytes // 2)
     assert cost_of(job, smaller).put_count == 2, "so many objects"
     live = job.runs[0].slices[0]
-    large = live._replace(entry=dataclasses.replace(live.entry, data_bytes=200 << 20))
+    large = live._replace(entry=live.entry._replace(data_bytes=200 << 20))
     run = dataclasses.replace(job.runs[0], slices=(large, *job.runs[0].slices[1:]))
-    job = dataclasses.replace(job, runs=(run, *job.runs[1:]))
-    assert cost_of(job, SETTINGS).put_count == 7 + 2, "parts of 32 MiB, the beginning and the end"
+    gathering = JobGathering(job.input_names)
+    for one in (run, *job.runs[1:]):
+        gathering.add(one)
+    assert cost_of(dataclasses.replace(job, needs=gathering.needs), SETTINGS).put_count == 7 + 2, (
+        "parts of 32 MiB, the beginning and the end"
+    )
 
 
 def test_a_plan_counts_no_more_records_of_a_slice_than_it_has_keys() -> None:

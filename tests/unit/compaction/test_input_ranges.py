@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.input_streams import InputStreams
-from stratalog.compaction.plan.input_need import InputNeed
+from stratalog.compaction.plan.input_need import ByteRange, InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
 from stratalog.objectstore.resuming_reads import ResumingReads
@@ -109,10 +109,11 @@ def test_an_empty_slice_does_not_pass_by_the_slice_at_its_position() -> None:
 
 def opened(world: World, name: str, entries: Sequence[SliceEntry], *, chunk_bytes: int) -> InputStreams:
     """The streams of an object, whose keys were read; from now on the store notes the sizes of reads."""
+    whole_range = ByteRange(entries[0].data_position, entries[-1].data_end_position)
     streams = InputStreams(
         ResumingReads(world.store, ManualClock(), world.tiered.layout.data_key(name)),
         world.tiered.metadata.refresh().objects[name].ref,
-        InputNeed(entries),
+        InputNeed(data=whole_range, carried=whole_range),
         lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
         chunk_bytes=chunk_bytes,
         buffered_bytes=0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from random import Random
 
 import pytest
@@ -81,6 +80,6 @@ def test_a_slice_that_is_cut_off_does_not_pass(seed: int, chunk_bytes: int) -> N
 def test_a_slice_with_another_number_of_records_does_not_pass() -> None:
     data = encode_batch([Record(0, 0, b"key", b"value")] * 2)
     for record_count in (1, 3):
-        entry = dataclasses.replace(entry_of(data, record_count), data_crc=crc_of(data))
+        entry = entry_of(data, record_count)._replace(data_crc=crc_of(data))
         with pytest.raises(StoreCorruptError):
             read_all(entry, data, 1 << 20)

@@ -398,7 +398,7 @@ class Compactor:
                 break
             try:
                 outcome = self._metadata.replace(
-                    {run.topic_id_partition: run.slices for run in job.runs},
+                    {run.topic_id_partition: run.ranges for run in job.runs},
                     job.input_names,
                     result.stored,
                     covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
@@ -421,7 +421,8 @@ class Compactor:
 
     def _compacted_ends(self, job: CompactionJob) -> list[int]:
         partitions = self._metadata.state().partitions
-        return [partitions[tip].compacted_upto for tip in sorted(job.partitions) if tip in partitions]
+        rows = (partitions.get(run.topic_id_partition) for run in job.runs)
+        return [row.compacted_upto for row in rows if row is not None]
 
     def _judged(
         self, execution: Execution, report: CompactionReport, *, has_gained: bool

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.plan.input_need import InputNeed
+from stratalog.compaction.plan.input_need import GrowingRange, InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import PieceReader, SliceReader
 from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
@@ -58,6 +58,7 @@ class InputStreams:
         self.reads = reads
         """The object; it counts the requests."""
         self._ref = ref
+        self._directory_position, self._directory_bytes = ref.directory_position, ref.directory_bytes
         self._at_work = at_work
         self._make_scratch = make_scratch
         self._chunk_bytes = chunk_bytes
@@ -66,6 +67,7 @@ class InputStreams:
         self._key_bytes: memoryview | None = None
         """The same, if it is one piece of memory."""
         self._need = need
+        self._will_read = GrowingRange(need.carried)
         self._data_part: Spool | None = None
         self._data: ResumingStream | SpoolReader | None = None
         self._data_position = 0
@@ -80,14 +82,14 @@ class InputStreams:
         """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
         StoreCorruptError, and what the store raises.
         """
-        if stream.size_bytes > SMALL_STREAM_BYTES:
+        position, size_bytes = stream.position - self._directory_position, stream.size_bytes
+        if size_bytes > SMALL_STREAM_BYTES:
             return None
-        position = stream.position - self._ref.directory_position
-        end = position + stream.size_bytes
-        if self._key_bytes is not None and self._ref.directory_bytes <= position <= end <= len(
-            self._key_bytes
-        ):
-            return self._key_bytes[position:end]
+        keys_in_memory = self._key_bytes
+        if keys_in_memory is not None and self._directory_bytes <= position:
+            data = keys_in_memory[position : position + size_bytes]
+            if len(data) == size_bytes:
+                return data
         keys = self._key_part or self._open_keys()
         return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
 
@@ -145,15 +147,16 @@ class InputStreams:
             raise self._corrupt("has an index that fails its checksum")
         return data
 
-    def pass_by(self, entry: SliceEntry) -> None:
-        """No data of this slice will be read. Call it before any slice is read: GET 2 asks for no more than
-        the others, and is not sent if there are none."""
+    def will_read(self, entry: SliceEntry) -> None:
+        """The data of this slice, of a run that is not carried, will be read. Call it before any slice is
+        read: GET 2 asks for no more than these and those of carried runs, and is not sent if there are none.
+        """
         assert self._data is None
-        self._need.pass_by(entry)
+        self._will_read.add(entry.data_position, entry.data_bytes)
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
-        """A reader of the data of a slice that was not passed by. Call it once for each slice, in order, and
-        read to the end. Raises StoreCorruptError, and what the store raises.
+        """A reader of the data of a slice that `will_read` has named, or that is carried. Call it once for
+        each slice, in order, and read to the end. Raises StoreCorruptError, and what the store raises.
         """
         held, self._held = self._held, None
         if held is not None and held[0] == entry.data_position:
@@ -163,9 +166,9 @@ class InputStreams:
         return SliceReader(entry, self._read_data, self._chunk_bytes)
 
     def whole_slice(self, entry: SliceEntry) -> Buffer:
-        """The data of a slice that was not passed by, in one piece and not proved; cut off if the object is.
-        Call it instead of `slice_reader`, or right before: then that reads the same bytes. They are held
-        until then, or until `let_go`. Raises StoreCorruptError, and what the store raises.
+        """The same data in one piece and not proved; cut off if the object is. Call it instead of
+        `slice_reader`, or right before: then that reads the same bytes. They are held until then, or until
+        `let_go`. Raises StoreCorruptError, and what the store raises.
         """
         self._move_to(entry)
         pieces: list[Buffer] = []
@@ -213,14 +216,15 @@ class InputStreams:
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")
-        if not self._need.lies_in(ref.data_position, ref.directory_position):
+        data = self._need.data
+        if data.end and not ref.data_position <= data.begin < data.end <= ref.directory_position:
             raise self._corrupt("is said to have data outside its own part")
         return keys
 
     def _open_data(self) -> None:
         if self._data is not None:
             return
-        self._data_position, self._data_end_position = self._need.data_range
+        self._data_position, self._data_end_position = self._will_read.bytes
         size_bytes = self._data_end_position - self._data_position
         if size_bytes <= self._buffered_bytes:
             self._data_part = self._make_scratch()

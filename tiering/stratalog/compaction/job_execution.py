@@ -29,7 +29,6 @@ from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
-from stratalog.compaction.plan.input_need import InputNeed
 from stratalog.compaction.run_carrier import RunCarrier
 from stratalog.compaction.scratch_budget import (
     input_memory_bytes,
@@ -67,6 +66,14 @@ class JobResult(NamedTuple):
     """The objects that the job stored, and its counts."""
 
     stored: Objects
+    records_in: int
+    records_out: int
+    tombstones_removed: int
+
+
+class RunCounts(NamedTuple):
+    """The records of a run before and after its rewrite."""
+
     records_in: int
     records_out: int
     tombstones_removed: int
@@ -204,44 +211,42 @@ class JobExecution:
                     max_object_bytes=self._bounds.data_bytes,
                 )
             )
-            rewritten: list[RewrittenPartition] = []
+            records_in = records_out = tombstones_removed = 0
             for run in map(PartitionRun.unpacked, self.job.runs):
-                parts = self._rewrite(run, output)
-                on_run(sum(one.records_in for one in parts), sum(one.kept.record_count for one in parts))
-                rewritten += parts
+                counts = self._rewrite(run, output)
+                on_run(counts.records_in, counts.records_out)
+                records_in += counts.records_in
+                records_out += counts.records_out
+                tombstones_removed += counts.tombstones_removed
             self.current = None
             self._close_inputs()
             output.finish()
-            return JobResult(
-                stored=tuple(output.stored),
-                records_in=sum(one.records_in for one in rewritten),
-                records_out=sum(one.kept.record_count for one in rewritten),
-                tombstones_removed=sum(one.tombstones_removed for one in rewritten),
-            )
+            return JobResult(tuple(output.stored), records_in, records_out, tombstones_removed)
 
-    def _rewrite(self, run: PartitionRun, output: JobOutput) -> list[RewrittenPartition]:
-        """Rewrite a run, each part of it into an object of its own. The survivors are those of the whole
-        run."""
+    def _rewrite(self, run: PartitionRun, output: JobOutput) -> RunCounts:
+        """Rewrite a run."""
         self.current = run.topic_id_partition
-        kind = run.topic.kind
+        plan = self._plans.pop(run.topic_id_partition, None)
+        if plan is not None or run.mode is RunMode.CARRY:
+            return self._rewrite_parts(run, plan, output)
+        with self._plan(run) as plan:
+            return self._rewrite_parts(run, plan, output)
+
+    def _rewrite_parts(self, run: PartitionRun, plan: SurvivorPlan | None, output: JobOutput) -> RunCounts:
+        """Rewrite each part of a run into an object of its own. The survivors are those of the whole run."""
+        kind, compacts = run.topic.kind, plan is not None
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
-        rewritten: list[RewrittenPartition] = []
-        with contextlib.ExitStack() as closing:
-            plan = self._plans.pop(run.topic_id_partition, None)
-            if plan is None and run.mode is RunMode.COMPACT:
-                plan = closing.enter_context(self._plan(run))
-            for place, first, end, goes_on in self._pieces(run, plan):
-                part = run.part(first, end)
-                part_plan = None if plan is None else plan.part(first, end)
-                writer = output.writer(
-                    place, kind=kind, is_carried=run.mode is RunMode.CARRY, goes_on=goes_on
-                )
-                rewritten.append(self._rewrite_part(part, part_plan, rule, writer))
-                planned = PlannedSlice(
-                    rewritten[-1].kept, part.base_offset, part.end_offset, run.mode is RunMode.COMPACT
-                )
-                output.expect(run.topic_id_partition, planned, place, kind=kind)
-        return rewritten
+        records_out = tombstones_removed = 0
+        for place, first, end, goes_on in self._pieces(run, plan):
+            part = run.part(first, end)
+            part_plan = None if plan is None else plan.part(first, end)
+            writer = output.writer(place, kind=kind, is_carried=not compacts, goes_on=goes_on)
+            kept, removed = self._rewrite_part(part, part_plan, rule, writer)
+            planned = PlannedSlice(kept, part.base_offset, part.end_offset, compacts)
+            output.expect(run.topic_id_partition, planned, place, kind=kind)
+            records_out += kept.record_count
+            tombstones_removed += removed
+        return RunCounts(run.record_count, records_out, tombstones_removed)
 
     def _pieces(self, run: PartitionRun, plan: SurvivorPlan | None) -> Iterator[tuple[int, int, int, bool]]:
         """The slices [first, end) of the run that become one slice, each with its place, and whether it goes
@@ -254,22 +259,20 @@ class JobExecution:
             first += len(slices)
 
     def _decide(self) -> None:
-        """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices they
-        must read. Bits are held until phase 2 of their run."""
+        """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices will
+        be read. Bits are held until phase 2 of their run."""
         for packed in self.job.runs:
             if packed.mode is not RunMode.COMPACT:
                 continue
             run = packed.unpacked()
             self.current = run.topic_id_partition
             plan = SurvivorPlan.at_once(run, self.inputs)
-            if plan is None and all(map(run.has_keys, run.slices)):
+            if plan is None and not run.hashed_slices():
                 plan = self._plan(run)
-            if plan is None:
-                continue
-            self._plans[run.topic_id_partition] = plan
-            for index, live in enumerate(run.slices):
-                if plan.drops_all(index, live.entry):
-                    self.inputs[live.object_name].pass_by(live.entry)
+            if plan is not None:
+                self._plans[run.topic_id_partition] = plan
+            for live in run.slices if plan is None else plan.read_slices(run.slices):
+                self.inputs[live.object_name].will_read(live.entry)
 
     def _plan(self, run: PartitionRun) -> SurvivorPlan:
         return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
@@ -284,16 +287,12 @@ class JobExecution:
         ).rewrite(self.inputs, self._settings.read_chunk_bytes)
 
     def _open_inputs(self) -> None:
-        needed = {name: InputNeed() for name in self.job.input_names}
-        for run in map(PartitionRun.unpacked, self.job.runs):
-            for live in run.slices:
-                needed[live.object_name].add(live.entry)
         for live_object in self.job.inputs:
             name = live_object.ref.name
             self.inputs[name] = InputStreams(
                 ResumingReads(self._store, self._clock, self._layout.data_key(name)),
                 live_object.ref,
-                needed[name],
+                self.job.needs.inputs[name],
                 self._make_scratch,
                 chunk_bytes=self._settings.read_chunk_bytes,
                 buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),

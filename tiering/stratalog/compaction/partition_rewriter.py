@@ -47,7 +47,6 @@ class RewrittenPartition(NamedTuple):
     """The result of rewriting a run."""
 
     kept: KeptRecords | CarriedBytes
-    records_in: int
     tombstones_removed: int
 
 
@@ -106,7 +105,6 @@ class PartitionRewriter:
         """
         run, topic = self._run, self._run.topic
         self._inputs = inputs
-        entries = [live.entry for live in run.slices]
         self._writer.begin_slice(
             topic.topic_id,
             topic.name,
@@ -125,8 +123,7 @@ class PartitionRewriter:
         self._flush()
         end = end_of(run, inputs, self._aborted)
         self._writer.end_slice(end, self._keys(inputs))
-        records_in = sum(entry.record_count for entry in entries)
-        return RewrittenPartition(self._tally.result(), records_in, self._tombstones_removed)
+        return RewrittenPartition(self._tally.result(), self._tombstones_removed)
 
     def _keys(self, inputs: Mapping[str, InputStreams]) -> SortedKeys | None:
         """The keys of the output, once all its records are written; None if some of them have none, or are

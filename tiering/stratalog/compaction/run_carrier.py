@@ -57,8 +57,7 @@ class RunCarrier:
                 self._carry_whole(live, reader)
         end = end_of(run, self._inputs, aborted_in(run, self._inputs))
         writer.end_slice(end, self._keys(survivors))
-        records_in = sum(live.entry.record_count for live in run.slices)
-        return RewrittenPartition(self._tally.result(), records_in, 0)
+        return RewrittenPartition(self._tally.result(), 0)
 
     def _carry_whole(self, live: LiveSlice, reader: SliceReader) -> None:
         self._writer.carry(live.entry, index_of(self._inputs, live))

@@ -40,7 +40,7 @@ def end_of(
         aborted=tuple(aborted),
         producer_snapshot=snapshot,
         producers_since=since,
-        leader_epochs=joined_epochs(live.entry for live in run.slices),
+        leader_epochs=joined_epochs([live.entry for live in run.slices]),
     )
 
 

@@ -16,10 +16,10 @@ import posixpath
 from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import FileSystem
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.job_needs import HashedRun
 from stratalog.objectstore.protocol import MAX_PART_COUNT
-from stratalog.record.key_block import MAX_BLOCK_ENTRY_COUNT, block_size_bytes
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.record.key_block import key_stream_bytes
 
 
 def output_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
@@ -51,12 +51,8 @@ def scratch_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
     """The most bytes that the job has in scratch files at a time."""
     outputs, inputs = output_memory_bytes(job, settings), input_memory_bytes(job, settings)
     read = (live.ref.size_bytes - live.ref.directory_position for live in job.inputs)
-    hashed = keys = 0
-    for run in map(PartitionRun.unpacked, job.runs):
-        if run.mode is RunMode.COMPACT:
-            hashed = max(hashed, _hashed_bytes(run, inputs, settings.hash_part_entries))
-        if run.topic.is_compacted:
-            keys += sum(_key_bytes(run, live) for live in run.slices)
+    hashed = max((_hashed_bytes(run, inputs, settings) for run in job.needs.hashed), default=0)
+    keys = job.needs.key_bytes
     windows = 0
     if part_bytes(job, settings) > window_bytes(job, settings):
         all_bytes = sum(live.ref.size_bytes for live in job.inputs)
@@ -96,30 +92,14 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
         )
 
 
-def _hashed_bytes(run: PartitionRun, memory_bytes: int, part_entries: int) -> int:
+def _hashed_bytes(run: HashedRun, memory_bytes: int, settings: CompactionSettings) -> int:
     """Copies and sorted keys of the slices without usable key streams."""
+    part_entries = settings.hash_part_entries
+    part_size_bytes = key_stream_bytes(part_entries, has_versions=run.has_versions)
     total_bytes = 0
-    for live in run.slices:
-        if run.has_keys(live):
-            continue
-        part_count, last_entries = divmod(live.entry.record_count, part_entries)
-        parts = ((part_count, _stream_bytes(run, part_entries)), (1, _stream_bytes(run, last_entries)))
-        spools = ((1, live.entry.data_bytes), *parts)
+    for record_count, data_bytes in zip(run.record_counts, run.data_bytes, strict=True):
+        part_count, last_entries = divmod(record_count, part_entries)
+        last_bytes = key_stream_bytes(last_entries, has_versions=run.has_versions)
+        spools = ((1, data_bytes), (part_count, part_size_bytes), (1, last_bytes))
         total_bytes += sum(count * size_bytes for count, size_bytes in spools if size_bytes > memory_bytes)
     return total_bytes
-
-
-def _key_bytes(run: PartitionRun, live: LiveSlice) -> int:
-    stream = live.entry.key_stream
-    if stream is None:
-        return _stream_bytes(run, live.entry.record_count)
-    is_made_anew = not run.topic.hashing.made(stream)
-    return _stream_bytes(run, stream.entry_count) if is_made_anew else stream.size_bytes
-
-
-def _stream_bytes(run: PartitionRun, entry_count: int) -> int:
-    """The size of a key stream."""
-    has_versions = run.topic.hashing.has_versions
-    full_count, last_entries = divmod(entry_count, MAX_BLOCK_ENTRY_COUNT)
-    full_bytes = full_count * block_size_bytes(MAX_BLOCK_ENTRY_COUNT, has_versions=has_versions)
-    return full_bytes + block_size_bytes(last_entries, has_versions=has_versions)

@@ -21,7 +21,9 @@ from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.native.batch_filter import SliceInput
 from stratalog.record.native.batch_kernels import compact_slices
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_writer import ObjectWriter
+from stratalog.remote.objects.slice_builder import SliceStart
 
 MAX_RUN_BYTES = 1 << 20
 """The most data of slices with survivors: a call holds them in memory. Larger runs cost more by their bytes
@@ -39,61 +41,55 @@ def compact_small_run(
     """Append one slice to the output; None for a run that the long way must take, and then nothing is read
     that it cannot read again. Raises StoreCorruptError and what the store raises.
     """
-    kept = _kept_slices(run, plan, rule, inputs)
+    kept = _kept_slices(run, plan)
     if kept is None:
         return None
-    compacted = compact_slices(kept, run.base_offset, writer.index_interval_bytes)
+    slices = [_input_of(live, survivors, rule, run, inputs) for live, survivors in kept]
+    compacted = compact_slices(slices, run.base_offset, writer.index_interval_bytes)
     if compacted is None:
         return None
-    for live in run.slices:
+    for live, _ in kept:
         inputs[live.object_name].let_go()
     topic = run.topic
-    writer.begin_slice(
-        topic.topic_id, topic.name, run.topic_id_partition.partition, base_offset=run.base_offset
+    start = SliceStart(
+        topic.topic_id, topic.name, run.topic_id_partition.partition, run.base_offset, topic.hashing
     )
-    writer.end_compacted(compacted, end_of(run, inputs, ()), topic.hashing)
-    return RewrittenPartition(
-        KeptRecords(
-            compacted.records_count, compacted.first_offset, compacted.last_offset, compacted.fingerprint
-        ),
-        run.record_count,
-        compacted.dropped_tombstone_count,
+    writer.append_compacted(start, compacted, end_of(run, inputs, ()))
+    records = KeptRecords(
+        compacted.records_count, compacted.first_offset, compacted.last_offset, compacted.fingerprint
     )
+    return RewrittenPartition(records, compacted.dropped_tombstone_count)
 
 
-def _kept_slices(
-    run: PartitionRun, plan: SurvivorPlan, rule: TombstoneRule, inputs: Mapping[str, InputStreams]
-) -> list[SliceInput] | None:
-    """The slices with survivors; None if the run is not small and plain by its entries."""
+def _kept_slices(run: PartitionRun, plan: SurvivorPlan) -> list[tuple[LiveSlice, bytearray]] | None:
+    """The slices with survivors, with their bits; None if the run is not small and plain by its entries."""
     if not plan.has_whole_streams:
         return None
     left_bytes = MAX_RUN_BYTES
-    indexes: list[int] = []
-    for index, live in enumerate(run.slices):
+    kept: list[tuple[LiveSlice, bytearray]] = []
+    for live, survivors in zip(run.slices, plan.survivors, strict=True):
         entry = live.entry
         if entry.marker_count or entry.has_aborted or entry.open_transactions:
             return None
-        if any(plan.survivors[index]):
+        if any(survivors):
             left_bytes -= entry.data_bytes
             if entry.codec_mask != _PLAIN or left_bytes < 0:
                 return None
-            indexes.append(index)
-    kept: list[SliceInput] = []
-    for index in indexes:
-        live = run.slices[index]
-        entry, streams = live.entry, inputs[live.object_name]
-        assert entry.key_stream is not None, "its survivors are known"
-        keys = streams.proved_key_stream(entry.key_stream)
-        assert keys is not None, "its key stream is small"
-        kept.append(
-            (
-                streams.whole_slice(entry),
-                entry.data_crc,
-                entry.record_count,
-                keys,
-                # The long way needs the bits as they are.
-                bytearray(plan.survivors[index]),
-                rule.batch_filter(live, run.log_start_offset),
-            )
-        )
+            kept.append((live, survivors))
     return kept
+
+
+def _input_of(
+    live: LiveSlice,
+    survivors: bytearray,
+    rule: TombstoneRule,
+    run: PartitionRun,
+    inputs: Mapping[str, InputStreams],
+) -> SliceInput:
+    entry, streams = live.entry, inputs[live.object_name]
+    assert entry.key_stream is not None, "its survivors are known"
+    keys = streams.proved_key_stream(entry.key_stream)
+    assert keys is not None, "its key stream is small"
+    data, batch_filter = streams.whole_slice(entry), rule.batch_filter(live, run.log_start_offset)
+    # The long way needs the bits as they are.
+    return data, entry.data_crc, entry.record_count, keys, bytearray(survivors), batch_filter

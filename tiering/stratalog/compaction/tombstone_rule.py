@@ -41,9 +41,9 @@ class TombstoneRule(NamedTuple):
         # Without a time, readers are promised nothing.
         commit_ms = now_ms + MAX_JOB_MS if retention_ms else now_ms
         return TombstoneRule(
-            drop_until_ms=now_ms if may_drop else None,
-            stamp_ms=new_horizon_ms(commit_ms, retention_ms),
-            settled_end_offset=run.slices[-1].entry.stable_end_offset,
+            now_ms if may_drop else None,
+            new_horizon_ms(commit_ms, retention_ms),
+            run.slices[-1].entry.stable_end_offset,
         )
 
     def marker_fate(self, header: BatchHeader, *, is_data_kept: bool | None) -> MarkerFate:
@@ -60,10 +60,5 @@ class TombstoneRule(NamedTuple):
 
     def batch_filter(self, live: LiveSlice, log_start_offset: int) -> BatchFilter:
         return BatchFilter(
-            first_offset=max(live.base_offset, log_start_offset),
-            end_offset=live.end_offset,
-            has_tombstones=live.entry.tombstone_count > 0,
-            drop_until_ms=self.drop_until_ms,
-            stamp_ms=self.stamp_ms,
-            settled_end_offset=self.settled_end_offset,
+            max(live.base_offset, log_start_offset), live.end_offset, live.entry.tombstone_count > 0, *self
         )

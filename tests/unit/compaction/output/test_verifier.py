@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from random import Random
@@ -193,7 +192,7 @@ def test_a_record_behind_the_end_of_its_slice_is_refused() -> None:
         proof = ObjectProof("name")
         proof.begin_slice(entry.data_position, is_carried=False)
         proof.add(b"".join(finished.parts)[: entry.data_end_position])
-        moved = dataclasses.replace(entry, end_offset=end_offset)
+        moved = entry._replace(end_offset=end_offset)
         if end_offset == 11:
             proof.end_slice(moved, plan._replace(end_offset=end_offset))
             continue

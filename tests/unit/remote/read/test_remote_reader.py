@@ -26,6 +26,7 @@ from stratalog.record.header import parse_header
 from stratalog.record.native.kernels import copy_records
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
@@ -220,7 +221,7 @@ def test_a_clipped_slice_is_read_from_where_it_counts() -> None:
         finished.store(found.store, found.tiered.layout)
     found.tiered.advance_log_start(tip, 3)
     outcome = found.tiered.metadata.replace(
-        {tip: inputs},
+        {tip: SliceRanges.of(inputs)},
         names,
         [(finished.ref, finished.entries)],
         covers={tip: False},

@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.restore.shard_replay import Replayed, ShardReplay
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness, ranges_of
@@ -34,10 +35,10 @@ def replace(
     made: list[MockObject],
     covers: dict[TopicIdPartition, bool],
 ) -> None:
-    inputs = {tip: tuple(log.state().partition(tip).slices) for tip in tips}
+    inputs = {tip: SliceRanges.of(log.state().partition(tip).slices) for tip in tips}
     log.replace(
         inputs,
-        sorted({live.object_name for slices in inputs.values() for live in slices}),
+        sorted({name for ranges in inputs.values() for name in ranges.object_names}),
         [(one.ref, one.entries()) for one in made],
         covers=covers,
         catalog_seq=0,

@@ -37,8 +37,7 @@ class SurvivorPlan:
     """
 
     def __init__(self, transactions: RunTransactions | None = None) -> None:
-        self.transactions = transactions or RunTransactions()
-        """The transactions of the whole run."""
+        self._transactions = transactions
         self.survivors: list[bytearray] = []
         """A bitmap for each slice of the run."""
         self.copies: dict[int, Spool] = {}
@@ -46,6 +45,13 @@ class SurvivorPlan:
         self._parts: list[Sequence[Callable[[], Iterator[KeyBlock]]]] = []
         """For each slice the sorted parts of its keys; none if all key streams are small."""
         self._closing = contextlib.ExitStack()
+
+    @property
+    def transactions(self) -> RunTransactions:
+        """The transactions of the whole run."""
+        if self._transactions is None:
+            self._transactions = RunTransactions()
+        return self._transactions
 
     def __enter__(self) -> SurvivorPlan:
         return self
@@ -61,6 +67,7 @@ class SurvivorPlan:
         if run.topic.hashing.has_versions:
             return None
         hash_key_id = run.topic.hashing.hash_key_id
+        is_transactional = bool(run.slices[-1].entry.open_transactions)
         key_streams: list[tuple[Buffer, int, int, int]] = []
         for live in run.slices:
             entry, stream = live.entry, live.entry.key_stream
@@ -70,10 +77,11 @@ class SurvivorPlan:
             if data is None:
                 return None
             key_streams.append((data, stream.entry_count, stream.crc, entry.record_count))
+            is_transactional = is_transactional or entry.has_aborted
         survivors = merge_key_streams(key_streams)
         if survivors is None:
             return None
-        plan = SurvivorPlan(RunTransactions.of(run, inputs))
+        plan = SurvivorPlan(RunTransactions.of(run, inputs) if is_transactional else None)
         plan.survivors = survivors
         return plan
 
@@ -115,8 +123,11 @@ class SurvivorPlan:
     def drops_all(self, index: int, entry: SliceEntry) -> bool:
         """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
         read all the same."""
-        has_markers = entry.marker_count > 0 or entry.has_aborted
-        return not has_markers and not any(self.survivors[index])
+        return not (any(self.survivors[index]) or entry.marker_count or entry.has_aborted)
+
+    def read_slices(self, slices: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+        """Those of the run's slices that `drops_all` does not drop: their data are read."""
+        return [live for index, live in enumerate(slices) if not self.drops_all(index, live.entry)]
 
     def key_sources(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> list[KeySource]:
         """The keys of the slices of which records stay. Call it after phase 2, which clears the bits of

@@ -28,8 +28,8 @@ def divided(
 ) -> Iterator[tuple[int, int]]:
     """The pieces [first, end) of consecutive slices: few, and each within the bounds where a slice is.
     `survivors` has the bits of each slice; None if all records stay."""
-    all_bytes = sum(live.entry.data_bytes for live in slices)
-    all_count = sum(live.entry.record_count for live in slices)
+    all_bytes = sum([live.entry.data_bytes for live in slices])
+    all_count = sum([live.entry.record_count for live in slices])
     if all_bytes <= bounds.data_bytes and all_count <= bounds.record_count:
         # So is what stays of them.
         yield 0, len(slices)

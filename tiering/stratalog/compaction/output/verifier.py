@@ -13,7 +13,7 @@ A batch that reaches into the next part is proved with that one. An object appea
 
 from __future__ import annotations
 
-import dataclasses
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -209,15 +209,19 @@ class _SliceProof:
             position += header.size_in_bytes
 
 
-@dataclasses.dataclass(slots=True)
 class _PassingSlice:
     """A slice whose data have begun. Guarded by its `ObjectProof`."""
 
-    position: int
-    proof: _SliceProof
-    entry: SliceEntry | None = None
-    plan: PlannedSlice | None = None
-    """Both are known once the slice has ended."""
+    __slots__ = ("entry", "is_carried", "plan", "position", "proof")
+
+    def __init__(self, position: int, *, is_carried: bool) -> None:
+        self.position = position
+        self.is_carried = is_carried
+        self.proof: _SliceProof | None = None
+        """None until the first byte passes."""
+        self.entry: SliceEntry | None = None
+        """Known once the slice has ended, like its plan."""
+        self.plan: PlannedSlice | None = None
 
 
 class _ProvedSlice(NamedTuple):
@@ -247,7 +251,7 @@ class ObjectProof:
 
     def begin_slice(self, position: int, *, is_carried: bool) -> None:
         """The data of a slice begin at that position of the object."""
-        self._passing.append(_PassingSlice(position, _SliceProof(is_carried=is_carried)))
+        self._passing.append(_PassingSlice(position, is_carried=is_carried))
 
     def end_slice(self, entry: SliceEntry, plan: PlannedSlice) -> None:
         """The last slice that has begun has this entry, and must be as planned."""
@@ -270,6 +274,8 @@ class ObjectProof:
             else:
                 end = None if slice_.entry is None else slice_.entry.data_end_position - self._position
                 piece = rest[:end]
+                if slice_.proof is None:
+                    slice_.proof = _SliceProof(is_carried=slice_.is_carried)
                 crc = slice_.proof.add(piece)
             self.crc = joined_crc(self.crc, crc, len(piece))
             self._position += len(piece)
@@ -284,7 +290,8 @@ class ObjectProof:
         reader.skip_to(ref.directory_position)
         if parse_directory(reader.read(ref.directory_bytes), ref) != finished.entries:
             raise _unplanned("its directory was written differently", name)
-        if list(map(_facts, finished.entries)) != [_facts(proved.entry) for proved in self._proved]:
+        proved_entries = [proved.entry for proved in self._proved]
+        if list(map(_FACTS, finished.entries)) != list(map(_FACTS, proved_entries)):
             raise _unplanned("its directory has other slices than were planned", name)
         for entry, proved in zip(finished.entries, self._proved, strict=True):
             _verify_key_stream(reader, entry, proved, name)
@@ -300,22 +307,24 @@ class ObjectProof:
             if entry is None or plan is None or self._position < entry.data_end_position:
                 return
             self._passing.popleft()
-            keyed_count = _require_planned(slice_.proof.found(), entry, plan, self._name)
+            proof = slice_.proof or _SliceProof(is_carried=slice_.is_carried)
+            keyed_count = _require_planned(proof.found(), entry, plan, self._name)
             self._proved.append(_ProvedSlice(entry, keyed_count, plan.has_one_record_a_key))
 
 
-def _facts(entry: SliceEntry) -> tuple[object, ...]:
-    """The facts that a directory must have of a slice whose data were proved."""
-    return (
-        entry.topic_id_partition,
-        entry.base_offset,
-        entry.end_offset,
-        entry.data_position,
-        entry.data_bytes,
-        entry.data_crc,
-        entry.record_count,
-        entry.tombstone_count,
-    )
+_FACTS = operator.attrgetter(
+    "topic_id",
+    "partition",
+    "base_offset",
+    "end_offset",
+    "data_position",
+    "data_bytes",
+    "data_crc",
+    "record_count",
+    "tombstone_count",
+    "marker_count",
+)
+"""The facts that a directory must have of a slice whose data were proved."""
 
 
 def _require_planned(found: _FoundSlice | None, entry: SliceEntry, plan: PlannedSlice, name: str) -> int:

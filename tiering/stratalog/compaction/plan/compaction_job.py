@@ -11,10 +11,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.job_needs import JobNeeds
 from stratalog.compaction.plan.packed_slices import PackedSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 
 
 class RunMode(enum.Enum):
@@ -75,6 +77,12 @@ class PartitionRun(ConsecutiveSlices):
         return self
 
     @property
+    def ranges(self) -> SliceRanges:
+        """The objects and offsets that tell its slices from others."""
+        slices = self.slices
+        return slices.ranges if isinstance(slices, PackedSlices) else SliceRanges.of(slices)
+
+    @property
     def part_count(self) -> int:
         """The number of output slices."""
         return max(1, len(self.part_counts))
@@ -99,7 +107,7 @@ class PartitionRun(ConsecutiveSlices):
 
     @property
     def record_count(self) -> int:
-        return sum(live.entry.record_count for live in self.slices)
+        return sum([live.entry.record_count for live in self.slices])
 
     @property
     def settles_tombstones(self) -> bool:
@@ -109,13 +117,21 @@ class PartitionRun(ConsecutiveSlices):
     def has_keys(self, live: LiveSlice) -> bool:
         """Whether the keys of a slice are known without its data: it has a usable key stream, or no
         records."""
-        stream, hashing = live.entry.key_stream, self.topic.hashing
+        return self._has_keys(live, self.topic.hashing.hash_key_id)
+
+    def hashed_slices(self) -> Sequence[LiveSlice]:
+        """The slices whose keys are not known without their data."""
+        hash_key_id = self.topic.hashing.hash_key_id
+        return [live for live in self.slices if not self._has_keys(live, hash_key_id)]
+
+    def _has_keys(self, live: LiveSlice, hash_key_id: int) -> bool:
+        stream = live.entry.key_stream
         if live.entry.record_count == 0:
             return True
-        if hashing.has_versions and self.first_offset(live) > live.entry.base_offset:
+        if self.topic.hashing.has_versions and self.first_offset(live) > live.entry.base_offset:
             # A record that is not readable any more might win.
             return False
-        return stream is not None and hashing.made(stream)
+        return stream is not None and stream.hash_key_id == hash_key_id
 
     def first_offset(self, live: LiveSlice) -> int:
         """The first offset of a slice that is readable."""
@@ -140,6 +156,8 @@ class CompactionJob:
     """By name."""
     runs: tuple[PartitionRun, ...]
     """By topic id and partition, as slices lie in objects."""
+    needs: JobNeeds
+    """Those of all runs."""
     is_least: bool = False
     """Whether no smaller job with these inputs would gain anything."""
     planned_bytes: int = 0
@@ -164,16 +182,14 @@ class CompactionJob:
         return tuple(sorted({run.topic.topic_id for run in self.runs}))
 
     def check(self) -> None:
-        """Everything is sorted, each input is needed, and no run reads anything else."""
+        """Everything is sorted, and each input is needed. The runs were checked when their needs were
+        gathered."""
         names = self.input_names
         assert list(names) == sorted(set(names))
         partitions = [run.topic_id_partition for run in self.runs]
         assert partitions == sorted(set(partitions)), "a partition has one run in a job"
-        read: set[str] = set()
-        for run in map(PartitionRun.unpacked, self.runs):
-            run.check()
-            read.update(live.object_name for live in run.slices)
-        assert read == set(names)
+        assert list(names) == list(self.needs.inputs)
+        assert all(need.slice_count for need in self.needs.inputs.values()), "each input is needed"
 
 
 class JobRoom(NamedTuple):

@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterable
-
-from stratalog.remote.objects.slice_entry import SliceEntry
+from typing import NamedTuple
 
 
-class InputNeed:
-    """The slices of one input that a job takes. Not thread-safe: guarded by its user. All positions count
-    from the first byte of the object."""
+class ByteRange(NamedTuple):
+    """Bytes [begin, end) of an object; empty if both are 0. Immutable."""
 
-    def __init__(self, entries: Iterable[SliceEntry] = ()) -> None:
-        """`entries`: in the order of their data, which `add` goes on with."""
-        self.slice_count = 0
-        self.index_end = 0
-        """The end of the last index."""
-        self._begins = array("Q")
-        self._ends = array("Q")
-        self._is_passed = bytearray()
-        for entry in entries:
-            self.add(entry)
+    begin: int
+    end: int
 
-    def add(self, entry: SliceEntry) -> None:
-        """One more slice, behind those before it."""
-        self.slice_count += 1
-        self.index_end = max(self.index_end, entry.index.position + entry.index.size_bytes)
-        if entry.data_bytes > 0:
-            self._begins.append(entry.data_position)
-            self._ends.append(entry.data_end_position)
-            self._is_passed.append(0)
 
-    def pass_by(self, entry: SliceEntry) -> None:
-        """The data of that slice are not needed after all."""
-        # A slice without bytes has the position of the next one.
-        if entry.data_bytes > 0:
-            self._is_passed[bisect_left(self._begins, entry.data_position)] = 1
+NOTHING = ByteRange(0, 0)
+
+
+class InputNeed(NamedTuple):
+    """The slices of one input that a job takes. Immutable. All positions count from the first byte of the
+    object."""
+
+    slice_count: int = 0
+    index_end: int = 0
+    """The end of the last index."""
+    data: ByteRange = NOTHING
+    """From the first to the end of the last data of all of them."""
+    carried: ByteRange = NOTHING
+    """The same of those whose run is carried: they are read, whatever their keys are."""
+
+
+class GrowingRange:
+    """From the first to the end of the last data of some slices of an object. Not thread-safe: guarded by its
+    user."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self, begun: ByteRange = NOTHING) -> None:
+        self._begin, self._end = begun
+
+    def add(self, position: int, size_bytes: int) -> None:
+        """The data of one more slice."""
+        if not size_bytes:
+            return
+        if position >= self._end:
+            # As they lie in objects.
+            self._begin = self._begin if self._end else position
+            self._end = position + size_bytes
+        else:
+            self._begin = min(self._begin, position)
+            self._end = max(self._end, position + size_bytes)
 
     @property
-    def data_range(self) -> tuple[int, int]:
-        """From the first to the end of the last data that are needed; empty if none are."""
-        first, behind = self._is_passed.find(0), self._is_passed.rfind(0)
-        return (self._begins[first], self._ends[behind]) if first >= 0 else (0, 0)
-
-    def lies_in(self, begin: int, end: int) -> bool:
-        """Whether the data of all slices, also of those that were passed by, lie in that range."""
-        if not self._begins:
-            return True
-        return begin <= min(self._begins) and max(self._ends) <= end
+    def bytes(self) -> ByteRange:
+        """The range so far."""
+        return ByteRange(self._begin, self._end)

@@ -104,34 +104,30 @@ class JobAssembly:
 
     def is_failing(self, partition: int) -> bool:
         """Whether a job has failed lately with an object that a covering job of the partition would read."""
-        section = self._survey.outlook(partition).section
         return bool(self._failures) and any(
-            self._survey.object_of(partition, index) in self._failures for index in section.eligible
+            number in self._failures for number in self._survey.eligible_objects(partition)
         )
 
     def covering_job(self, seed: int, others: Iterable[int], ranks: Mapping[int, int]) -> CoveringJob | None:
         """A job that takes at least the least run of the partition `seed`; None if an object is in another
         job. `others`: further partitions to try. `ranks`: those of all partitions that wait for a job."""
         section = self._survey.outlook(seed).section
-        size_level = max(
-            self._level(self._survey.object_of(seed, section.eligible.start + index))
-            for index in range(section.least_run)
-        )
+        least = self._survey.eligible_objects(seed)[: section.least_run]
+        size_level = max(map(self._level, least))
         room = JobRoom(self._settings.max_inputs_per_job >> size_level, self._settings.max_job_bytes)
-        for index in range(section.least_run):
-            room = room.within(self._room(self._survey.object_of(seed, section.eligible.start + index)))
+        for number in least:
+            room = room.within(self._room(number))
         load = _Load(room._replace(input_count=max(room.input_count, section.least_run)))
         load.is_whole = not size_level and self._bytes_of_objects(seed) <= room.planned_bytes
         if not self._take(load, seed, must_take=True):
             return None
         is_failing = self.is_failing(seed)
         if not size_level:
-            neighbours = {
+            neighbours = [
                 partition
-                for number in load.objects
-                for partition in self._survey.partitions_in(number)
+                for partition in self._survey.partitions_in(load.objects)
                 if partition in ranks and (is_failing or not self.is_failing(partition))
-            }
+            ]
             for other in [*sorted(neighbours, key=ranks.__getitem__), *others]:
                 self._take(load, other, must_take=False)
         partitions = None if load.is_whole else frozenset(load.partitions)
@@ -189,11 +185,10 @@ class JobAssembly:
         if size_bytes > load.room.planned_bytes and not must_take:
             return False
         added: set[int] = set()
-        for count, index in enumerate(section.eligible):
-            number = self._survey.object_of(partition, index)
-            object_bytes = data_bytes_of(self._survey.objects[number]) if load.is_whole else 0
+        for count, number in enumerate(self._survey.eligible_objects(partition)):
             if number in load.objects:
                 continue
+            object_bytes = data_bytes_of(self._survey.objects[number]) if load.is_whole else 0
             is_least = must_take and count < section.least_run
             room = load.room if is_least else load.room.within(self._room(number))
             # The section is within the bytes of a job of its own, unless there was no room for one.
@@ -216,8 +211,7 @@ class JobAssembly:
     def _bytes_of_objects(self, partition: int) -> int:
         """The data of all objects of the partition's section."""
         return sum(
-            data_bytes_of(self._survey.objects[self._survey.object_of(partition, index)])
-            for index in self._survey.outlook(partition).section.eligible
+            data_bytes_of(self._survey.objects[number]) for number in self._survey.eligible_objects(partition)
         )
 
     def _draft(

@@ -34,10 +34,10 @@ job. Any other slice may be carried.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
+import operator
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from stratalog.base.types import TopicIdPartition
@@ -46,7 +46,7 @@ from stratalog.log.config_key import LONG_MAX
 from stratalog.record.header import NO_TIMESTAMP
 from stratalog.record.keep_rules import is_due
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
 from stratalog.remote.objects.slice_span import Extent, SliceSpan, effective_extents, slice_extent
 
 UNDATED_REFUSED = (
@@ -88,8 +88,7 @@ class Section(NamedTuple):
 NO_SECTION = Section(range(0), 0, 0, 0, 0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOutlook:
+class PartitionOutlook(NamedTuple):
     """The outlook of one partition: a few numbers, whatever its slices. Immutable."""
 
     topic_id_partition: TopicIdPartition
@@ -168,8 +167,8 @@ def judge_partition(
     tip: TopicIdPartition,
     topic: TopicPolicy,
     row: PartitionRow,
-    slices: Sequence[SliceBrief],
-    uploaded_ms: Callable[[str], int | None],
+    slices: SliceBriefs,
+    uploads_ms: Sequence[int | None],
     terms: OutlookTerms,
     *,
     carries_only: str | None = None,
@@ -177,10 +176,10 @@ def judge_partition(
     """Judge a partition: its first section that pays to compact, else the first with dirty slices, else the
     last one. Pure.
 
-    `uploaded_ms` has the time of the upload of a live object, None for any other name. `carries_only`: why
+    `uploads_ms` has for each slice the time of the upload of its object; None for a gap. `carries_only`: why
     nothing is compacted, if so.
     """
-    judgement = _Judgement(topic, row, slices, uploaded_ms, terms)
+    judgement = _Judgement(topic, row, slices, uploads_ms, terms)
     refusal = judgement.refusal() if carries_only is None else carries_only
     stop = judgement.compactable_end() if topic.is_compacted and carries_only is None else 0
     ratio = topic.min_dirty_ratio if terms.min_dirty_ratio is None else terms.min_dirty_ratio
@@ -192,8 +191,8 @@ def judge_partition(
         compactable_end=stop,
         section=_best_section(judgement.sections(stop), ratio),
         min_dirty_ratio=ratio,
-        has_gaps=any(one.gap is not None for one in slices),
-        is_blocked=stop < len(slices) and slices[stop].gap is None,
+        has_gaps=bool(judgement.gaps),
+        is_blocked=stop < slices.slice_count and slices.gaps[stop] is None,
         refusal=refusal,
     )
     return JudgedPartition(outlook, judgement.movable, judgement.reaches)
@@ -209,33 +208,40 @@ def _best_section(sections: Iterator[Section], min_dirty_ratio: float) -> Sectio
 
 
 class _Judgement:
-    """The judgement of one partition. Not thread-safe: one call uses it."""
+    """The judgement of one partition, over its slices as columns. Most partitions have nothing out of the
+    ordinary, and then no rule looks at their slices one by one. Not thread-safe: one call uses it."""
 
     def __init__(
         self,
         topic: TopicPolicy,
         row: PartitionRow,
-        slices: Sequence[SliceBrief],
-        uploaded_ms: Callable[[str], int | None],
+        slices: SliceBriefs,
+        uploads_ms: Sequence[int | None],
         terms: OutlookTerms,
     ) -> None:
         self._topic = topic
         self._row = row
         self._slices = slices
         self._terms = terms
-        self._uploads = uploads = [uploaded_ms(one.object_name) for one in slices]
-        self.first_stored_index = next(
-            (index for index, one in enumerate(slices) if one.gap is None), len(slices)
-        )
-        self.movable = bytearray(upload is not None for upload in uploads)
-        for index in self._undated():
+        self._uploads_ms = uploads_ms
+        self.gaps = [index for index, gap in enumerate(slices.gaps) if gap is not None]
+        """The indexes of the gaps."""
+        # The gaps in front are the first numbers.
+        self.first_stored_index = sum(map(operator.eq, self.gaps, itertools.count()))
+        self.movable = bytearray([uploaded_ms is not None for uploaded_ms in uploads_ms])
+        undated = self._undated()
+        for index in undated:
             self.movable[index] = 0
-        self.reaches = reaches_of(topic.span, map(self._extent, range(len(slices))), len(slices))
+        self._has_undated = bool(undated)
+        self.reaches = reaches_of(
+            topic.span, map(self._extent, range(slices.slice_count)), slices.slice_count
+        )
+        self._clean = bytearray(map(row.compacted_upto.__ge__, slices.stable_end_offsets))
+        """For each slice of the head 1 if a job could decide no more of it, else 0."""
+        self._bytes_before = list(itertools.accumulate(slices.data_bytes, initial=0))
 
     def refusal(self) -> str | None:
-        if not self._topic.is_compacted:
-            return None
-        return UNDATED_REFUSED if self._undated() else None
+        return UNDATED_REFUSED if self._has_undated and self._topic.is_compacted else None
 
     def _undated(self) -> Sequence[int]:
         """The slices that age by their upload, because no record has a time. Such a slice stays in the object
@@ -243,48 +249,39 @@ class _Judgement:
         there, and each further job would make it younger."""
         if not self._topic.span.has_time:
             return ()
+        counts_and_times = zip(self._slices.record_counts, self._slices.max_timestamps, strict=True)
         return [
             index
-            for index, one in enumerate(self._slices)
-            if one.record_count > 0 and one.max_timestamp <= NO_TIMESTAMP
+            for index, (record_count, newest_ms) in enumerate(counts_and_times)
+            if record_count > 0 and newest_ms <= NO_TIMESTAMP
         ]
 
     def compactable_end(self) -> int:
         """The index of the first slice that may not be compacted, because a run has no holes."""
-        stable_end_offset = self._row.stable_end_offset
-        for index in range(self.first_stored_index, len(self._slices)):
-            one = self._slices[index]
-            if one.gap is not None:
+        stable_end_offset, gap = self._row.stable_end_offset, self._slices.gaps
+        has_lag = self._topic.min_compaction_lag_ms > 0
+        for index, end_offset in enumerate(self._slices.end_offsets):
+            if gap[index] is not None:
                 continue
-            is_undecided = one.end_offset > stable_end_offset
-            if not self.movable[index] or is_undecided or self._is_too_young(index):
+            is_undecided = end_offset > stable_end_offset
+            if not self.movable[index] or is_undecided or (has_lag and self._is_too_young(index)):
                 return index
-        return len(self._slices)
+        return self._slices.slice_count
 
     def _is_too_young(self, index: int) -> bool:
-        lag_ms = self._topic.min_compaction_lag_ms
-        if not lag_ms:
-            return False
-        one = self._slices[index]
+        slices = self._slices
         newest_ms = self._extent(index).newest_ms
-        if one.record_count and one.min_timestamp <= NO_TIMESTAMP:
+        if slices.record_counts[index] and slices.min_timestamps[index] <= NO_TIMESTAMP:
             # The age of records without a time is that of their upload, beside whatever others they lie.
             if self._is_compacted(index):
                 # The job that has compacted it has made its upload as young as its newest input.
                 return False
-            newest_ms = max(newest_ms, self._uploads[index] or newest_ms)
-        return newest_ms > self._terms.now_ms - lag_ms
+            newest_ms = max(newest_ms, self._uploads_ms[index] or newest_ms)
+        return newest_ms > self._terms.now_ms - self._topic.min_compaction_lag_ms
 
     def sections(self, stop: int) -> Iterator[Section]:
         """The sections up to the slice `stop`, in order."""
-        between_gaps = [
-            range(indexes[0], indexes[-1] + 1)
-            for is_gap, group in itertools.groupby(
-                range(self.first_stored_index, stop), lambda index: self._slices[index].gap is not None
-            )
-            if not is_gap and (indexes := list(group))
-        ]
-        for section in between_gaps:
+        for section in self._between_gaps(stop):
             if section.start != self.first_stored_index:
                 yield from self._parts(section)
                 continue
@@ -292,18 +289,25 @@ class _Judgement:
             yield head
             # It does not pay.
             if len(section) > self._terms.max_inputs:
-                clean_count = sum(map(self._is_clean, section))
+                clean_count = self._clean_count(section)
                 rest = section[min(clean_count, self._terms.max_inputs) :]
                 yield from self._full_parts(rest)
                 if not head.least_run:
                     yield from self._parts(rest)
 
+    def _between_gaps(self, stop: int) -> Iterator[range]:
+        first = self.first_stored_index
+        for gap in (*self.gaps, stop):
+            end = min(gap, stop)
+            if first < end:
+                yield range(first, end)
+            first = max(first, end + 1)
+
     def _head(self, section: range) -> Section:
         """The first section, as far as a job may read it."""
-        slices = self._slices
         head = section[: self._terms.max_inputs]
-        clean_count = sum(map(self._is_clean, section))
-        due_index = next((index for index in section if self._is_due(slices[index])), None)
+        clean_count = self._clean_count(section)
+        due_index = self._due_index(section)
         settling_index = None if due_index is None else self._settling_index(section, due_index)
         least_run, taken = 0, head
         if clean_count < len(head):
@@ -317,63 +321,82 @@ class _Judgement:
         judged = head if clean_count < len(head) else section
         # Where nothing would be decided, nothing is dirty.
         dirty = judged if clean_count < len(section) else judged[:0]
-        dirty_bytes = sum(map(self._dirty_bytes, dirty))
         eligible = self._affordable(taken, least_run)
         return Section(
             eligible,
             least_run,
-            dirty_bytes,
+            dirty_bytes=self._bytes_of(dirty) - self._compacted_bytes(dirty),
             size_bytes=self._bytes_of(judged),
             eligible_bytes=self._bytes_of(eligible),
-            is_forced=settling_index is not None
-            or any(self._is_overdue(index) for index in section if not self._is_compacted(index)),
+            is_forced=settling_index is not None or self._is_overdue(section),
         )
 
     def _affordable(self, head: range, least_run: int) -> range:
         """The slices that fit a job's bytes, or so many that it compacts as much as it writes again."""
-        clean_bytes = sum(self._slices[index].data_bytes - self._dirty_bytes(index) for index in head)
-        size_bytes = 0
-        for count, index in enumerate(head):
-            grown_bytes = size_bytes + self._slices[index].data_bytes
-            is_enough = count >= max(least_run, 1) and size_bytes >= 2 * clean_bytes
-            if is_enough and grown_bytes > self._terms.max_job_bytes:
+        if self._bytes_of(head) <= self._terms.max_job_bytes:
+            return head
+        clean_bytes = self._compacted_bytes(head)
+        for count in range(max(least_run, 1), len(head)):
+            is_enough = self._bytes_of(head[:count]) >= 2 * clean_bytes
+            if is_enough and self._bytes_of(head[: count + 1]) > self._terms.max_job_bytes:
                 return head[:count]
-            size_bytes = grown_bytes
         return head
 
-    def _is_clean(self, index: int) -> bool:
-        """Whether a job could decide no more of that slice of the head."""
-        return self._slices[index].stable_end_offset <= self._row.compacted_upto
+    def _clean_count(self, section: range) -> int:
+        return sum(self._clean[section.start : section.stop])
 
     def _bytes_of(self, section: range) -> int:
-        return sum(self._slices[index].data_bytes for index in section)
+        return self._bytes_before[section.stop] - self._bytes_before[section.start]
 
     def _is_compacted(self, index: int) -> bool:
         """Whether a job has compacted that slice of the head, maybe without deciding all of its records."""
-        return self._is_clean(index) and self._base_offset(index) < self._row.compacted_upto
+        return bool(self._clean[index]) and self._base_offset(index) < self._row.compacted_upto
 
-    def _dirty_bytes(self, index: int) -> int:
-        """The bytes of that slice of the head that are not compacted yet, as far as offsets tell."""
-        one, base_offset = self._slices[index], self._base_offset(index)
-        if not self._is_compacted(index):
-            return one.data_bytes
-        undecided = max(0, one.end_offset - self._row.compacted_upto)
-        return one.data_bytes * undecided // (one.end_offset - base_offset)
+    def _compacted_bytes(self, section: range) -> int:
+        """The bytes of the slices of the head that are compacted, as far as offsets tell."""
+        compacted_bytes = 0
+        for index in itertools.compress(section, self._clean[section.start : section.stop]):
+            if self._is_compacted(index):
+                data_bytes, end_offset = self._slices.data_bytes[index], self._slices.end_offsets[index]
+                undecided = max(0, end_offset - self._row.compacted_upto)
+                compacted_bytes += data_bytes - data_bytes * undecided // (
+                    end_offset - self._base_offset(index)
+                )
+        return compacted_bytes
 
     def _base_offset(self, index: int) -> int:
-        return self._slices[index - 1].end_offset if index else self._row.log_start_offset
+        return self._slices.end_offsets[index - 1] if index else self._row.log_start_offset
+
+    def _due_index(self, section: range) -> int | None:
+        """The first slice with tombstones or markers whose horizon has passed."""
+        slices = self._slices
+        if not self._terms.may_drop_tombstones or not (
+            any(slices.tombstone_counts) or any(slices.marker_counts)
+        ):
+            return None
+        return next(
+            (
+                index
+                for index in section
+                if slices.tombstone_counts[index] + slices.marker_counts[index] > 0
+                and is_due(slices.earliest_delete_horizons_ms[index], self._terms.now_ms)
+            ),
+            None,
+        )
 
     def _settling_index(self, section: range, due_index: int) -> int | None:
         """The last slice of the shortest job in which each record of the slice `due_index` is decided: only
         there its tombstones go."""
-        end_offset = self._slices[due_index].end_offset
-        return next(
-            (
-                index
-                for index in section[due_index - section.start :]
-                if self._slices[index].stable_end_offset >= end_offset
-            ),
-            None,
+        end_offset, stable_end_offsets = self._slices.end_offsets[due_index], self._slices.stable_end_offsets
+        settling = (
+            index for index in section[due_index - section.start :] if stable_end_offsets[index] >= end_offset
+        )
+        return next(settling, None)
+
+    def _is_overdue(self, section: range) -> bool:
+        """Whether some of the slices of the head that are not compacted have waited for too long."""
+        return self._topic.max_compaction_lag_ms < LONG_MAX and any(
+            self._has_waited(index) for index in section if not self._is_compacted(index)
         )
 
     def _mergeable(self, section: range) -> range:
@@ -394,7 +417,7 @@ class _Judgement:
         while place < len(section):
             part = section[place : place + reaches[place]]
             if len(part) > 1:
-                yield self._part(part, is_forced=any(map(self._is_overdue, part[1:])))
+                yield self._part(part, is_forced=any(map(self._has_waited, part[1:])))
             place += len(part)
 
     def _full_parts(self, section: range) -> Iterator[Section]:
@@ -404,7 +427,7 @@ class _Judgement:
         place = 0
         while place < len(section):
             index = section[place]
-            is_half = 2 * self._slices[index].data_bytes > self._terms.max_job_bytes
+            is_half = 2 * self._slices.data_bytes[index] > self._terms.max_job_bytes
             part = section[place : place + (1 if is_half else reaches[place])]
             is_full = part.stop < section.stop or len(part) >= self._terms.max_inputs
             if len(part) > 1 and is_full:
@@ -413,7 +436,7 @@ class _Judgement:
 
     def _part(self, part: range, *, is_forced: bool) -> Section:
         size_bytes = self._bytes_of(part)
-        dirty_bytes = size_bytes - self._slices[part.start].data_bytes
+        dirty_bytes = size_bytes - self._slices.data_bytes[part.start]
         eligible = part[: self._terms.max_inputs]
         return Section(
             eligible=eligible,
@@ -431,15 +454,12 @@ class _Judgement:
         return reaches_of(span, map(self._extent, section), len(section))
 
     def _extent(self, index: int) -> Extent:
-        uploaded_ms = self._uploads[index]
-        return slice_extent(self._slices[index], NO_TIMESTAMP if uploaded_ms is None else uploaded_ms)
+        uploaded_ms = self._uploads_ms[index]
+        measure = self._slices.measure(index)
+        return slice_extent(measure, NO_TIMESTAMP if uploaded_ms is None else uploaded_ms)
 
-    def _is_due(self, one: SliceBrief) -> bool:
-        may_have_due = one.tombstone_count > 0 or one.marker_count > 0
-        has_due = may_have_due and is_due(one.earliest_delete_horizon_ms, self._terms.now_ms)
-        return has_due and self._terms.may_drop_tombstones
-
-    def _is_overdue(self, index: int) -> bool:
+    def _has_waited(self, index: int) -> bool:
+        """Whether that slice has waited for the longest lag."""
         lag_ms = self._topic.max_compaction_lag_ms
         if lag_ms == LONG_MAX:
             return False

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from stratalog.compaction.plan.compaction_job import CompactionJob, JobSize, PartitionRun, Refusal
 from stratalog.compaction.plan.job_assembly import JobDraft
+from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
 from stratalog.compaction.plan.shard_survey import ShardSurvey
 
@@ -64,22 +65,27 @@ class PlannedJobs(Sequence[CompactionJob]):
 
     def _job(self, draft: JobDraft) -> CompactionJob:
         selection = self._selection.select(draft.objects, draft.partitions)
-        inputs = [self._survey.objects[number] for number in selection.objects]
+        inputs = sorted(
+            (self._survey.objects[number] for number in selection.objects), key=lambda live: live.ref.name
+        )
+        gathering = JobGathering(live.ref.name for live in inputs)
         job = CompactionJob(
             reason=draft.reason,
-            inputs=tuple(sorted(inputs, key=lambda live: live.ref.name)),
-            runs=tuple(self._runs(selection.runs)),
+            inputs=tuple(inputs),
+            runs=tuple(self._runs(selection.runs, gathering)),
+            needs=gathering.needs,
             is_least=draft.is_least,
             planned_bytes=draft.size.read_bytes,
         )
         job.check()
         return job
 
-    def _runs(self, choices: Iterable[RunChoice]) -> Iterator[PartitionRun]:
+    def _runs(self, choices: Iterable[RunChoice], gathering: JobGathering) -> Iterator[PartitionRun]:
         """Runs with so many slices as objects as `HELD_SLICES` says, and the others packed."""
         slice_count = 0
         for choice in choices:
             run = self._run(choice)
+            gathering.add(run)
             slice_count += len(run.slices)
             yield run if slice_count <= HELD_SLICES else run.packed()
 

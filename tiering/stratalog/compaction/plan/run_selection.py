@@ -10,6 +10,7 @@ A run that gains nothing itself is taken only where it helps to empty an object.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
@@ -81,15 +82,12 @@ class RunSelection:
             for part in survey.slices_in(objects)
             if only is None or part.partition in only
         ]
-        taken = Counter[int]()
-        for run in runs:
-            taken.update(self.objects_of(run))
+        taken = Counter(self._objects_of(runs))
         emptied = frozenset(
             number for number, count in taken.items() if count == survey.objects[number].live_slices
         )
-        useful = [run for run in runs if run.gains or not emptied.isdisjoint(self.objects_of(run))]
-        needed = frozenset[int]().union(*map(self.objects_of, useful))
-        return Selection(useful, needed, emptied)
+        useful = [run for run in runs if run.gains or not emptied.isdisjoint(self._objects_of([run]))]
+        return Selection(useful, frozenset(self._objects_of(useful)), emptied)
 
     def emptying(self, objects: Iterable[int]) -> Selection:
         """The runs over the largest part of the objects that a job over just that part would empty, all of
@@ -111,22 +109,22 @@ class RunSelection:
         }
         return len(kinds)
 
-    def objects_of(self, run: RunChoice) -> Sequence[int]:
-        """The objects of a run, one for each slice."""
-        return self._survey.objects_of(run.partition, run.first, run.end)
+    def _objects_of(self, runs: Iterable[RunChoice]) -> Iterator[int]:
+        """The objects of some runs, one for each slice."""
+        objects_of = self._survey.objects_of
+        return itertools.chain.from_iterable(objects_of(run.partition, run.first, run.end) for run in runs)
 
 
 def _best_run(survey: ShardSurvey, part: PartitionSlices) -> RunChoice:
     """The best possible run: one that gains, from the first live slice, that compacts, the longest."""
     outlook = survey.outlook(part.partition)
-    runs = [
-        _choice(survey, outlook, part.partition, first, end)
-        for first, end in _consecutive(part.indexes, outlook.compactable_end)
-    ]
-    if len(runs) == 1:
-        return runs[0]
+    if _are_consecutive(part.indexes, outlook.compactable_end):
+        return _choice(survey, outlook, part.partition, part.indexes[0], part.indexes[-1] + 1)
     return max(
-        runs,
+        (
+            _choice(survey, outlook, part.partition, first, end)
+            for first, end in _consecutive(part.indexes, outlook.compactable_end)
+        ),
         key=lambda run: (
             run.gains,
             run.covers and run.mode is RunMode.COMPACT,
@@ -157,12 +155,15 @@ def _choice(
     )
 
 
+def _are_consecutive(indexes: Sequence[int], compactable_end: int) -> bool:
+    """Whether ascending numbers have no gap, and are all on one side of `compactable_end`."""
+    first, last = indexes[0], indexes[-1]
+    return last - first + 1 == len(indexes) and not first < compactable_end <= last
+
+
 def _consecutive(indexes: Sequence[int], compactable_end: int) -> Iterator[tuple[int, int]]:
     """Half-open ranges of ascending numbers without a gap, on one side of `compactable_end` each."""
     first = indexes[0]
-    if indexes[-1] - first + 1 == len(indexes) and not first < compactable_end <= indexes[-1]:
-        yield first, indexes[-1] + 1
-        return
     previous = first - 1
     for index in indexes:
         if index != previous + 1 or (index == compactable_end and first < index):

@@ -7,8 +7,9 @@ slices of a job are read again when the job is due.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
@@ -23,7 +24,6 @@ from stratalog.compaction.plan.partition_outlook import (
 )
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
 
 UNKNOWN_TOPIC_REFUSED = (
     "its topic is not in the catalog, or is configured by newer software; its slices stay as they are"
@@ -71,8 +71,6 @@ class ShardSurvey:
         """By number; None for partitions that are not touched."""
         self.refusals: list[Refusal] = []
         """Partitions that are not touched."""
-        self.movable_counts = array("l", bytes(array("l").itemsize * len(self.objects)))
-        """For each object the number of slices that may be carried away."""
         self.movable_bytes = array("q", bytes(8 * len(self.objects)))
         self.kinds = array("b", [_NO_KIND]) * len(self.objects)
         """For each object with movable slices the kind of their topics, or `MIXED_KIND`."""
@@ -81,8 +79,13 @@ class ShardSurvey:
         self._movable = bytearray()
         self._object_of = array("i")
         self._starts = array("q", [0])
+        self._rows_of = [array("i") for _ in self.objects]
+        """The rows of each object, ascending."""
         self._survey(topics, terms, excluded, carried)
-        self._object_starts, self._by_object = _grouped(self._object_of, len(self.objects))
+        self.movable_counts = array(
+            "l", (sum(map(self._movable.__getitem__, rows)) for rows in self._rows_of)
+        )
+        """For each object the number of slices that may be carried away."""
 
     def _survey(
         self,
@@ -91,46 +94,51 @@ class ShardSurvey:
         excluded: Mapping[TopicIdPartition, str],
         carried: Mapping[TopicIdPartition, str],
     ) -> None:
+        # The last one is that of `_NO_OBJECT`.
+        uploads_ms = [*(live.uploaded_ms for live in self.objects), None]
         for tip in sorted(self.state.partitions):
             partition = self.state.partition(tip)
-            slices = list(partition.slices.in_brief())
-            if not slices:
+            if not len(partition.slices):
                 continue
+            slices = partition.slices.in_brief()
+            numbers = [self._numbers.get(name, _NO_OBJECT) for name in slices.object_names]
             topic = topics.get(tip.topic_id)
             if topic is None or tip in excluded:
                 self.refusals.append(Refusal(tip, excluded.get(tip, UNKNOWN_TOPIC_REFUSED)))
                 self.outlooks.append(None)
-                self._add_slices(slices, bytes(len(slices)), array("H", [1]) * len(slices))
+                self._add_slices(numbers, bytes(len(numbers)), array("H", [1]) * len(numbers))
                 continue
             judged = judge_partition(
-                tip, topic, partition.row, slices, self._uploaded_ms, terms, carries_only=carried.get(tip)
+                tip,
+                topic,
+                partition.row,
+                slices,
+                [uploads_ms[number] for number in numbers],
+                terms,
+                carries_only=carried.get(tip),
             )
             self.outlooks.append(judged.outlook)
-            self._add_slices(slices, judged.movable, judged.reaches)
-            self._add_to_objects(slices, judged.movable, topic)
+            self._add_slices(numbers, judged.movable, judged.reaches)
+            self._add_to_objects(numbers, slices.data_bytes, judged.movable, topic.kind)
 
-    def _add_slices(self, slices: Sequence[SliceBrief], movable: bytes | bytearray, reaches: Reaches) -> None:
-        self._object_of.extend(self._numbers.get(one.object_name, _NO_OBJECT) for one in slices)
+    def _add_slices(self, numbers: Sequence[int], movable: bytes | bytearray, reaches: Reaches) -> None:
+        rows_of = self._rows_of
+        for row, number in enumerate(numbers, len(self._object_of)):
+            if number != _NO_OBJECT:
+                rows_of[number].append(row)
+        self._object_of.extend(numbers)
         self._movable += movable
         self.reaches.extend(reaches)
         self._starts.append(len(self._object_of))
 
     def _add_to_objects(
-        self, slices: Sequence[SliceBrief], movable: bytes | bytearray, topic: TopicPolicy
+        self, numbers: Sequence[int], sizes: Sequence[int], movable: bytes | bytearray, kind: int
     ) -> None:
-        for one, is_movable in zip(slices, movable, strict=True):
-            if is_movable:
-                number = self._numbers[one.object_name]
-                self.movable_counts[number] += 1
-                self.movable_bytes[number] += one.data_bytes
-                is_first = self.kinds[number] == _NO_KIND
-                self.kinds[number] = (
-                    topic.kind if is_first or self.kinds[number] == topic.kind else MIXED_KIND
-                )
-
-    def _uploaded_ms(self, object_name: str) -> int | None:
-        number = self._numbers.get(object_name)
-        return None if number is None else self.objects[number].uploaded_ms
+        totals, kinds = self.movable_bytes, self.kinds
+        for number, size_bytes in itertools.compress(zip(numbers, sizes, strict=True), movable):
+            totals[number] += size_bytes
+            if kinds[number] != kind:
+                kinds[number] = kind if kinds[number] == _NO_KIND else MIXED_KIND
 
     def number_of(self, object_name: str) -> int | None:
         """The number of a live object."""
@@ -142,9 +150,10 @@ class ShardSurvey:
         assert outlook is not None, "a partition with movable slices has an outlook"
         return outlook
 
-    def object_of(self, partition: int, index: int) -> int:
-        """The object of a slice."""
-        return self._object_of[self._starts[partition] + index]
+    def eligible_objects(self, partition: int) -> Sequence[int]:
+        """The objects of the slices that a covering job may take of the partition, one for each."""
+        eligible = self.outlook(partition).section.eligible
+        return self.objects_of(partition, eligible.start, eligible.stop)
 
     def objects_of(self, partition: int, first: int, end: int) -> Sequence[int]:
         """The objects of the slices [first, end), one for each."""
@@ -153,23 +162,36 @@ class ShardSurvey:
 
     def slices_in(self, objects: Iterable[int]) -> Iterator[PartitionSlices]:
         """The movable slices that lie in these objects, partition by partition."""
-        rows = sorted(row for number in objects for row in self._rows_of(number) if self._movable[row])
-        place = 0
-        while place < len(rows):
-            partition = bisect_right(self._starts, rows[place]) - 1
-            start, end_row = self._starts[partition], self._starts[partition + 1]
-            first = place
-            while place < len(rows) and rows[place] < end_row:
-                place += 1
-            yield PartitionSlices(partition, [row - start for row in rows[first:place]])
+        rows = self._rows_in(objects)
+        rows = list(itertools.compress(rows, map(self._movable.__getitem__, rows)))
+        for partition, first, end in self._by_partition(rows):
+            start, first_row, last_row = self._starts[partition], rows[first], rows[end - 1]
+            if last_row - first_row < end - first:
+                yield PartitionSlices(partition, range(first_row - start, last_row + 1 - start))
+            else:
+                yield PartitionSlices(partition, [row - start for row in rows[first:end]])
 
-    def partitions_in(self, number: int) -> Iterator[int]:
-        """The partitions with a slice in the object."""
-        return (bisect_right(self._starts, row) - 1 for row in self._rows_of(number))
+    def partitions_in(self, objects: Iterable[int]) -> Iterator[int]:
+        """The partitions with a slice in these objects."""
+        return (partition for partition, _, _ in self._by_partition(self._rows_in(objects)))
+
+    def _rows_in(self, objects: Iterable[int]) -> Sequence[int]:
+        """The rows of some objects, ascending."""
+        return sorted(itertools.chain.from_iterable(map(self._rows_of.__getitem__, objects)))
+
+    def _by_partition(self, rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        """The partitions of ascending rows, each with the half-open range of its own among them."""
+        starts, end = self._starts, 0
+        while end < len(rows):
+            partition = bisect_right(starts, rows[end]) - 1
+            first, end = end, bisect_left(rows, starts[partition + 1], end)
+            yield partition, first, end
 
     def part_counts(self, partition: int, first: int, end: int) -> tuple[int, ...]:
         """How many of the slices [first, end) each output slice replaces."""
         start = self._starts[partition]
+        if self.reaches[start + first] >= end - first:
+            return (end - first,)
         counts: list[int] = []
         while first < end:
             counts.append(min(self.reaches[start + first], end - first))
@@ -180,26 +202,6 @@ class ShardSurvey:
         """The topics that have a movable slice in the object."""
         return {
             self.outlook(partition).topic.topic_id
-            for partition in self.partitions_in(number)
+            for partition in self.partitions_in((number,))
             if self.outlooks[partition] is not None
         }
-
-    def _rows_of(self, number: int) -> Sequence[int]:
-        return self._by_object[self._object_starts[number] : self._object_starts[number + 1]]
-
-
-def _grouped(object_of: Sequence[int], object_count: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The rows of each object, ascending, in one column, and where those of each begin."""
-    starts = array("q", bytes(8 * (object_count + 2)))
-    for number in object_of:
-        if number != _NO_OBJECT:
-            starts[number + 2] += 1
-    for number in range(2, object_count + 2):
-        starts[number] += starts[number - 1]
-    rows = array("i", bytes(4 * starts[-1]))
-    for row, number in enumerate(object_of):
-        if number != _NO_OBJECT:
-            # Each start moves to its end, which is the start of the next one.
-            rows[starts[number + 1]] = row
-            starts[number + 1] += 1
-    return starts[:-1], rows

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import struct
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
@@ -89,35 +90,27 @@ _NO_KEY_STREAM = KeyStreamRef(
 )
 
 
-def directory_size_bytes(entries: Iterable[SliceEntry]) -> int:
+def directory_size_bytes(entries: Sequence[SliceEntry]) -> int:
     """Size of the directory of these entries; their positions do not matter."""
-    size_bytes = DIRECTORY_HEADER.size_bytes
-    texts: set[str] = set()
-    for entry in entries:
-        texts.add(entry.topic)
-        size_bytes += (
-            ENTRY.size_bytes
-            + len(entry.leader_epochs) * LEADER_EPOCH.size_bytes
-            + len(entry.open_transactions) * OPEN_TRANSACTION.size_bytes
-        )
-    size_bytes += sum(len(text.encode()) for text in texts)
+    size_bytes = DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes
+    size_bytes += sum([len(entry.leader_epochs) for entry in entries]) * LEADER_EPOCH.size_bytes
+    size_bytes += sum([len(entry.open_transactions) for entry in entries]) * OPEN_TRANSACTION.size_bytes
+    size_bytes += sum(len(text.encode()) for text in {entry.topic for entry in entries})
     return size_bytes + padding_bytes(size_bytes)
 
 
 def encode_directory(entries: Sequence[SliceEntry]) -> bytes:
     """The bytes of a directory, a multiple of 8. Entries are sorted and have their positions."""
-    heap = _Heap(DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes)
-    fixed = bytearray()
-    for previous, entry in itertools.pairwise([None, *entries]):
-        assert entry is not None
-        # Sorted, at most one of each partition: bisection and forward-only reading depend on it.
-        assert previous is None or previous.topic_id_partition < entry.topic_id_partition
+    # Sorted, at most one of each partition: bisection and forward-only reading depend on it.
+    assert _ascend(entries)
+    for entry in entries:
         entry.check()
-        fixed += _encode_entry(entry, heap)
+    heap = _Heap(DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes)
+    fixed = ENTRY.pack_rows(_columns_of(entries) | heap.put_entries(entries))
     size_bytes = DIRECTORY_HEADER.size_bytes + len(fixed) + len(heap.data)
     padding = padding_bytes(size_bytes)
     header = DIRECTORY_HEADER.pack(len(entries), ENTRY.size_bytes, 0, 0, size_bytes + padding)
-    return header + bytes(fixed) + bytes(heap.data) + bytes(padding)
+    return header + fixed + bytes(heap.data) + bytes(padding)
 
 
 def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
@@ -135,117 +128,98 @@ def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
         raise _corrupt("does not have the size that it states")
     if DIRECTORY_HEADER.size_bytes + slice_count * entry_bytes > len(data):
         raise _corrupt("has fewer entries than it states")
-    entries: list[SliceEntry] = []
-    for index in range(slice_count):
-        entry = _decode_entry(data, DIRECTORY_HEADER.size_bytes + index * entry_bytes)
-        if entries and entries[-1].topic_id_partition >= entry.topic_id_partition:
-            raise _corrupt("is not sorted by partition")
-        entries.append(entry)
-    return tuple(entries)
+    entries = _entries_of(
+        data, ENTRY.unpack_rows(data, DIRECTORY_HEADER.size_bytes, slice_count, entry_bytes)
+    )
+    for entry in entries:
+        fault = entry.fault()
+        if fault is not None:
+            raise _corrupt(f"contradicts itself about {entry.topic}-{entry.partition}: {fault}")
+    if not _ascend(entries):
+        raise _corrupt("is not sorted by partition")
+    return entries
 
 
-def _encode_entry(entry: SliceEntry, heap: _Heap) -> bytes:
-    stream, index, last_batch = entry.key_stream, entry.index, entry.last_batch
-    horizon_ms = entry.earliest_delete_horizon_ms
-    flags = (
+def _ascend(entries: Sequence[SliceEntry]) -> bool:
+    tips = [(entry.topic_id, entry.partition) for entry in entries]
+    return all(map(operator.lt, tips, itertools.islice(tips, 1, None)))
+
+
+def _columns_of(entries: Sequence[SliceEntry]) -> dict[str, Sequence[Any]]:
+    """The columns of a directory's rows that do not refer to the heap, and others."""
+    batches = [entry.last_batch or _NO_BATCH for entry in entries]
+    streams = [entry.key_stream or _NO_KEY_STREAM for entry in entries]
+    indexes = [entry.index for entry in entries]
+    flags = [
         HAS_ABORTED_FLAG * entry.has_aborted
-        | HAS_LAST_BATCH_FLAG * (last_batch is not None)
-        | HAS_KEY_STREAM_FLAG * (stream is not None)
-        | HAS_DELETE_HORIZON_FLAG * (horizon_ms is not None)
-    )
-    last_batch = last_batch or _NO_BATCH
-    stream = stream or _NO_KEY_STREAM
-    topic_position, topic_bytes = heap.put_text(entry.topic)
-    epochs_position = heap.put(b"".join(LEADER_EPOCH.pack(*epoch) for epoch in entry.leader_epochs))
-    transactions_position = heap.put(b"".join(OPEN_TRANSACTION.pack(*one) for one in entry.open_transactions))
-    return ENTRY.pack(
-        entry.topic_id.bytes,
-        entry.partition,
-        flags,
-        entry.base_offset,
-        entry.end_offset,
-        entry.stable_end_offset,
-        entry.data_position,
-        entry.data_bytes,
-        entry.min_timestamp,
-        entry.max_timestamp,
-        entry.max_timestamp_offset,
-        horizon_ms or 0,
-        last_batch.base_offset,
-        stream.position,
-        stream.size_bytes,
-        stream.hash_key_id,
-        index.position,
-        index.size_bytes,
-        entry.data_crc,
-        entry.record_count,
-        entry.codec_mask,
-        entry.tombstone_count,
-        entry.marker_count,
-        last_batch.epoch,
-        last_batch.crc,
-        stream.crc,
-        stream.entry_count,
-        index.crc,
-        topic_position,
-        topic_bytes,
-        epochs_position,
-        len(entry.leader_epochs),
-        transactions_position,
-        len(entry.open_transactions),
-    )
+        | HAS_LAST_BATCH_FLAG * (entry.last_batch is not None)
+        | HAS_KEY_STREAM_FLAG * (entry.key_stream is not None)
+        | HAS_DELETE_HORIZON_FLAG * (entry.earliest_delete_horizon_ms is not None)
+        for entry in entries
+    ]
+    return SliceEntry.columns_of(entries) | {
+        "topic_id": [entry.topic_id.bytes for entry in entries],
+        "flags": flags,
+        "earliest_delete_horizon_ms": [entry.earliest_delete_horizon_ms or 0 for entry in entries],
+        "last_batch_base_offset": [batch.base_offset for batch in batches],
+        "last_batch_epoch": [batch.epoch for batch in batches],
+        "last_batch_crc": [batch.crc for batch in batches],
+        "key_stream_position": [stream.position for stream in streams],
+        "key_stream_bytes": [stream.size_bytes for stream in streams],
+        "key_stream_entry_count": [stream.entry_count for stream in streams],
+        "key_stream_crc": [stream.crc for stream in streams],
+        "hash_key_id": [stream.hash_key_id for stream in streams],
+        "index_position": [index.position for index in indexes],
+        "index_bytes": [index.size_bytes for index in indexes],
+        "index_crc": [index.crc for index in indexes],
+    }
 
 
-def _decode_entry(data: Buffer, position: int) -> SliceEntry:
-    field = dict(zip(ENTRY.positions, ENTRY.unpack(data, position), strict=True))
-    flags: int = field["flags"]
-    if flags & ~KNOWN_FLAGS:
-        raise _newer(flags)
-    entry = SliceEntry(
-        topic_id=_topic_id(field["topic_id"]),
-        topic=_text(data, field["topic_position"], field["topic_bytes"]),
-        partition=field["partition"],
-        base_offset=field["base_offset"],
-        end_offset=field["end_offset"],
-        data_position=field["data_position"],
-        data_bytes=field["data_bytes"],
-        data_crc=field["data_crc"],
-        record_count=field["record_count"],
-        min_timestamp=field["min_timestamp"],
-        max_timestamp=field["max_timestamp"],
-        max_timestamp_offset=field["max_timestamp_offset"],
-        codec_mask=field["codec_mask"],
-        stable_end_offset=field["stable_end_offset"],
-        has_aborted=flags & HAS_ABORTED_FLAG != 0,
-        open_transactions=tuple(
-            OpenTransaction(*pair)
-            for pair in _pairs(
-                data, OPEN_TRANSACTION, field["open_transactions_position"], field["open_transaction_count"]
-            )
+def _entries_of(data: Buffer, rows: dict[str, tuple[Any, ...]]) -> tuple[SliceEntry, ...]:
+    """The entries of a directory's rows, given as columns."""
+    flags = rows["flags"]
+    if max(flags, default=0) > KNOWN_FLAGS:
+        raise _newer(max(flags))
+
+    def where(flag: int, values: Iterable[object]) -> list[object]:
+        return [value if bits & flag else None for bits, value in zip(flags, values, strict=True)]
+
+    def parts(make: Callable[..., object], *names: str) -> Iterator[object]:
+        return map(make, *[rows[name] for name in names])
+
+    columns: Mapping[str, Sequence[Any]] = rows | {
+        "topic_id": list(map(_topic_id, rows["topic_id"])),
+        "topic": _texts(data, rows["topic_position"], rows["topic_bytes"]),
+        "index": list(parts(PartRef, "index_position", "index_bytes", "index_crc")),
+        "has_aborted": [bits & HAS_ABORTED_FLAG != 0 for bits in flags],
+        "open_transactions": _lists(
+            data,
+            OPEN_TRANSACTION,
+            OpenTransaction,
+            rows["open_transactions_position"],
+            rows["open_transaction_count"],
         ),
-        tombstone_count=field["tombstone_count"],
-        marker_count=field["marker_count"],
-        earliest_delete_horizon_ms=(
-            field["earliest_delete_horizon_ms"] if flags & HAS_DELETE_HORIZON_FLAG else None
+        "earliest_delete_horizon_ms": where(HAS_DELETE_HORIZON_FLAG, rows["earliest_delete_horizon_ms"]),
+        "leader_epochs": _lists(
+            data, LEADER_EPOCH, LeaderEpoch, rows["leader_epochs_position"], rows["leader_epoch_count"]
         ),
-        leader_epochs=tuple(
-            LeaderEpoch(*pair)
-            for pair in _pairs(
-                data, LEADER_EPOCH, field["leader_epochs_position"], field["leader_epoch_count"]
-            )
+        "last_batch": where(
+            HAS_LAST_BATCH_FLAG,
+            parts(LastBatch, "last_batch_base_offset", "last_batch_epoch", "last_batch_crc"),
         ),
-        last_batch=(
-            LastBatch(field["last_batch_base_offset"], field["last_batch_epoch"], field["last_batch_crc"])
-            if flags & HAS_LAST_BATCH_FLAG
-            else None
+        "key_stream": where(
+            HAS_KEY_STREAM_FLAG,
+            parts(
+                KeyStreamRef,
+                "key_stream_position",
+                "key_stream_bytes",
+                "key_stream_entry_count",
+                "key_stream_crc",
+                "hash_key_id",
+            ),
         ),
-        key_stream=_key_stream(field) if flags & HAS_KEY_STREAM_FLAG else None,
-        index=PartRef(field["index_position"], field["index_bytes"], field["index_crc"]),
-    )
-    fault = entry.fault()
-    if fault is not None:
-        raise _corrupt(f"contradicts itself about {entry.topic}-{entry.partition}: {fault}")
-    return entry
+    }
+    return SliceEntry.of_columns(columns)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -254,14 +228,10 @@ def _topic_id(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
-def _key_stream(field: dict[str, int]) -> KeyStreamRef:
-    return KeyStreamRef(
-        position=field["key_stream_position"],
-        size_bytes=field["key_stream_bytes"],
-        entry_count=field["key_stream_entry_count"],
-        crc=field["key_stream_crc"],
-        hash_key_id=field["hash_key_id"],
-    )
+def _texts(data: Buffer, positions: Sequence[int], sizes: Sequence[int]) -> list[str]:
+    places = list(zip(positions, sizes, strict=True))
+    texts = {place: _text(data, *place) for place in set(places)}
+    return [texts[place] for place in places]
 
 
 def _text(data: Buffer, position: int, size_bytes: int) -> str:
@@ -273,10 +243,21 @@ def _text(data: Buffer, position: int, size_bytes: int) -> str:
         raise _corrupt("holds a text that is not UTF-8") from error
 
 
-def _pairs(data: Buffer, layout: FixedLayout, position: int, count: int) -> list[tuple[int, int]]:
-    if position + count * layout.size_bytes > len(data):
-        raise _corrupt("refers to a list behind its end")
-    return [struct.unpack_from("<qq", data, position + index * layout.size_bytes) for index in range(count)]
+def _lists(
+    data: Buffer,
+    layout: FixedLayout,
+    make: Callable[[int, int], object],
+    positions: Sequence[int],
+    counts: Sequence[int],
+) -> list[tuple[object, ...]]:
+    size_bytes, found = layout.size_bytes, list[tuple[object, ...]]()
+    for position, count in zip(positions, counts, strict=True):
+        end = position + count * size_bytes
+        if end > len(data):
+            raise _corrupt("refers to a list behind its end")
+        places = range(position, end, size_bytes)
+        found.append(tuple([make(*layout.unpack(data, place)) for place in places]))
+    return found
 
 
 class _Heap:
@@ -287,19 +268,40 @@ class _Heap:
     def __init__(self, position: int) -> None:
         self.data = bytearray()
         self._position = position
-        self._texts: dict[str, int] = {}
+        self._texts: dict[str, tuple[int, int]] = {}
+        """The places of texts, and their sizes."""
 
-    def put(self, data: bytes) -> int:
-        """Append `data`; returns its position from the start of the directory."""
-        position = self._position + len(self.data)
-        self.data += data
-        return position
+    def put_entries(self, entries: Sequence[SliceEntry]) -> dict[str, Sequence[int]]:
+        """Append the parts of all entries; returns the columns that refer to them."""
+        topics: list[tuple[int, int]] = []
+        epochs: list[tuple[int, int]] = []
+        transactions: list[tuple[int, int]] = []
+        for entry in entries:
+            topics.append(self._texts.get(entry.topic) or self._put_text(entry.topic))
+            epochs.append(self._put_list(LEADER_EPOCH, entry.leader_epochs))
+            transactions.append(self._put_list(OPEN_TRANSACTION, entry.open_transactions))
+        return {
+            "topic_position": [position for position, _ in topics],
+            "topic_bytes": [size_bytes for _, size_bytes in topics],
+            "leader_epochs_position": [position for position, _ in epochs],
+            "leader_epoch_count": [count for _, count in epochs],
+            "open_transactions_position": [position for position, _ in transactions],
+            "open_transaction_count": [count for _, count in transactions],
+        }
 
-    def put_text(self, text: str) -> tuple[int, int]:
+    def _put_text(self, text: str) -> tuple[int, int]:
+        """Append a text; returns its position from the start of the directory, and its size."""
         encoded = text.encode()
-        if text not in self._texts:
-            self._texts[text] = self.put(encoded)
-        return self._texts[text], len(encoded)
+        place = self._texts[text] = self._position + len(self.data), len(encoded)
+        self.data += encoded
+        return place
+
+    def _put_list(self, layout: FixedLayout, rows: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Append a list; returns its position from the start of the directory, and its length."""
+        position = self._position + len(self.data)
+        for row in rows:
+            self.data += layout.pack(*row)
+        return position, len(rows)
 
 
 def _corrupt(problem: str) -> StoreCorruptError:

@@ -6,7 +6,9 @@ docs/formats follow from it, so no position is typed by hand. Immutable, so thre
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
@@ -47,3 +49,19 @@ class FixedLayout:
     def unpack(self, buffer: Buffer, position: int = 0) -> tuple[Any, ...]:
         """Decode all fields, in order, from `position`. Raises struct.error where the buffer is too short."""
         return self._struct.unpack_from(buffer, position)
+
+    def pack_rows(self, columns: Mapping[str, Iterable[object]]) -> bytes:
+        """Encode rows, given as a column for each field. Raises struct.error where a value does not fit."""
+        values = zip(*[columns[name] for name in self.positions], strict=True)
+        return b"".join(itertools.starmap(self._struct.pack, values))
+
+    def unpack_rows(
+        self, buffer: Buffer, position: int, row_count: int, row_bytes: int
+    ) -> dict[str, tuple[Any, ...]]:
+        """Decode rows of `row_bytes`, which begin with all fields, as columns. The buffer must have all of
+        them."""
+        spare_bytes = row_bytes - self.size_bytes
+        rows = struct.Struct(f"{self._struct.format}{spare_bytes}x")
+        unpacked = rows.iter_unpack(memoryview(buffer)[position : position + row_count * row_bytes])
+        columns = zip(*unpacked, strict=True) if row_count else ((),) * len(self.positions)
+        return dict(zip(self.positions, columns, strict=True))

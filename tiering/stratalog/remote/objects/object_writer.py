@@ -28,7 +28,6 @@ from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.remote.objects.directory_codec import directory_size_bytes, encode_directory
 from stratalog.remote.objects.fixed_layout import padding_bytes
 from stratalog.remote.objects.key_stream import (
-    EncodedKeyStream,
     KeyColumns,
     KeyHashing,
     KeyStreamEncoder,
@@ -41,8 +40,9 @@ from stratalog.remote.objects.slice_builder import (
     SliceBuilder,
     SliceEnd,
     SliceStart,
+    compacted_slice,
 )
-from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, PartRef, SliceEntry
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStreamRef, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, DataSink, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
@@ -171,18 +171,22 @@ class ObjectWriter:
         key_hashing: KeyHashing | None = None,
     ) -> None:
         """Begin a partition's slice; `key_hashing` for topics that are compacted."""
-        assert self._builder is None
-        assert not self._is_finished
-        tip = TopicIdPartition(topic_id, partition)
-        # Sorted, at most one slice of each partition: compactors merge inputs in this order.
-        assert self._last_partition is None or self._last_partition < tip
-        self._last_partition = tip
+        start = SliceStart(topic_id, topic, partition, base_offset, key_hashing)
+        self._begin(start)
         self._builder = SliceBuilder(
-            SliceStart(topic_id, topic, partition, base_offset, key_hashing),
+            start,
             data_position=self._data.size_bytes,
             index_interval_bytes=self._settings.index_interval_bytes,
             max_record_count=self._settings.max_slice_record_count,
         )
+
+    def _begin(self, start: SliceStart) -> None:
+        assert self._builder is None
+        assert not self._is_finished
+        tip = TopicIdPartition(start.topic_id, start.partition)
+        # Sorted, at most one slice of each partition: compactors merge inputs in this order.
+        assert self._last_partition is None or self._last_partition < tip
+        self._last_partition = tip
 
     def append(self, data: Buffer, *, payload: Buffer | None = None) -> None:
         """Add whole batches, unchanged. `payload`: the decompressed records, if `data` is one batch and they
@@ -236,16 +240,13 @@ class ObjectWriter:
         assert builder is not None
         self._end(builder.build(end, None if keys is None else self._write_keys(keys)))
 
-    def end_compacted(self, compacted: CompactedSlices, end: SliceEnd, hashing: KeyHashing) -> None:
-        """End the current slice, which has no data yet, with all that a kernel has made of it. `hashing`: how
-        its keys were hashed. Raises UnsupportedOperationError for more records than a slice can hold."""
-        builder = self._builder
-        assert builder is not None
-        builder.take(compacted)
+    def append_compacted(self, start: SliceStart, compacted: CompactedSlices, end: SliceEnd) -> None:
+        """Add a slice of which a kernel has made everything, with the keys hashed as `start` says."""
+        self._begin(start)
+        assert compacted.records_count <= self._settings.max_slice_record_count, "a kernel takes small runs"
+        built = compacted_slice(start, self._data.size_bytes, compacted, end)
         self._data.append(compacted.data)
-        parts = (compacted.keys,) if compacted.keys else ()
-        keys = EncodedKeyStream(parts, len(compacted.keys), compacted.key_count, compacted.keys_crc)
-        self._end(builder.build(end, MergedKeyStream(keys, hashing)))
+        self._end(built)
 
     def _end(self, built: BuiltSlice) -> None:
         self._builder = None
@@ -310,16 +311,18 @@ class ObjectWriter:
         """The entries with the positions of their key streams and, behind those, of their indexes."""
         key_position = key_streams_position
         index_position = key_streams_position + self._key_streams.size_bytes
-        entries: list[SliceEntry] = []
+        streams: list[KeyStreamRef | None] = []
+        indexes: list[PartRef] = []
         for entry in self._slices:
             stream, index = entry.key_stream, entry.index
             if stream is not None:
-                stream = stream._replace(position=key_position)
+                stream = KeyStreamRef(key_position, *stream[1:])
                 key_position += stream.size_bytes
-            placed_index = PartRef(index_position, index.size_bytes, index.crc)
-            entries.append(entry.placed(stream, placed_index))
+            streams.append(stream)
+            indexes.append(PartRef(index_position, index.size_bytes, index.crc))
             index_position += index.size_bytes
-        return tuple(entries)
+        columns = SliceEntry.columns_of(self._slices)
+        return SliceEntry.of_columns(columns | {"key_stream": streams, "index": indexes})
 
 
 def _owned(data: Buffer, size_bytes: int) -> Buffer:

@@ -73,7 +73,7 @@ class SliceEnd(NamedTuple):
 
 
 class MergedKeyStream(NamedTuple):
-    """A key stream that was made from those of other slices, and how its keys were hashed."""
+    """A key stream, mostly one that was made from those of other slices, and how its keys were hashed."""
 
     stream: EncodedKeyStream
     hashing: KeyHashing
@@ -236,30 +236,6 @@ class SliceBuilder:
         self.record_count += entry.record_count
         self.next_offset = entry.end_offset
 
-    def take(self, compacted: CompactedSlices) -> None:
-        """Take over all that a kernel has found out about the batches of the slice, the checksum included.
-        Call it once, for a slice without batches. Raises UnsupportedOperationError for more records than a
-        slice can hold.
-        """
-        assert self._last_batch is None, "they are all batches of the slice"
-        assert self._key_hashing is None, "its keys are merged, not collected"
-        self._require_room(compacted.records_count)
-        self._data_crc = compacted.crc
-        self.data_bytes = self._summed_bytes = len(compacted.data)
-        if not compacted.data:
-            return
-        self._positions.frombytes(compacted.positions)
-        self._base_offsets.frombytes(compacted.base_offsets)
-        self._max_timestamps.frombytes(compacted.max_timestamps)
-        self._timestamps = compacted.min_timestamp, compacted.max_timestamp
-        self._max_timestamp_offset = compacted.max_timestamp_offset
-        self._codec_mask = 1 << Codec.NONE
-        self._tombstone_count = compacted.tombstone_count
-        self._horizon_ms = compacted.delete_horizon_ms
-        self._last_batch = LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc)
-        self.record_count = compacted.records_count
-        self.next_offset = compacted.next_offset
-
     @property
     def may_have_keys(self) -> bool:
         """Whether a key stream could cover every record so far: each has a key, but for markers."""
@@ -271,30 +247,11 @@ class SliceBuilder:
         # A slice may end behind its last batch (offsets without records), but not before it.
         assert self.next_offset <= end.end_offset
         assert self._summed_bytes == self.data_bytes
-        index = SliceIndex(
-            data_bytes=self.data_bytes,
-            positions=self._positions,
-            base_offsets=self._base_offsets,
-            max_timestamps=self._max_timestamps,
-            aborted=end.aborted,
-            producer_snapshot=end.producer_snapshot,
-            producers_since=end.producers_since,
-        )
-        encoded_index = encode_slice_index(index)
-        key_stream, hashing = self._key_stream(end), self._key_hashing
-        if merged is not None:
-            assert key_stream is None, "keys are collected or merged"
-            assert self.may_have_keys
-            assert not end.open_transactions
-            key_stream, hashing = merged
+        keys = self._collected_keys(end) if merged is None else merged
+        assert merged is None or self._key_hashing is None, "keys are collected or merged"
+        assert merged is None or self.may_have_keys
         earliest, latest = self._timestamps or (NO_TIMESTAMP, NO_TIMESTAMP)
-        entry = SliceEntry(
-            topic_id=self._start.topic_id,
-            topic=self._start.topic,
-            partition=self._start.partition,
-            base_offset=self._start.base_offset,
-            end_offset=end.end_offset,
-            data_position=self._data_position,
+        contents = _Contents(
             data_bytes=self.data_bytes,
             data_crc=self._data_crc,
             record_count=self.record_count,
@@ -302,21 +259,15 @@ class SliceBuilder:
             max_timestamp=latest,
             max_timestamp_offset=self._max_timestamp_offset,
             codec_mask=self._codec_mask,
-            stable_end_offset=min(
-                (one.first_offset for one in end.open_transactions), default=end.end_offset
-            ),
-            has_aborted=bool(end.aborted),
-            open_transactions=end.open_transactions,
             tombstone_count=self._tombstone_count,
             marker_count=self._marker_count,
-            earliest_delete_horizon_ms=self._horizon_ms,
-            leader_epochs=end.leader_epochs,
+            horizon_ms=self._horizon_ms,
             last_batch=self._last_batch,
-            key_stream=_key_stream_ref(key_stream, hashing),
-            index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
+            positions=self._positions,
+            base_offsets=self._base_offsets,
+            max_timestamps=self._max_timestamps,
         )
-        entry.check()
-        return BuiltSlice(entry, key_stream, encoded_index)
+        return _built(self._start, self._data_position, contents, end, keys)
 
     def sum_up(self, data: Buffer) -> None:
         """Add the bytes of the batches since the last call to the slice's checksum, by those of the batches,
@@ -413,19 +364,130 @@ class SliceBuilder:
     def _add_horizon(self, horizon_ms: int) -> None:
         self._horizon_ms = horizon_ms if self._horizon_ms is None else min(self._horizon_ms, horizon_ms)
 
-    def _key_stream(self, end: SliceEnd) -> EncodedKeyStream | None:
-        if self._key_hashing is None or self._has_keyless or self._is_transactional or end.open_transactions:
+    def _collected_keys(self, end: SliceEnd) -> MergedKeyStream | None:
+        hashing = self._key_hashing
+        if hashing is None or self._has_keyless or self._is_transactional or end.open_transactions:
             return None
-        return encode_key_stream(sort_key_entries(self._entries))
+        return MergedKeyStream(encode_key_stream(sort_key_entries(self._entries)), hashing)
 
 
-def _key_stream_ref(stream: EncodedKeyStream | None, hashing: KeyHashing | None) -> KeyStreamRef | None:
-    if stream is None or hashing is None:
-        return None
-    return KeyStreamRef(
-        position=0,
-        size_bytes=stream.size_bytes,
-        entry_count=stream.entry_count,
-        crc=stream.crc,
-        hash_key_id=hashing.hash_key_id,
+def compacted_slice(
+    start: SliceStart, data_position: int, compacted: CompactedSlices, end: SliceEnd
+) -> BuiltSlice:
+    """The slice of which a kernel has made everything, with the keys hashed as `start` says. Nothing is made
+    again, the checksum included."""
+    hashing = start.key_hashing
+    assert hashing is not None, "it has a key stream"
+    assert compacted.next_offset <= end.end_offset or not compacted.data
+    contents = _contents_of(compacted) if compacted.data else _NO_CONTENTS
+    parts = (compacted.keys,) if compacted.keys else ()
+    stream = EncodedKeyStream(parts, len(compacted.keys), compacted.key_count, compacted.keys_crc)
+    return _built(start, data_position, contents, end, MergedKeyStream(stream, hashing))
+
+
+class _Contents(NamedTuple):
+    """The facts that the batches of a slice tell. Immutable."""
+
+    data_bytes: int
+    data_crc: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    codec_mask: int
+    tombstone_count: int
+    marker_count: int
+    horizon_ms: int | None
+    last_batch: LastBatch | None
+    positions: array[int]
+    base_offsets: array[int]
+    max_timestamps: array[int]
+
+
+_NO_CONTENTS = _Contents(
+    data_bytes=0,
+    data_crc=0,
+    record_count=0,
+    min_timestamp=NO_TIMESTAMP,
+    max_timestamp=NO_TIMESTAMP,
+    max_timestamp_offset=-1,
+    codec_mask=0,
+    tombstone_count=0,
+    marker_count=0,
+    horizon_ms=None,
+    last_batch=None,
+    positions=array("q"),
+    base_offsets=array("q"),
+    max_timestamps=array("q"),
+)
+"""Those of a slice without batches."""
+
+
+def _contents_of(compacted: CompactedSlices) -> _Contents:
+    return _Contents(
+        data_bytes=len(compacted.data),
+        data_crc=compacted.crc,
+        record_count=compacted.records_count,
+        min_timestamp=compacted.min_timestamp,
+        max_timestamp=compacted.max_timestamp,
+        max_timestamp_offset=compacted.max_timestamp_offset,
+        codec_mask=1 << Codec.NONE,
+        tombstone_count=compacted.tombstone_count,
+        marker_count=0,
+        horizon_ms=compacted.delete_horizon_ms,
+        last_batch=LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
+        positions=array("q", compacted.positions),
+        base_offsets=array("q", compacted.base_offsets),
+        max_timestamps=array("q", compacted.max_timestamps),
     )
+
+
+def _built(
+    start: SliceStart, data_position: int, contents: _Contents, end: SliceEnd, keys: MergedKeyStream | None
+) -> BuiltSlice:
+    assert keys is None or not end.open_transactions, "undecided records have no key stream"
+    index = SliceIndex(
+        data_bytes=contents.data_bytes,
+        positions=contents.positions,
+        base_offsets=contents.base_offsets,
+        max_timestamps=contents.max_timestamps,
+        aborted=end.aborted,
+        producer_snapshot=end.producer_snapshot,
+        producers_since=end.producers_since,
+    )
+    encoded_index = encode_slice_index(index)
+    stable_end_offset = end.end_offset
+    if end.open_transactions:
+        stable_end_offset = min(one.first_offset for one in end.open_transactions)
+    entry = SliceEntry(
+        topic_id=start.topic_id,
+        topic=start.topic,
+        partition=start.partition,
+        base_offset=start.base_offset,
+        end_offset=end.end_offset,
+        data_position=data_position,
+        data_bytes=contents.data_bytes,
+        data_crc=contents.data_crc,
+        record_count=contents.record_count,
+        min_timestamp=contents.min_timestamp,
+        max_timestamp=contents.max_timestamp,
+        max_timestamp_offset=contents.max_timestamp_offset,
+        codec_mask=contents.codec_mask,
+        stable_end_offset=stable_end_offset,
+        index=PartRef(0, len(encoded_index), crc_of(encoded_index)),
+        has_aborted=bool(end.aborted),
+        open_transactions=end.open_transactions,
+        tombstone_count=contents.tombstone_count,
+        marker_count=contents.marker_count,
+        earliest_delete_horizon_ms=contents.horizon_ms,
+        leader_epochs=end.leader_epochs,
+        last_batch=contents.last_batch,
+        key_stream=None if keys is None else _unplaced_ref(keys),
+    )
+    entry.check()
+    return BuiltSlice(entry, None if keys is None else keys.stream, encoded_index)
+
+
+def _unplaced_ref(keys: MergedKeyStream) -> KeyStreamRef:
+    stream = keys.stream
+    return KeyStreamRef(0, stream.size_bytes, stream.entry_count, stream.crc, keys.hashing.hash_key_id)

@@ -19,10 +19,8 @@ All positions count from the first byte of the object. Immutable, so thread-safe
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -80,9 +78,9 @@ class KeyStreamRef(NamedTuple):
     """64 bits derived from the topic's hash key; the key itself never leaves the catalog."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SliceEntry:
-    """One slice of an object file. Immutable."""
+class SliceEntry(NamedTuple):
+    """One slice of an object file. Immutable. Name each value: it is a tuple only because jobs and pages make
+    a hundred thousand of them."""
 
     topic_id: UUID
     topic: str
@@ -106,6 +104,7 @@ class SliceEntry:
     """Bit ``1 << codec`` for each compression codec that occurs."""
     stable_end_offset: int
     """Exclusive end of the decided records: the first offset of an open transaction, else `end_offset`."""
+    index: PartRef  # type: ignore[assignment]  # no caller asks a tuple for the place of a value
     has_aborted: bool = False
     """Whether the slice's index names aborted transactions."""
     open_transactions: tuple[OpenTransaction, ...] = ()
@@ -115,22 +114,22 @@ class SliceEntry:
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     last_batch: LastBatch | None = None
     key_stream: KeyStreamRef | None = None
-    index: PartRef
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Of a class with slots, pickle sets each field by a call of Python.
-        return _with_values, _VALUES(self)
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic_id, self.partition)
 
-    def placed(self, key_stream: KeyStreamRef | None, index: PartRef) -> SliceEntry:
-        """The same entry with the places of its parts."""
-        # As `dataclasses.replace`, in a third of the time: objects have thousands of slices.
-        fields: dict[str, Any] = dict(zip(_FIELDS, _VALUES(self), strict=True))
-        fields["key_stream"], fields["index"] = key_stream, index
-        return SliceEntry(**fields)
+    @staticmethod
+    def columns_of(entries: Sequence[SliceEntry]) -> dict[str, Sequence[Any]]:
+        """The values of all entries by field: a step for a column costs less than one for each value."""
+        values = zip(*entries, strict=True) if entries else itertools.repeat(())
+        return dict(zip(SliceEntry._fields, values, strict=False))
+
+    @staticmethod
+    def of_columns(columns: Mapping[str, Sequence[Any]]) -> tuple[SliceEntry, ...]:
+        """The entries with these values by field; other columns do not matter."""
+        values = zip(*[columns[field] for field in SliceEntry._fields], strict=True)
+        return tuple(map(SliceEntry._make, values))
 
     @property
     def data_end_position(self) -> int:
@@ -185,25 +184,14 @@ class SliceEntry:
         return None
 
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(SliceEntry))
-_VALUES = operator.attrgetter(*_FIELDS)
-_SETTERS = tuple(getattr(SliceEntry, name).__set__ for name in _FIELDS)
-
-
-def _with_values(*values: object) -> SliceEntry:
-    """The entry with these values, in the order of its fields."""
-    entry = object.__new__(SliceEntry)
-    for set_value, value in zip(_SETTERS, values, strict=True):
-        set_value(entry, value)
-    return entry
-
-
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
     """The leader epochs of consecutive slices, each with its first start offset."""
     joined: list[LeaderEpoch] = []
+    last_epoch = last_start_offset = -2
     for entry in entries:
-        for epoch in entry.leader_epochs:
-            last = joined[-1] if joined else None
-            if last is None or (epoch.epoch > last.epoch and epoch.start_offset > last.start_offset):
-                joined.append(epoch)
+        for leader_epoch in entry.leader_epochs:
+            epoch, start_offset = leader_epoch
+            if epoch > last_epoch and start_offset > last_start_offset:
+                joined.append(leader_epoch)
+                last_epoch, last_start_offset = epoch, start_offset
     return tuple(joined)

@@ -12,7 +12,8 @@ hundred thousand. Immutable, so thread-safe.
 from __future__ import annotations
 
 import bisect
-import dataclasses
+import itertools
+import operator
 from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, overload
@@ -54,8 +55,7 @@ class Interval(NamedTuple):
     base_offset: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SliceIndex:
+class SliceIndex(NamedTuple):
     """Columns of equal length, and the size of the indexed data. Immutable, so thread-safe."""
 
     data_bytes: int
@@ -105,10 +105,10 @@ class SliceIndex:
             self.positions and self.positions[0] != 0
         ):
             return "it does not begin with the slice"
-        ends = [*self.positions[1:], self.data_bytes]
-        if any(end <= begin for begin, end in zip(self.positions, ends, strict=False)):
+        # The only interval of a small slice has all of its data.
+        if self.interval_count > 1 and not _ascend([*self.positions, self.data_bytes]):
             return "its positions do not ascend"
-        if any(b <= a for a, b in zip(self.base_offsets, self.base_offsets[1:], strict=False)):
+        if self.interval_count > 1 and not _ascend(self.base_offsets):
             return "its offsets do not ascend"
         if self.producers_since is not None and self.producers_since < 0:
             return "its producers have changed since a negative offset"
@@ -117,6 +117,10 @@ class SliceIndex:
     def check(self) -> None:
         fault = self.fault()
         assert fault is None, fault
+
+
+def _ascend(column: Sequence[int]) -> bool:
+    return all(map(operator.lt, column, itertools.islice(column, 1, None)))
 
 
 class _AbortedRows(Sequence[AbortedTransaction]):
@@ -147,21 +151,22 @@ def encode_slice_index(index: SliceIndex) -> bytes:
     since, flags = b"", 0
     if index.producers_since is not None:
         since, flags = SINCE.pack(index.producers_since), HAS_CHANGED_PRODUCERS
-    parts = [
-        INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(index.producer_snapshot), flags),
-        _column_bytes(index.positions),
-        _column_bytes(index.base_offsets),
-        _column_bytes(index.max_timestamps),
-        *(ABORTED.pack(*aborted) for aborted in index.aborted),
+    snapshot = index.producer_snapshot
+    parts: list[Buffer | array[int]] = [
+        INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(snapshot), flags),
+        _column(index.positions),
+        _column(index.base_offsets),
+        _column(index.max_timestamps),
+        *[ABORTED.pack(*aborted) for aborted in index.aborted],
         since,
-        index.producer_snapshot,
-        bytes(padding_bytes(len(index.producer_snapshot))),
+        snapshot,
+        bytes(padding_bytes(len(snapshot))),
     ]
     return b"".join(parts)
 
 
-def _column_bytes(column: Sequence[int]) -> bytes:
-    return (column if isinstance(column, array) else array("q", column)).tobytes()
+def _column(column: Sequence[int]) -> array[int]:
+    return column if isinstance(column, array) else array("q", column)
 
 
 def is_plain_index(data: Buffer) -> bool:

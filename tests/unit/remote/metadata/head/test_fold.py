@@ -18,6 +18,7 @@ from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoint
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference, stored_rows
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
@@ -39,8 +40,8 @@ def everything(harness: MetadataHarness) -> MetadataLog:
     harness.added(log, epoch, (A0, 0, 5), (A1, 0, 2), (B0, 0, 1))
     harness.added(log, epoch, (A0, 5, 9), (A1, 2, 4))
     made = harness.put(log, (A0, 0, 9))
-    inputs = {A0: log.state().partition(A0).slices}
-    names = [live.object_name for live in inputs[A0]]
+    inputs = {A0: SliceRanges.of(log.state().partition(A0).slices)}
+    names = inputs[A0].object_names
     log.replace(
         inputs, names, [(made.ref, made.entries())], covers={A0: True}, catalog_seq=2, drops_records=True
     )

@@ -19,6 +19,7 @@ from stratalog.remote.json_document import encode_document
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.simulation.mock_objects import MockObject, MockSlice
@@ -243,8 +244,8 @@ def test_the_fold_of_an_unknown_action_is_read_from_its_checkpoint(harness: Meta
     log.fold()
     follower = harness.log(read_only=True)
     made = harness.put(log, (A0, 0, 4))
-    planned = tuple(log.state().partition(A0).slices)
-    names = sorted(live.object_name for live in planned)
+    planned = SliceRanges.of(log.state().partition(A0).slices)
+    names = sorted(planned.object_names)
     outputs = [(made.ref, made.entries())]
     log.replace({A0: planned}, names, outputs, covers={A0: False}, catalog_seq=0, drops_records=False)
     known = harness.store.get(HEAD).data

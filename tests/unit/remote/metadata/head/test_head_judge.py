@@ -20,6 +20,7 @@ from stratalog.remote.metadata.head.head_actions import (
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
 from tests.support.tiered.metadata_harness import A0, A1, BY_HAND, MetadataHarness, ranges_of, slices_of
@@ -87,7 +88,7 @@ def test_what_was_born_before_the_horizon_is_refused(harness: MetadataHarness) -
     added = slow.add([(upload.ref, upload.entries())], epoch)
     assert [refusal.reason for refusal in added.refused] == [BORN_BEFORE_HORIZON]
     replaced = slow.replace(
-        {A0: inputs},
+        {A0: SliceRanges.of(inputs)},
         sorted(live.object_name for live in inputs),
         [(output.ref, output.entries())],
         covers={},

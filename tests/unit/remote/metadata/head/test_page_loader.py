@@ -15,6 +15,7 @@ from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.page_loader import DiskUpkeep, PageLoader, run_in_order
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.read.disk_cache import DiskCache
 from stratalog.remote.store_layout import format_checkpoint_name
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -84,11 +85,11 @@ def test_advancing_many_partitions_reads_their_pages_together() -> None:
 def test_a_replacement_reads_the_pages_of_its_inputs_together() -> None:
     world = World()
     made = world.harness.put(world.log, *((tip, 2, 7) for tip in PARTITIONS))
-    inputs = {tip: world.log.state().partition(tip).slices[2:7] for tip in PARTITIONS}
+    inputs = {tip: SliceRanges.of(world.log.state().partition(tip).slices[2:7]) for tip in PARTITIONS}
     # Another process commits that job, and has read nothing yet.
     world.loader = PageLoader(1 << 20, world.loader.run_all)
     log = world.open()
-    names = sorted({live.object_name for slices in inputs.values() for live in slices})
+    names = sorted({name for ranges in inputs.values() for name in ranges.object_names})
     log.replace(
         inputs,
         names,

@@ -21,6 +21,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
     LostRange,
 )
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.restore.shard_replay import ShardReplay
 from stratalog.remote.store_layout import format_history_name
 from tests.support.simulation.mock_objects import MockObject
@@ -165,10 +166,10 @@ def replaced(
 ) -> tuple[int, bool]:
     """Replace the slices of many partitions; returns how many were refused, and whether it was committed."""
     tips = MANY[:count]
-    inputs = {tip: tuple(log.state().partition(tip).slices) for tip in tips}
+    inputs = {tip: SliceRanges.of(log.state().partition(tip).slices) for tip in tips}
     outcome = log.replace(
         inputs,
-        sorted({live.object_name for slices in inputs.values() for live in slices}),
+        sorted({name for ranges in inputs.values() for name in ranges.object_names}),
         [(made.ref, made.entries())],
         covers={tip: number < covering for number, tip in enumerate(tips)},
         catalog_seq=0,

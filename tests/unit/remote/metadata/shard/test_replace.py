@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from stratalog.base.errors import InvalidRequestError
+from stratalog.base.errors import InvalidRequestError, StoreCorruptError
 from stratalog.base.types import TopicIdPartition
+from stratalog.remote.metadata.head.commit import Commit, Writer
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ReplaceOutcome
 from stratalog.remote.metadata.shard.replace_judge import MAX_INPUTS
-from stratalog.remote.metadata.shard.shard_judge import RECORDS_DELETED
+from stratalog.remote.metadata.shard.shard_actions import Replace
+from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_judge import INPUTS_CHANGED, RECORDS_DELETED
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.objects.slice_entry import LastBatch
 from tests.support.simulation.mock_objects import MockObject, MockSlice
 from tests.support.tiered.metadata_harness import (
@@ -44,7 +48,7 @@ def swap(
 ) -> ReplaceOutcome:
     names = sorted({live.object_name for slices in inputs.values() for live in slices})
     outcome = log.replace(
-        inputs,
+        {tip: SliceRanges.of(slices) for tip, slices in inputs.items()},
         names,
         [(made.ref, made.entries()) for made in outputs],
         covers=covers or {},
@@ -85,7 +89,7 @@ def test_records_below_those_that_were_compared_by_version(
     made = harness.put(log, (A0, 5, 12), (B0, 5, 9))
     log.advance_log_start({A0: log_start_offset, B0: 7}, epoch=None, catalog_seq=None)
     outcome = log.replace(
-        inputs,
+        {tip: SliceRanges.of(slices) for tip, slices in inputs.items()},
         names,
         [(made.ref, made.entries())],
         covers={},
@@ -97,6 +101,45 @@ def test_records_below_those_that_were_compared_by_version(
     refused = [(one.partition, one.reason) for one in outcome.refused]
     assert refused == ([(A0, RECORDS_DELETED)] if is_refused else []), "B0 was compared by offset"
     assert len(slices_of(log, B0)) == 1
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize(
+    ("other", "log_start_offset"),
+    [((2, 5), 0), ((0, 5), 0), ((0, 9), 0), ((5, 9), 0), ((2, 9), 0), ((5, 9), 5)],
+)
+def test_inputs_that_another_job_has_taken_are_refused(
+    harness: MetadataHarness, other: tuple[int, int], log_start_offset: int, is_folded: bool
+) -> None:
+    """Though slices of the same range are live, or the last inputs still are."""
+    log, _ = filled(
+        harness, ((A0, 0, 2), (B0, 0, 1)), ((A0, 2, 5),), ((A0, 5, 9), (B0, 1, 4)), ((A0, 9, 12),)
+    )
+    planned: Inputs = {A0: slices_of(log, A0)[1:3], B0: slices_of(log, B0)}
+    begin, end = other
+    taken = [live for live in slices_of(log, A0) if begin <= live.base_offset < end]
+    swap(log, {A0: taken}, [harness.put(log, (A0, begin, end))])
+    log.advance_log_start({A0: log_start_offset}, epoch=None, catalog_seq=None)
+    if is_folded:
+        log.fold()
+    outcome = swap(log, planned, [harness.put(log, (A0, 2, 9), (B0, 0, 4))])
+    assert [(one.partition, one.reason) for one in outcome.refused] == [(A0, INPUTS_CHANGED)]
+    assert [live.end_offset for live in slices_of(log, B0)] == [4]
+    assert any((live.base_offset, live.end_offset) == other for live in slices_of(log, A0))
+
+
+@pytest.mark.parametrize("made", [(0, 8), (0, 5), (1, 9), (5, 12), (9, 12), (4, 5)])
+def test_a_follower_refuses_an_output_that_has_not_the_range_of_live_slices(
+    harness: MetadataHarness, made: tuple[int, int]
+) -> None:
+    log, _ = filled(harness, ((A0, 0, 3),), ((A0, 3, 7),), ((A0, 7, 9),))
+    output = harness.put(log, (A0, *made))
+    names = [live.object_name for live in slices_of(log, A0)]
+    replacement = Replace(inputs=tuple(sorted(names)), outputs=(output.ref,))
+    writer = Writer("compactor", "c")
+    commit = Commit.build(log.state().seq + 1, harness.ids.uuid(), 0, writer, None, [replacement])
+    with pytest.raises(StoreCorruptError):
+        apply_commit(log.state(), commit, harness.load_directory)
 
 
 def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
@@ -120,7 +163,12 @@ def test_plans_that_contradict_themselves(harness: MetadataHarness) -> None:
             swap(log, inputs, outputs)
     with pytest.raises(InvalidRequestError):
         log.replace(
-            {A0: slices[:2]}, [], [(whole.ref, whole.entries())], covers={}, catalog_seq=0, drops_records=True
+            {A0: SliceRanges.of(slices[:2])},
+            [],
+            [(whole.ref, whole.entries())],
+            covers={},
+            catalog_seq=0,
+            drops_records=True,
         )
 
 

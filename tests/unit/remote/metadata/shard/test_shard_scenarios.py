@@ -33,6 +33,7 @@ from stratalog.remote.metadata.head.document_ref import FileKind
 from stratalog.remote.metadata.shard.live_slice import GapReason, LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, AdvanceOutcome, ReplaceOutcome
 from stratalog.remote.metadata.shard.shard_judge import LostRange
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from tests.support.simulation.mock_objects import MockObject
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_A, TOPIC_B, MetadataHarness, Range
 from tests.support.tiered.shard_states import require_same_state
@@ -286,7 +287,7 @@ class Shard:
             if name not in self.made:
                 self.put(name, slices.split())
         outcome = self.log.replace(
-            inputs,
+            {tip: SliceRanges.of(slices) for tip, slices in inputs.items()},
             sorted({live.object_name for slices in inputs.values() for live in slices}),
             [(self.made[name].ref, self.made[name].entries()) for name, _ in names],
             covers=covers,

@@ -92,7 +92,7 @@ def test_objects_that_contradict_the_slices(state: ShardState) -> None:
 
 def test_a_slice_lies_in_its_own_partition(state: ShardState) -> None:
     partition = state.partition(A0)
-    stray = [live._replace(entry=replace(live.entry, partition=7)) for live in partition.slices]
+    stray = [live._replace(entry=live.entry._replace(partition=7)) for live in partition.slices]
     expect(with_partition(state, partition.row._replace(pieces=tuple(stray))), "its partition")
 
 

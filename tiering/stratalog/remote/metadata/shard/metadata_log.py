@@ -28,7 +28,6 @@ from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Jud
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.metadata.shard import replace_judge, shard_judge
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.replace_judge import ReplacePlan, require_request
 from stratalog.remote.metadata.shard.shard_actions import (
     SHARD_ACTIONS,
@@ -49,6 +48,7 @@ from stratalog.remote.metadata.shard.shard_checkpoint import (
 )
 from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange, Refusal
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.metadata.shard.slice_pages import OffsetRange
 from stratalog.remote.objects.object_ref import ObjectRef, format_object_name
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -209,7 +209,7 @@ class MetadataLog(CommittedLog[ShardState]):
 
     def replace(
         self,
-        inputs: Mapping[TopicIdPartition, Sequence[LiveSlice]],
+        inputs: Mapping[TopicIdPartition, SliceRanges],
         input_names: Sequence[str],
         outputs: Objects,
         *,
@@ -237,14 +237,12 @@ class MetadataLog(CommittedLog[ShardState]):
             compared_from=compared_from,
         )
         plan.check(input_names)
-        ranges = [
-            OffsetRange(entry.topic_id_partition, entry.base_offset, entry.end_offset)
-            for _, entries in outputs
-            for entry in entries
-        ]
 
         def judge(state: ShardState) -> Judgement[tuple[tuple[Refusal, ...], tuple[PartitionOffset, ...]]]:
-            state.read_ahead(ranges)
+            state.read_ahead(
+                OffsetRange(tip, planned.base_offsets[0], planned.end_offsets[-1])
+                for tip, planned in inputs.items()
+            )
             return replace_judge.judge_replace(state, plan)
 
         with self._machine.directories_at_hand(outputs):

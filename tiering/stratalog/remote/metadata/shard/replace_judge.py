@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.head_log import Judgement
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import PartitionOffset, RefusedSlice, Replace, slice_bits
 from stratalog.remote.metadata.shard.shard_judge import (
     INPUTS_CHANGED,
@@ -32,6 +31,7 @@ from stratalog.remote.metadata.shard.shard_judge import (
     require_fresh_catalog,
 )
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.metadata.shard.slice_columns import NO_SLICES, SliceRanges
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -47,7 +47,7 @@ of these are refused; where more are named, the refused ones have bits instead."
 class ReplacePlan:
     """A planned replacement. Immutable."""
 
-    inputs: Mapping[TopicIdPartition, Sequence[LiveSlice]]
+    inputs: Mapping[TopicIdPartition, SliceRanges]
     """The live slices that were read, by partition, in order, without gaps."""
     outputs: Sequence[tuple[ObjectRef, Sequence[SliceEntry]]]
     """For each partition they tile the range of its inputs."""
@@ -64,18 +64,16 @@ class ReplacePlan:
         """Check that the plan is consistent. Raises InvalidRequestError if the plan contradicts itself."""
         require_request(bool(self.inputs), "a replacement has inputs")
         read: set[str] = set()
-        made: dict[TopicIdPartition, list[SliceEntry]] = defaultdict(list)
+        made: dict[TopicIdPartition, list[tuple[int, int]]] = defaultdict(list)
         for _, entries in self.outputs:
             for entry in entries:
-                made[entry.topic_id_partition].append(entry)
+                made[entry.topic_id_partition].append((entry.base_offset, entry.end_offset))
         require_request(made.keys() == self.inputs.keys(), "every partition that was read has an output")
-        for tip, slices in self.inputs.items():
-            planned = tuple(slices)
-            if any(live.gap is not None for live in planned):
+        for tip, planned in self.inputs.items():
+            if planned.have_gaps:
                 raise InvalidRequestError("a gap is never replaced", **tip.error_fields)
-            made[tip].sort(key=lambda entry: entry.base_offset)
             _require_tiling(tip, planned, made[tip])
-            read.update(live.object_name for live in planned)
+            read.update(planned.object_names)
         require_request(read == set(input_names), "input names are those of the objects that were read")
         require_request(
             len(read) <= MAX_INPUTS, "read fewer objects in one job", inputs=len(read), max_inputs=MAX_INPUTS
@@ -96,49 +94,58 @@ def judge_replace(
     lost: Counter[str] = Counter()
     outputs_reason = next(filter(None, (object_refusal(state, ref) for ref, _ in plan.outputs)), None)
     for tip in sorted(plan.inputs):
-        planned = tuple(plan.inputs[tip])
-        rest = remaining_inputs(state.partition(tip), planned)
-        is_clipped = len(rest) < len(planned)
-        reason = outputs_reason or plan.withdrawn.get(tip) or _partition_refusal(state, tip, rest, plan)
+        planned, partition = plan.inputs[tip], state.partition(tip)
+        rest = remaining_inputs(partition, planned)
+        is_clipped = rest is not planned
+        reason = outputs_reason or plan.withdrawn.get(tip)
+        reason = reason or _partition_refusal(state, tip, partition, rest, plan)
         if reason is None and is_clipped and len(clipped) == MAX_LISTED_IN_REPLACE:
             reason = MANY_CLIPPED
         if reason is not None:
             reasons[tip] = reason
             continue
         replaced.add(tip)
-        lost.update(live.object_name for live in rest)
+        lost.update(rest.object_names)
         if is_clipped:
-            clipped.append(PartitionOffset(tip, rest[0].base_offset))
-    refusals = tuple(
-        Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
-        for ref, entries in plan.outputs
-        for entry in entries
-        if entry.topic_id_partition in reasons
-    )
+            clipped.append(PartitionOffset(tip, rest.base_offsets[0]))
+    refusals: tuple[Refusal, ...] = ()
+    if reasons:
+        refusals = tuple(
+            Refusal(ref.name, entry.topic_id_partition, reasons[entry.topic_id_partition])
+            for ref, entries in plan.outputs
+            for entry in entries
+            if entry.topic_id_partition in reasons
+        )
     if not replaced:
         return Judgement((), (refusals, ()))
     action = _replacement(state, plan, replaced, lost, reasons, clipped)
     return Judgement((action,), (refusals, tuple(clipped)))
 
 
-def remaining_inputs(partition: TieredPartition, planned: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
+def remaining_inputs(partition: TieredPartition, planned: SliceRanges) -> SliceRanges:
     """The planned inputs that are live: all of them, or those behind log start; else none."""
-    if partition.slices.has(planned):
+    base_offset, end_offset = planned.base_offsets[0], planned.end_offsets[-1]
+    live = partition.slices.ranges_between(base_offset, end_offset)
+    if live == planned:
         return planned
-    passed = sum(1 for live in planned if live.end_offset <= partition.log_start_offset)
-    rest = planned[passed:]
-    is_live = bool(rest) and list(itertools.islice(partition.slices, len(rest))) == list(rest)
-    return rest if is_live else ()
+    # Log start drops the first slices, so the rest is the beginning of what is left of the partition.
+    rest = planned.without_first(planned.slice_count - live.slice_count)
+    if live == rest != NO_SLICES and partition.row.pieces[0].base_offset == rest.base_offsets[0]:
+        return rest
+    return NO_SLICES
 
 
 def _partition_refusal(
-    state: ShardState, tip: TopicIdPartition, rest: Sequence[LiveSlice], plan: ReplacePlan
+    state: ShardState,
+    tip: TopicIdPartition,
+    partition: TieredPartition,
+    rest: SliceRanges,
+    plan: ReplacePlan,
 ) -> str | None:
     if tip.topic_id in state.dropped_topics:
         return TOPIC_DELETED
-    if not rest:
+    if rest == NO_SLICES:
         return INPUTS_CHANGED
-    partition = state.partition(tip)
     # A record that is gone may have beaten one that is still there.
     if tip in plan.compared_from and partition.log_start_offset > plan.compared_from[tip]:
         return RECORDS_DELETED
@@ -148,9 +155,12 @@ def _partition_refusal(
     return None
 
 
-def is_first_live(partition: TieredPartition, rest: Sequence[LiveSlice]) -> bool:
+def is_first_live(partition: TieredPartition, rest: SliceRanges) -> bool:
     """Whether no live slice lies below these; a gap has no records."""
-    return next(live for live in partition.slices if live.gap is None) == rest[0]
+    base_offset = rest.base_offsets[0]
+    if partition.row.pieces[0].base_offset == base_offset:
+        return True
+    return not any(partition.slices.ranges_between(0, base_offset).object_names)
 
 
 def _replacement(
@@ -193,24 +203,20 @@ def _live_entries(
             yield entry
 
 
-def _require_tiling(tip: TopicIdPartition, planned: Sequence[LiveSlice], made: Sequence[SliceEntry]) -> None:
+def _require_tiling(tip: TopicIdPartition, planned: SliceRanges, made: list[tuple[int, int]]) -> None:
+    """`made`: base and end of each output."""
+    made.sort()
     fault: str | None = None
-    if not planned:
+    if not planned.slice_count:
         fault = "a partition that was read has inputs"
-    elif not _tile(planned):
+    elif not planned.tile:
         fault = "inputs of a partition follow one another"
-    elif not _tile(made):
+    elif any(one[1] != two[0] for one, two in itertools.pairwise(made)):
         fault = "outputs of a partition tile"
-    elif (made[0].base_offset, made[-1].end_offset) != (planned[0].base_offset, planned[-1].end_offset):
+    elif (made[0][0], made[-1][1]) != (planned.base_offsets[0], planned.end_offsets[-1]):
         fault = "outputs have the range of their inputs"
     if fault is not None:
         raise InvalidRequestError(fault, **tip.error_fields)
-
-
-def _tile(slices: Sequence[LiveSlice] | Sequence[SliceEntry]) -> bool:
-    begins = [one.base_offset for one in slices]
-    ends = [one.end_offset for one in slices]
-    return begins[1:] == ends[:-1]
 
 
 def require_request(is_valid: bool, message: str, **fields: object) -> None:

@@ -8,9 +8,8 @@ StoreCorruptError.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
@@ -43,7 +42,7 @@ from stratalog.remote.metadata.shard.shard_state import (
     ShardClaim,
     ShardState,
 )
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.slice_entry import SliceEntry
@@ -97,11 +96,12 @@ class _LostSlices:
         self.sizes: dict[str, int] = defaultdict(int)
         """Their data, in bytes."""
 
-    def add(self, slices: Iterable[SliceBrief]) -> None:
-        for brief in slices:
-            if brief.gap is None:
-                self.counts[brief.object_name] += 1
-                self.sizes[brief.object_name] += brief.data_bytes
+    def add(self, slices: SliceColumns) -> None:
+        counts, sizes = self.counts, self.sizes
+        for name, data_bytes in zip(slices.ranges.object_names, slices.data_bytes, strict=True):
+            if name:
+                counts[name] += 1
+                sizes[name] += data_bytes
 
 
 class _Builder:
@@ -186,25 +186,22 @@ class _Builder:
         self._use_catalog(replace.catalog_seq)
         directories = [self._load_directory(ref) for ref in replace.outputs]
         outputs = self._output_slices(replace, directories)
-        compacted = {
-            tip for number, entries in enumerate(directories) for tip in replace.compacted_in(number, entries)
-        }
+        compacted: Container[TopicIdPartition] = outputs
+        if not replace.is_compacting:
+            numbered = enumerate(directories)
+            compacted = {tip for number, entries in numbered for tip in replace.compacted_in(number, entries)}
         lost = _LostSlices()
         for tip, slices in outputs.items():
             before = self._partition(tip)
-            after = before.with_replaced(slices)
+            after = before.with_replaced(slices, are_compacted=tip in compacted)
             if after is None:
                 raise self._contradiction(
                     "an output does not have the range of live slices", **tip.error_fields
                 )
-            if any(brief.gap is not None for brief in after.lost):
+            if after.lost.ranges.have_gaps:
                 raise self._contradiction("it replaces a gap", **tip.error_fields)
             lost.add(after.lost)
-            row = after.row
-            if tip in compacted:
-                upto = _compacted_upto(before, slices[-1])
-                row = row._replace(compacted_upto=max(row.compacted_upto, upto))
-            self._change(tip, before.row, row)
+            self._change(tip, before.row, after.row)
         still_live = set(replace.still_live)
         self._drop_slices(lost, {name for name in replace.inputs if name not in still_live})
         self._add_outputs(replace, outputs)
@@ -218,14 +215,16 @@ class _Builder:
             refused = replace.refused_in(number, entries)
             for entry in entries:
                 tip = entry.topic_id_partition
-                base_offset = max(entry.base_offset, clipped.get(tip, 0))
-                if tip not in refused and base_offset < entry.end_offset:
+                if refused and tip in refused:
+                    continue
+                base_offset = max(entry.base_offset, clipped.get(tip, 0)) if clipped else entry.base_offset
+                if base_offset < entry.end_offset:
                     live = LiveSlice(ref.name, base_offset, entry.end_offset, entry)
                     outputs.setdefault(tip, []).append(live)
         for tip, slices in outputs.items():
-            slices.sort(key=lambda live: live.base_offset)
-            for earlier, later in itertools.pairwise(slices):
-                if earlier.end_offset != later.base_offset:
+            if len(slices) > 1:
+                slices.sort(key=lambda live: live.base_offset)
+                if not SliceRanges.of(slices).tile:
                     raise self._contradiction("outputs of a partition do not tile", **tip.error_fields)
         return outputs
 
@@ -268,7 +267,8 @@ class _Builder:
         self._use_catalog(drop.catalog_seq)
         lost = _LostSlices()
         for tip in partitions_of(self._state, drop.topic_id):
-            lost.add(self._partition(tip).slices.in_brief())
+            partition = self._partition(tip)
+            lost.add(partition.slices.columns_between(0, partition.tiered_end_offset))
             self._unfolded_slices -= self._partitions.pop(tip).unfolded_count
             self._changed_partitions.append(tip)
         self._drop_slices(lost, set(drop.dropped))
@@ -338,14 +338,3 @@ class _Builder:
 def partitions_of(state: ShardState, topic_id: object) -> list[TopicIdPartition]:
     """The known partitions of a topic, in order."""
     return sorted(tip for tip in state.partitions if tip.topic_id == topic_id)
-
-
-def _compacted_upto(before: TieredPartition, last: LiveSlice) -> int:
-    """The end of what a job has compacted whose last output is that slice: undecided records count for
-    none of their keys yet, and a gap behind it has no records."""
-    end_offset = last.end_offset
-    if last.entry.open_transactions:
-        return last.entry.stable_end_offset
-    behind = before.slices_from(end_offset) if end_offset < before.tiered_end_offset else ()
-    gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
-    return max([end_offset, *(live.end_offset for live in gaps)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import cast, overload
+from typing import Any, overload
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow, Piece, StoredSlices
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.metadata.shard.slice_pages import SlicePages
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
 
 
 class SliceList(Sequence[LiveSlice]):
@@ -67,17 +68,18 @@ class SliceList(Sequence[LiveSlice]):
     def __repr__(self) -> str:
         return f"SliceList({self._row.pieces!r})"
 
-    def in_brief(self) -> Iterator[SliceBrief]:
-        """All slices in brief: an iteration over a whole shard costs little for each."""
+    def in_brief(self) -> SliceBriefs:
+        """All slices, at least one, in brief: a look at a whole shard costs little for each."""
         held = self._held
         if held is not None:
-            yield from map(SliceBrief.of, held)
-            return
+            return SliceBriefs.of(held)
+        found: list[SliceBriefs] = []
         for piece in self._row.pieces:
             if isinstance(piece, StoredSlices):
-                yield from self._stored.briefs_between(self._tip, piece.base_offset, piece.end_offset)
+                found += self._stored.briefs_between(self._tip, piece.base_offset, piece.end_offset)
             else:
-                yield SliceBrief.of(piece)
+                found.append(SliceBriefs.of((piece,)))
+        return SliceBriefs.joined(found)
 
     def beginning_at(self, offset: int) -> Iterator[LiveSlice]:
         """The slices from the one that holds `offset` on; from the first one if it lies below all."""
@@ -107,23 +109,25 @@ class SliceList(Sequence[LiveSlice]):
             found += self._slices_of(piece, start, end, is_exact=True)
         return found
 
-    def briefs_between(self, base_offset: int, end_offset: int) -> list[SliceBrief]:
-        """The same in brief."""
-        found: list[SliceBrief] = []
+    def ranges_between(self, base_offset: int, end_offset: int) -> SliceRanges:
+        """Their ranges."""
+        held = self._held_between(base_offset, end_offset)
+        if held is not None:
+            return SliceRanges.of(held)
+        return self.columns_between(base_offset, end_offset).ranges
+
+    def columns_between(self, base_offset: int, end_offset: int) -> SliceColumns:
+        """The same as columns."""
+        held = self._held_between(base_offset, end_offset)
+        if held is not None:
+            return SliceColumns.of(held)
+        found: list[SliceColumns] = []
         for piece, start, end in self._pieces_in(base_offset, end_offset):
             if isinstance(piece, StoredSlices):
-                found += self._stored.briefs_between(self._tip, start, end)
+                found += self._stored.columns_between(self._tip, start, end)
             elif base_offset <= piece.base_offset:
-                found.append(SliceBrief.of(piece))
-        return found
-
-    def has(self, slices: Sequence[LiveSlice]) -> bool:
-        """Whether these slices, in order, are all that begin in their range."""
-        base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
-        held = self._held
-        if held is not None:
-            return [live for live in held if base_offset <= live.base_offset < end_offset] == list(slices)
-        return self.briefs_between(base_offset, end_offset) == list(map(SliceBrief.of, slices))
+                found.append(SliceColumns.of((piece,)))
+        return SliceColumns.joined(found)
 
     def without(self, base_offset: int, end_offset: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         """The pieces before and behind a range that begins with a slice and ends with one."""
@@ -184,11 +188,18 @@ class SliceList(Sequence[LiveSlice]):
             begin_offset = self._stored.base_of(self._tip, base_offset)
         yield from self._stored.between(self._tip, begin_offset, end_offset, newest_first=newest_first)
 
+    def _held_between(self, base_offset: int, end_offset: int) -> Sequence[LiveSlice] | None:
+        """The slices that begin in a range, if none of the partition is in a page."""
+        held = self._held
+        if not held or (base_offset <= held[0].base_offset and held[-1].base_offset < end_offset):
+            return held
+        return [live for live in held if base_offset <= live.base_offset < end_offset]
+
     @property
     def _held(self) -> tuple[LiveSlice, ...] | None:
         """All slices, if none is in a page."""
-        pieces = self._row.pieces
-        return None if StoredSlices in map(type, pieces) else cast(tuple[LiveSlice, ...], pieces)
+        pieces: Any = self._row.pieces
+        return None if StoredSlices in map(type, pieces) else pieces
 
     @property
     def _stored(self) -> SlicePages:

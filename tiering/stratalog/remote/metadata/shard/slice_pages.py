@@ -15,7 +15,14 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_page import Page, PageRef
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.metadata.shard.slice_row import SLICES, SliceBrief, briefs_of, parse_slice
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns
+from stratalog.remote.metadata.shard.slice_row import (
+    SLICES,
+    briefs_of,
+    columns_of,
+    parse_slice,
+)
 
 
 class PageRows(NamedTuple):
@@ -98,11 +105,19 @@ class SlicePages:
 
     def briefs_between(
         self, tip: TopicIdPartition, base_offset: int, end_offset: int
-    ) -> Iterator[SliceBrief]:
+    ) -> Iterator[SliceBriefs]:
         """The same in brief, page by page."""
         for number in self.page_numbers(tip, base_offset, end_offset):
             rows = self.rows_on(number, tip, base_offset, end_offset)
-            yield from briefs_of(rows.page, rows.start, rows.end)
+            yield briefs_of(rows.page, rows.start, rows.end)
+
+    def columns_between(
+        self, tip: TopicIdPartition, base_offset: int, end_offset: int
+    ) -> Iterator[SliceColumns]:
+        """The same as columns, page by page."""
+        for number in self.page_numbers(tip, base_offset, end_offset):
+            rows = self.rows_on(number, tip, base_offset, end_offset)
+            yield columns_of(rows.page, rows.start, rows.end)
 
     def count_between(self, tip: TopicIdPartition, base_offset: int, end_offset: int) -> int:
         """How many slices have base offsets in a range. Loads the first and the last page of the range."""

@@ -8,8 +8,8 @@ and the transactions that it abandons. The row of a gap has no object, and an em
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.types import TopicIdPartition
@@ -18,6 +18,8 @@ from stratalog.remote.metadata.head.checkpoint_page import Page
 from stratalog.remote.metadata.head.page_columns import Column, Encoding
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
+from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -94,48 +96,8 @@ SLICE_ENCODINGS = {
 SLICE_KEY_SIZE = 3
 """The key is the partition and the base offset."""
 NO_MINIMUM = -(1 << 63)
-
-
-class SliceBrief(NamedTuple):
-    """A live slice as a survey of a whole shard sees it: a few columns, so that no row of millions is parsed.
-    Immutable."""
-
-    object_name: str
-    """Empty for a gap. An object never changes, so name and range tell one slice from another."""
-    base_offset: int
-    end_offset: int
-    data_bytes: int
-    record_count: int
-    min_timestamp: int
-    max_timestamp: int
-    tombstone_count: int
-    marker_count: int
-    stable_end_offset: int
-    earliest_delete_horizon_ms: int | None
-    gap: object
-
-    @staticmethod
-    def of(live: LiveSlice) -> SliceBrief:
-        entry = live.entry
-        return SliceBrief(
-            object_name=live.object_name,
-            base_offset=live.base_offset,
-            end_offset=live.end_offset,
-            data_bytes=entry.data_bytes,
-            record_count=entry.record_count,
-            min_timestamp=entry.min_timestamp,
-            max_timestamp=entry.max_timestamp,
-            tombstone_count=entry.tombstone_count,
-            marker_count=entry.marker_count,
-            stable_end_offset=entry.stable_end_offset,
-            earliest_delete_horizon_ms=entry.earliest_delete_horizon_ms,
-            gap=live.gap,
-        )
-
-
 _BRIEF_COLUMNS = (
     "object",
-    "base_offset",
     "end_offset",
     "data_bytes",
     "record_count",
@@ -147,6 +109,7 @@ _BRIEF_COLUMNS = (
     "earliest_delete_horizon_ms",
     "gap",
 )
+_COMPARED_COLUMNS = ("object", "base_offset", "end_offset", "data_bytes")
 _BRIEF_TYPES: dict[str, set[type]] = {
     "object": {str},
     "earliest_delete_horizon_ms": {int, type(None)},
@@ -187,12 +150,22 @@ def format_slice(live: LiveSlice) -> tuple[object, ...]:
     )
 
 
-def briefs_of(page: Page, start: int, end: int) -> Iterator[SliceBrief]:
-    """Parse some of the columns of rows [start, end). Raises StoreCorruptError."""
+def briefs_of(page: Page, start: int, end: int) -> SliceBriefs:
+    """Parse the columns that a survey reads, of rows [start, end). Raises StoreCorruptError."""
+    return SliceBriefs._make(_sound_columns(page, start, end, _BRIEF_COLUMNS))
+
+
+def columns_of(page: Page, start: int, end: int) -> SliceColumns:
+    """Parse the columns that a commit compares, of rows [start, end). Raises StoreCorruptError."""
+    *ranges, data_bytes = map(tuple, _sound_columns(page, start, end, _COMPARED_COLUMNS))
+    return SliceColumns(SliceRanges(*ranges), data_bytes)
+
+
+def _sound_columns(page: Page, start: int, end: int, names: Sequence[str]) -> list[Any]:
     known = dict(zip(page.columns, page.values, strict=True))
     nothing: Column = [None] * (end - start)
     columns: list[Any] = []
-    for name in _BRIEF_COLUMNS:
+    for name in names:
         column: Column = known[name][start:end] if name in known else nothing
         # Columns of numbers are arrays, and sound as they are.
         kinds = set[type]() if isinstance(column, array) or name == "gap" else set(map(type, column))
@@ -203,7 +176,7 @@ def briefs_of(page: Page, start: int, end: int) -> Iterator[SliceBrief]:
                 column=name,
             )
         columns.append(column)
-    return map(SliceBrief._make, zip(*columns, strict=True))
+    return columns
 
 
 def parse_slice(row: JsonFields) -> tuple[TopicIdPartition, LiveSlice]:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
+from stratalog.remote.metadata.shard.slice_columns import SliceColumns
 from stratalog.remote.metadata.shard.slice_list import SliceList
 from stratalog.remote.metadata.shard.slice_pages import SlicePages
-from stratalog.remote.metadata.shard.slice_row import SliceBrief
 from stratalog.remote.objects.slice_entry import LastBatch, OpenTransaction
 
 
@@ -26,7 +26,7 @@ class ChangedPartition(NamedTuple):
     """A partition that has lost slices."""
 
     row: PartitionRow
-    lost: Sequence[SliceBrief]
+    lost: SliceColumns
 
 
 class TieredPartition:
@@ -131,7 +131,10 @@ class TieredPartition:
         """The partition without the slices that lie wholly below `offset`."""
         row = self.row
         assert offset >= row.log_start_offset, "log start only grows"
-        lost = list(itertools.takewhile(lambda brief: brief.end_offset <= offset, self.slices.in_brief()))
+        lost = self.slices.columns_between(0, offset)
+        # Slices tile, so no other one reaches beyond.
+        if lost.data_bytes and lost.ranges.end_offsets[-1] > offset:
+            lost = lost.first(-1)
         end_offset = max(row.tiered_end_offset, offset)
         row = self._without(row._replace(log_start_offset=offset), lost)
         if not row.pieces:
@@ -144,16 +147,17 @@ class TieredPartition:
         """
         row = self.row
         newest_first = itertools.takewhile(lambda live: live.end_offset > offset, reversed(self.slices))
-        lost = list(map(SliceBrief.of, newest_first))
-        is_boundary = offset in (row.log_start_offset, lost[-1].base_offset) if lost else False
+        dropped = list(newest_first)
+        is_boundary = offset in (row.log_start_offset, dropped[-1].base_offset) if dropped else False
         if not is_boundary or offset < row.log_start_offset:
             return None
-        kept, _ = self.slices.without(lost[-1].base_offset, lost[0].end_offset)
+        kept, _ = self.slices.without(dropped[-1].base_offset, dropped[0].end_offset)
+        lost = SliceColumns.of(dropped)
         row = row._replace(
             tiered_end_offset=offset,
             compacted_upto=min(row.compacted_upto, offset),
-            slice_count=row.slice_count - len(lost),
-            tiered_bytes=row.tiered_bytes - sum(brief.data_bytes for brief in lost),
+            slice_count=row.slice_count - len(dropped),
+            tiered_bytes=row.tiered_bytes - sum(lost.data_bytes),
             pieces=kept,
         )
         if not kept:
@@ -171,37 +175,55 @@ class TieredPartition:
         )
         return ChangedPartition(row, lost)
 
-    def with_replaced(self, slices: Sequence[LiveSlice]) -> ChangedPartition | None:
+    def with_replaced(
+        self, slices: Sequence[LiveSlice], *, are_compacted: bool = False
+    ) -> ChangedPartition | None:
         """The partition with these slices, which tile, in the place of those of the same range; None if there
-        is no row of slices with exactly this range.
+        is no row of slices with exactly this range. `are_compacted`: no key has two records below their end.
         """
-        base_offset, end_offset = slices[0].base_offset, slices[-1].end_offset
-        lost = self.slices.briefs_between(base_offset, end_offset)
-        if not lost or (lost[0].base_offset, lost[-1].end_offset) != (base_offset, end_offset):
+        first, last, row = slices[0], slices[-1], self.row
+        base_offset, end_offset = first.base_offset, last.end_offset
+        lost = self.slices.columns_between(base_offset, end_offset)
+        _, base_offsets, end_offsets = lost.ranges
+        if base_offsets[:1] != (base_offset,) or end_offsets[-1] != end_offset:
             return None
-        row = self.row
         before, behind = self.slices.without(base_offset, end_offset)
-        size_bytes = sum([live.entry.data_bytes for live in slices])
-        size_bytes -= sum([brief.data_bytes for brief in lost])
-        row = row._replace(
-            slice_count=row.slice_count + len(slices) - len(lost),
+        size_bytes = sum([live.entry.data_bytes for live in slices]) - sum(lost.data_bytes)
+        row = PartitionRow(
+            log_start_offset=row.log_start_offset,
+            tiered_end_offset=row.tiered_end_offset,
+            stable_end_offset=row.stable_end_offset,
+            end_mark=row.end_mark,
+            compacted_upto=max(row.compacted_upto, self._compacted_end(last) if are_compacted else 0),
+            slice_count=row.slice_count + len(slices) - len(lost.data_bytes),
             tiered_bytes=row.tiered_bytes + size_bytes,
-            oldest_newest_ms=row.oldest_newest_ms if before else slices[0].newest_ms,
-            oldest_ms=row.oldest_ms if before else slices[0].oldest_ms,
-            newest_ms=max(row.newest_ms, *(live.newest_ms for live in slices)),
+            oldest_newest_ms=row.oldest_newest_ms if before else first.newest_ms,
+            oldest_ms=row.oldest_ms if before else first.oldest_ms,
+            newest_ms=max([row.newest_ms, *[live.newest_ms for live in slices]]),
             open_transactions=row.open_transactions if behind else slices[-1].entry.open_transactions,
             pieces=(*before, *slices, *behind),
+            lowered_seq=row.lowered_seq,
         )
         return ChangedPartition(row, lost)
 
-    def _without(self, row: PartitionRow, lost: Sequence[SliceBrief]) -> PartitionRow:
+    def _compacted_end(self, last: LiveSlice) -> int:
+        """The end of what a job has compacted whose last output is that slice: undecided records count for
+        none of their keys yet, and a gap behind it has no records."""
+        end_offset = last.end_offset
+        if last.entry.open_transactions:
+            return last.entry.stable_end_offset
+        behind = self.slices_from(end_offset) if end_offset < self.tiered_end_offset else ()
+        gaps = itertools.takewhile(lambda live: live.gap is not None, behind)
+        return max([end_offset, *(live.end_offset for live in gaps)])
+
+    def _without(self, row: PartitionRow, lost: SliceColumns) -> PartitionRow:
         """The row without its first slices."""
-        if not lost:
+        if not lost.data_bytes:
             return row
-        _, left = self.slices.without(lost[0].base_offset, lost[-1].end_offset)
+        _, left = self.slices.without(lost.ranges.base_offsets[0], lost.ranges.end_offsets[-1])
         row = row._replace(
-            slice_count=row.slice_count - len(lost),
-            tiered_bytes=row.tiered_bytes - sum(brief.data_bytes for brief in lost),
+            slice_count=row.slice_count - len(lost.data_bytes),
+            tiered_bytes=row.tiered_bytes - sum(lost.data_bytes),
             pieces=left,
         )
         first = next(iter(SliceList(self._tip, row, self._pages)), None)
