@@ -43,9 +43,9 @@ class JobTimer:
         self._clock = clock
         self._begin_s = clock.monotonic_s()
 
-    def begin(self) -> None:
-        """A job begins."""
-        self._begin_s = self._clock.monotonic_s()
+    def begin(self, begin_s: float) -> None:
+        """The time is that of the job that began then, by the monotonic clock."""
+        self._begin_s = begin_s
 
     def check(self) -> None:
         """Raise OverloadedError if the job has taken longer than it may."""

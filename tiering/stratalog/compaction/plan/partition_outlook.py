@@ -151,6 +151,8 @@ class OutlookTerms(NamedTuple):
     """Objects that a job may read."""
     max_job_bytes: int
     """Bytes that one output slice may have, and that a job may always read."""
+    max_partition_bytes: int
+    """Bytes of one partition that a job may always read."""
     min_dirty_ratio: float | None
     """In place of that of the topics, if any."""
 
@@ -330,7 +332,7 @@ class _Judgement:
         for count, index in enumerate(head):
             grown_bytes = size_bytes + self._slices[index].data_bytes
             is_enough = count >= max(least_run, 1) and size_bytes >= 2 * clean_bytes
-            if is_enough and grown_bytes > self._terms.max_job_bytes:
+            if is_enough and grown_bytes > self._terms.max_partition_bytes:
                 return head[:count]
             size_bytes = grown_bytes
         return head
