@@ -1,5 +1,5 @@
-"""A job that is divided among the tasks of a cluster makes the slices that it would make alone, byte for byte,
-in random lives of shards, and each promise of compaction holds."""
+"""A job that is divided among the tasks of a cluster makes the slices that it would make alone, byte for
+byte, in random lives of shards, and each promise of compaction holds."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any, TypeVar
 
@@ -47,18 +48,14 @@ class InlineCluster:
         for stage in stages:
             found: dict[int, list[Any]] = defaultdict(list)
             for values in buckets:
-                for number, value in self._task(
-                    lambda given, stage=stage: list(stage.run(iter(given))), values
-                ):
+                for number, value in self._task(partial(_listed, stage.run), values):
                     self.moved_bytes += len(pickle.dumps(value))
                     if not self.lose(value):
                         found[number % stage.bucket_count].append(value)
             buckets = [found[number] for number in range(stage.bucket_count)]
             for values in buckets:
                 self._random.shuffle(values)
-        return [
-            one for values in buckets for one in self._task(lambda given: list(last(iter(given))), values)
-        ]
+        return [one for values in buckets for one in self._task(partial(_listed, last), values)]
 
     @contextmanager
     def tagged(self, tag: str, description: str) -> Generator[None]:
@@ -75,6 +72,10 @@ class InlineCluster:
             run(pickle.loads(data))
         results: list[Result] = pickle.loads(pickle.dumps(run(pickle.loads(data))))
         return results
+
+
+def _listed(run: Callable[[Iterator[Any]], Iterator[Result]], given: list[Any]) -> list[Result]:
+    return list(run(iter(given)))
 
 
 class InlinePlace:

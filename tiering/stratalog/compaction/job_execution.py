@@ -222,7 +222,7 @@ class JobExecution:
                 tombstones_removed=sum(one.tombstones_removed for one in rewritten),
             )
 
-    def keys(self) -> Iterator[tuple[PartitionRun, SurvivorPlan]]:
+    def open_keys(self) -> Iterator[tuple[PartitionRun, SurvivorPlan]]:
         """The keys of each run that is compacted, for a merge elsewhere: read the parts of a plan before the
         next one. Raises as `execute`."""
         require_scratch(self._filesystem, self.job, self._settings)

@@ -4,9 +4,9 @@
     units   the keys of a few slices each: read, and merged by ranges of the hash
     parts   consecutive slices that become one output slice each: rewritten by the survivors
 
-A part is an order of its own. Its outputs are those that the whole order would have, because the survivors are
-those of the whole run, and a cut lies only where no transaction is open. So no transaction has data, or its
-marker, in two parts.
+A part is an order of its own. Its outputs are those that the whole order would have, because the survivors
+are those of the whole run, and a cut lies only where no transaction is open. So no transaction has data, or
+its marker, in two parts.
 
 Runs that are not too large stay together as one part: their slices share objects.
 """

@@ -7,8 +7,8 @@
 Only keys move between machines: 21 bytes for each different key of a slice, and about a bit for each record.
 A range is held in memory, so there are as many ranges as `RANGE_BYTES` says. Hashes are spread evenly.
 
-The entries of each slice are counted when they are sent, and again when they are merged: a record whose key was
-lost on the way would be lost.
+The entries of each slice are counted when they are sent, and again when they are merged: a record whose key
+was lost on the way would be lost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KeyPiece(NamedTuple):
 
     def block(self) -> KeyBlock:
         """The entries as a block."""
-        return KeyBlock(len(self.columns[3]), *map(memoryview, self.columns))
+        return KeyBlock(len(self.columns[3]), *[memoryview(column) for column in self.columns])
 
 
 class SliceBits(NamedTuple):
@@ -95,7 +95,7 @@ class KeyExchange:
             transfer = TaskTransfer()
             with opened_execution(self.open_place, unit.order, transfer) as execution:
                 try:
-                    for _, plan in execution.keys():
+                    for _, plan in execution.open_keys():
                         yield from self._sent(plan, unit.first_number)
                 except Exception as error:  # noqa: BLE001 - the driver decides
                     yield 0, Failed.of(execution, error)

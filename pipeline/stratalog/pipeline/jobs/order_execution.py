@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import Transfer
 from stratalog.compaction.execution_end import Done, Failed
 from stratalog.compaction.job_execution import JobOrder, JobResult
@@ -40,7 +41,9 @@ def _joined(
     failed = next((one.ended for one in executed if isinstance(one.ended, Failed)), None)
     if failed is not None:
         return ExecutedOrder(failed, transfer, ())
-    counts = dict.fromkeys((run.topic_id_partition for run in order.job.runs), (0, 0))
+    counts: dict[TopicIdPartition, tuple[int, int]] = {
+        run.topic_id_partition: (0, 0) for run in order.job.runs
+    }
     for part, one in zip(parts, executed, strict=True):
         for run, (read, kept) in zip(part.job.runs, _runs_of(part, one), strict=True):
             before = counts[run.topic_id_partition]

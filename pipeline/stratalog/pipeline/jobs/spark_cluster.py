@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from stratalog.base.errors import LogStoreError
 from stratalog.pipeline.jobs.cluster import Stage
@@ -42,11 +42,11 @@ class SparkCluster:
             values = self._context.parallelize(items, len(items))
             for stage in stages:
                 values = (
-                    values.mapPartitions(stage.run)
+                    values.mapPartitions(cast(Any, stage.run))
                     .partitionBy(stage.bucket_count, _bucket_of)
-                    .mapPartitions(_values)
+                    .mapPartitions(cast(Any, _values))
                 )
-            return values.mapPartitions(last).collect()
+            return values.mapPartitions(cast(Any, last)).collect()
 
     @contextmanager
     def tagged(self, tag: str, description: str) -> Generator[None]:
@@ -74,11 +74,9 @@ def _values(pairs: Iterator[tuple[int, Any]]) -> Iterator[Any]:
 @contextmanager
 def _own_errors() -> Generator[None]:
     """Turn Spark's error, with the traces of two languages, into one line."""
-    from py4j.protocol import Py4JError
-
     try:
         yield
-    except Py4JError as error:
+    except Exception as error:
         lines = str(error).splitlines()
         said = next((line for line in lines if "Exception" in line or "Error:" in line), "")
         raise LogStoreError(
