@@ -46,6 +46,10 @@ PLANTED = {
         "tiering/stratalog/compaction/plan/planted.py",
         "import stratalog.compaction.compactor",
     ),
+    "the rooms of pipeline go down only": (
+        "pipeline/stratalog/pipeline/jobs/planted.py",
+        "import stratalog.pipeline.local_session",
+    ),
     "the rooms of server go down only": (
         "service/stratalog/server/fetch/planted.py",
         "import stratalog.server.rpc.status",

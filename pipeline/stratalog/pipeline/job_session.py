@@ -22,7 +22,7 @@ def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[Sp
     missing = why_spark_cannot_run()
     if missing is not None:
         raise InvalidConfigError(
-            "Spark cannot run here; install it, or run the command where it is",
+            "this machine cannot run Spark; install it, or give the command to one that can",
             name="spark",
             value=missing,
             allowed="PySpark and Java",

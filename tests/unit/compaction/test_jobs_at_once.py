@@ -88,7 +88,7 @@ def test_one_at_a_time_is_the_default() -> None:
     ]
 
 
-def test_jobs_that_nobody_waits_for_any_more_are_ended() -> None:
+def test_jobs_that_are_not_waited_for_any_more_end() -> None:
     """Two failures in a row end the run."""
     world = World()
 

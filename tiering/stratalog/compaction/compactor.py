@@ -96,10 +96,10 @@ _CONFIRM_ATTEMPTS = 5
 
 
 ExecutionElsewhere = Callable[[JobOrder, StopSignal, Callable[[Transfer], None]], Execution]
-"""Makes the execution of a job by another process. It may begin at once. The signal ends it, also if nobody
-waits for it any more. The last argument gets the requests and bytes of the job while it is waited for, and
-none of them from time to time while nothing happens; it raises OverloadedError once the job takes too
-long."""
+"""Makes the execution of a job by another process. It may begin at once. The signal ends it, also if
+nothing waits for it any more. The last argument gets the requests and bytes of the job while it is waited
+for, and none of them from time to time while nothing happens; it raises OverloadedError once the job takes
+too long."""
 
 
 class CompactorConfig(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -54,7 +55,7 @@ def compact(
     config: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Compact the tiered data of TOPICS, or of all topics, with all executors.
+    """Compact tiered data with all executors.
 
     It does what `stratalog compaction run --store` does, with the same plan, the same checks and the same
     commits, until nothing is left to do. Each job is a task, and many run at the same time. A partition with
@@ -85,30 +86,36 @@ def compact(
         ):
             print_plan(store.plan(topics), as_json=as_json)
         return
-    from stratalog.pipeline.job_session import job_session
-    from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
-    from stratalog.pipeline.jobs.task_place import ExecutorPlace
-
-    with interrupted_by_signals(), job_session("stratalog compact", master, conf) as session:
-        cluster = SparkCluster(session.sparkContext)
-        count = jobs_at_once or cluster.lane_count
-        with (
-            ClusterExecutions(cluster, ExecutorPlace(store_url), jobs_at_once=count) as executions,
-            store_compaction(
-                store_url, layers, JobsElsewhere(executions.execution, count, _PARTITION_BYTES)
-            ) as store,
-        ):
-            result, is_well = _run_to_end(store, topics)
-            print_run(store, result, topics, is_idle_shown=True, as_json=as_json)
+    with interrupted_by_signals(), _on_spark(store_url, layers, master, conf, jobs_at_once) as store:
+        result, is_well = _run_to_end(store, topics)
+        print_run(store, result, topics, is_idle_shown=True, as_json=as_json)
     if not is_well:
         print_error("a job has failed and changed nothing; the next compaction tries it again")
         raise click.exceptions.Exit(_EXIT_FAILED)
 
 
+@contextmanager
+def _on_spark(
+    store_url: str, layers: CompactionLayers, master: str, conf: Mapping[str, str], jobs_at_once: int | None
+) -> Generator[StoreCompaction]:
+    """The compaction of a store whose jobs go to the executors."""
+    from stratalog.pipeline.job_session import job_session
+    from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
+    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+
+    with job_session("stratalog compact", master, conf) as session:
+        cluster = SparkCluster(session.sparkContext)
+        count = jobs_at_once or cluster.lane_count
+        with ClusterExecutions(cluster, ExecutorPlace(store_url), jobs_at_once=count) as executions:
+            elsewhere = JobsElsewhere(executions.execution, count, _PARTITION_BYTES)
+            with store_compaction(store_url, layers, elsewhere) as store:
+                yield store
+
+
 def _run_to_end(store: StoreCompaction, topics: Sequence[str]) -> tuple[values.CompactionResult, bool]:
     """Compact again and again, because a plan takes each object once. Returns all jobs, and whether the last
-    run was well. It ends, too, if a run commits nothing."""
+    ones were well. It ends, too, if none is committed."""
     jobs: tuple[values.CompactionJob, ...] = ()
     job_count = 0
     while True:

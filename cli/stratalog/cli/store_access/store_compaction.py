@@ -183,7 +183,7 @@ class JobsElsewhere(NamedTuple):
     """None if there will only be plans."""
     jobs_at_once: int
     max_partition_bytes: int
-    """See `CompactionSettings.max_partition_bytes`."""
+    """Data of one partition that a job compacts at once, if that is more than a job may read."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 Survivors = Mapping[TopicIdPartition, Sequence[bytes]]
-"""For each slice of a run a bitmap of the records that stay."""
+"""For each slice of a partition a bitmap of the records that stay."""
 
 
 class KeyUnit(NamedTuple):
@@ -40,7 +40,7 @@ class NumberedSlice(NamedTuple):
     """A slice of a large run that is compacted."""
 
     run: int
-    """The number of the run."""
+    """The number of its partition among the large ones."""
     live: LiveSlice
     has_keys: bool
     """Whether it has a usable key stream, or no records."""

@@ -47,7 +47,7 @@ class KeyPiece(NamedTuple):
     place: int
     """The number of the block in it."""
     columns: tuple[bytes, ...]
-    """As those of `KeyBlock`; the version may be missing."""
+    """The columns of a `KeyBlock`; the version may be missing."""
 
     def block(self) -> KeyBlock:
         """The entries as a block."""
@@ -73,7 +73,7 @@ class FoundSurvivors(NamedTuple):
     """The result of an exchange."""
 
     bitmaps: list[bytes]
-    """Of each slice, by its number; empty if a task has failed."""
+    """The survivors of each slice, by its number; empty if a task has failed."""
     transfer: Transfer
     failed: Failed | None
 

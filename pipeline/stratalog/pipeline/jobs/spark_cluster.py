@@ -30,14 +30,14 @@ class SparkCluster:
         return self._context.defaultParallelism
 
     def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """See `Cluster.each`."""
+        """Run tasks as `Cluster.each`."""
         with _own_errors():
             return self._context.parallelize(items, len(items)).map(function).collect()
 
     def exchanged(
         self, items: Sequence[Any], stages: Sequence[Stage], last: Callable[[Iterator[Any]], Iterator[Result]]
     ) -> list[Result]:
-        """See `Cluster.exchanged`."""
+        """Run tasks as `Cluster.exchanged`."""
         with _own_errors():
             values = self._context.parallelize(items, len(items))
             for stage in stages:
@@ -50,7 +50,7 @@ class SparkCluster:
 
     @contextmanager
     def tagged(self, tag: str, description: str) -> Generator[None]:
-        """See `Cluster.tagged`."""
+        """Tag calls as `Cluster.tagged`."""
         self._context.addJobTag(tag)
         self._context.setJobDescription(description)
         try:
@@ -59,7 +59,7 @@ class SparkCluster:
             self._context.removeJobTag(tag)
 
     def cancel(self, tag: str) -> None:
-        """See `Cluster.cancel`."""
+        """End calls as `Cluster.cancel`."""
         self._context.cancelJobsWithTag(tag)
 
 
@@ -80,6 +80,6 @@ def _own_errors() -> Generator[None]:
         lines = str(error).splitlines()
         said = next((line for line in lines if "Exception" in line or "Error:" in line), "")
         raise LogStoreError(
-            "Spark has given up the tasks of a job; its log, and those of its executors, have the reason",
+            "the tasks of a job were given up by Spark; its log, and those of its executors, have the reason",
             reason=said.strip()[:300],
         ) from error

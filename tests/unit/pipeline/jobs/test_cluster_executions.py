@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 import pytest
 
@@ -20,6 +22,8 @@ from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.inline_cluster import InlineCluster, InlinePlace
 from tests.support.tiered.compaction_history import CompactionHistory
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 SECRET = "hidden-0123456789"
 
 
@@ -54,7 +58,7 @@ class CancellableCluster(InlineCluster):
         self.has_begun = threading.Event()
         self._released = threading.Event()
 
-    def each(self, function, items):  # type: ignore[no-untyped-def]
+    def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         self.has_begun.set()
         if self.is_held:
             assert self._released.wait(60)
