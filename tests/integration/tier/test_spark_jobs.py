@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from random import Random
@@ -125,3 +127,45 @@ def test_damage_is_named_and_changes_nothing(spark: SparkSession, tmp_path: Path
     for text in ("topic=`state`", "slice_base_offset=`800`", live.object_name):
         assert text in reasons
     assert [one.object_name for one in filled.tiered.partition(large).slices] == names
+
+
+def test_audit_finds_each_kind_of_damage(spark: SparkSession, tmp_path: Path) -> None:
+    filled = Filled(tmp_path, seed=3)
+    whole = run("audit", "--store", filled.url, "--json")
+    assert whole.exit_code == 0, whole.output
+    document = json.loads(whole.stdout)
+    assert document["verification"]["record_count"] == sum(map(len, filled.records().values()))
+    assert document["verification"]["object_count"] == 8
+    assert len(document["proof"]["partitions"]) == 3
+    slices = filled.tiered.partition(filled.tips[0]).slices
+    damaged, missing = (filled.tiered.layout.data_key(slices[at].object_name) for at in (1, 5))
+    data = bytearray(filled.tiered.store.get(damaged).data)
+    data[slices[1].entry.data_position + 100] ^= 1
+    (tmp_path / "store" / damaged).write_bytes(data)
+    found = run("audit", "state", "--store", filled.url)
+    assert found.exit_code == 1, found.output
+    lines = [line for line in found.stdout.splitlines() if line.startswith("damaged")]
+    assert any(slices[1].object_name in line and "state-0, offsets 400-800" in line for line in lines), (
+        found.stdout
+    )
+    # The newest commits are read with the directories of their objects.
+    (tmp_path / "store" / missing).unlink()
+    unfinished = run("audit", "state", "--store", filled.url)
+    assert unfinished.exit_code == 2
+    assert missing in unfinished.stderr
+
+
+def test_stats_count_keys_and_find_the_hottest(spark: SparkSession, tmp_path: Path) -> None:
+    filled = Filled(tmp_path, seed=4)
+    shown = run("stats", "state", "--hottest", "2", "--store", filled.url, "--json")
+    assert shown.exit_code == 0, shown.output
+    document = json.loads(shown.stdout)
+    records = filled.records()
+    assert [one["key_count"] for one in document["partitions"]] == [
+        len({record.key for record in found}) for found in records.values()
+    ]
+    counts = Counter(record.key for found in records.values() for record in found)
+    expected = sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:2]
+    assert [
+        (base64.b64decode(one["key_base64"]), one["record_count"]) for one in document["hot_keys"]
+    ] == expected

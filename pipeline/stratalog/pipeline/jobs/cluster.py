@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_TASKS_A_LANE = 4
+"""Tasks are so small that the last ones end at about the same time."""
+
 
 class Stage(NamedTuple):
     """A step of an exchange. Pickled to the machines."""
@@ -46,3 +49,9 @@ class Cluster(Protocol):
     def cancel(self, tag: str) -> None:
         """End the calls that belong to the tag soon: they raise."""
         ...
+
+
+def shares(items: Sequence[Item], cluster: Cluster) -> Iterator[Sequence[Item]]:
+    """The items, divided among tasks."""
+    count = min(len(items), _TASKS_A_LANE * cluster.lane_count)
+    return (items[number::count] for number in range(count))
