@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.compactor import DEFAULT_CONFIG
 from stratalog.compaction.keys.key_cursor import KeyCursor
 from stratalog.compaction.keys.key_parts import KeyParts
 from stratalog.compaction.keys.survivor_bits import new_bitmap, survivor_count
@@ -23,7 +24,6 @@ from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.compaction.proof.proof_means import ProofMeans
 from stratalog.compaction.proof.record_fates import RecordFates
 from stratalog.compaction.proof.slice_keys import OffsetBounds, SliceKeys
-from stratalog.log.log_config import LogConfig
 from stratalog.pipeline.jobs.cluster import Cluster, shares
 from stratalog.pipeline.jobs.shard_view import open_view
 from stratalog.pipeline.jobs.slice_means import proof_means
@@ -101,7 +101,8 @@ def _count(open_place: OpenPlace, task: _Task) -> list[PartitionStatistics] | Lo
     try:
         with open_place() as means:
             view = open_view(means)
-            policies = topic_policies(view.catalog.topics().values(), LogConfig())
+            defaults = DEFAULT_CONFIG.topic_defaults(view.catalog.state().server_config)
+            policies = topic_policies(view.catalog.topics().values(), defaults)
             state = view.shard(task.shard).state()
             slices = proof_means(means, task.shard)
             return [

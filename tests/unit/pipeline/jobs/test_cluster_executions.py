@@ -14,9 +14,11 @@ from stratalog.base.errors import LogStoreError, OverloadedError, StoppingError,
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_progress import Transfer
 from stratalog.compaction.job_execution import JobClock, JobOrder
-from stratalog.pipeline.jobs import order_execution
+from stratalog.pipeline.jobs import cluster_executions, order_execution
+from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
-from stratalog.pipeline.jobs.task_place import ExecutorPlace
+from stratalog.pipeline.jobs.order_task import ExecutedOrder
+from stratalog.pipeline.jobs.task_place import ExecutorPlace, OpenPlace
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.inline_cluster import InlineCluster, InlinePlace
@@ -137,11 +139,12 @@ def test_damage_names_topic_slice_and_object(max_task_bytes: int, monkeypatch: p
     data = bytearray(world.history.store.get(key).data)
     data[live.entry.data_position + live.entry.data_bytes - 1] ^= 1
     world.history.store.put(key, bytes(data))
-    divide = order_execution.execute_order
-    monkeypatch.setattr(
-        "stratalog.pipeline.jobs.cluster_executions.execute_order",
-        lambda cluster, place, given, _bytes: divide(cluster, place, given, max_task_bytes),
-    )
+    execute = order_execution.execute_order
+
+    def divide(cluster: Cluster, place: OpenPlace, given: JobOrder, _bytes: int) -> ExecutedOrder:
+        return execute(cluster, place, given, max_task_bytes)
+
+    monkeypatch.setattr(cluster_executions, "execute_order", divide)
     with world.executions() as executions:
         execution = executions.execution(order, StopSignal(), lambda _: None)
         with pytest.raises(LogStoreError) as caught:
