@@ -48,6 +48,7 @@ COMMANDS = {
     ),
     "cleaner": ("commands.cleaner_commands:cleaner", "Show the cleaner of local logs."),
     "compaction": ("commands.compaction_commands:compaction", "Compact tiered data now."),
+    "spark": ("spark.command:spark", "Run jobs over a whole store on Spark."),
     "retention": (
         "commands.retention_commands:retention",
         "Apply the retention of topics now, or explain it.",

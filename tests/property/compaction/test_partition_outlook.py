@@ -127,7 +127,7 @@ class Rules:
         written_again = sum(live.entry.data_bytes - self.dirty_bytes(live) for live in section)
         for count in range(1, len(section)):
             taken = sum(live.entry.data_bytes for live in section[:count])
-            is_over = taken + section[count].entry.data_bytes > self.terms.max_job_bytes
+            is_over = taken + section[count].entry.data_bytes > self.terms.max_partition_bytes
             if is_over and count >= least_run and taken >= 2 * written_again:
                 return count
         return len(section)
@@ -150,11 +150,13 @@ def test_an_outlook_is_that_of_its_slices() -> None:
             for topic_id, policy in random_topics(random).items()
         }
         shard = random_shard(random, topics)
+        max_job_bytes = random.choice((1_000, 100_000, 1 << 30))
         terms = OutlookTerms(
             now_ms=NOW_MS,
             may_drop_tombstones=random.random() < 0.8,
             max_inputs=64,
-            max_job_bytes=random.choice((1_000, 100_000, 1 << 30)),
+            max_job_bytes=max_job_bytes,
+            max_partition_bytes=max_job_bytes * random.choice((1, 20)),
             min_dirty_ratio=random.choice((None, 0.0)),
         )
         uploaded_ms = NOW_MS - LAG_MS + random.randrange(2)

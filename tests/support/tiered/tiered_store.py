@@ -16,7 +16,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor, CompactorConfig
+from stratalog.compaction.compactor import Compactor, CompactorConfig, ExecutionElsewhere
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.log_config import LogConfig
@@ -64,6 +64,8 @@ class TieredStore:
         self.catalog = self.open_catalog(store, "owner")
         self.metadata = self.open_metadata(store, "owner")
         self._epoch = self.metadata.claim("owner", ids.uuid())
+        self.execution_elsewhere: ExecutionElsewhere | None = None
+        """Makes the executions of its compactors' jobs."""
 
     @property
     def store_id(self) -> UUID:
@@ -104,7 +106,7 @@ class TieredStore:
             self._ids,
             self.shard(store),
             settings,
-            CompactorConfig(defaults),
+            CompactorConfig(defaults, execution_elsewhere=self.execution_elsewhere),
         )
 
     def shard(self, store: ObjectStore, clock: Clock | None = None) -> CompactedShard:

@@ -30,6 +30,11 @@ class CompactionSettings:
     would leave its tombstones for ever. No output slice has more.
     """
 
+    max_partition_bytes: int = 0
+    """Data of one partition that a job compacts at once, if that is more than `max_job_bytes`. Raise it where
+    many processes share a job.
+    """
+
     target_object_bytes: int = 256 << 20
     """Objects below this size are merged with their likes. Default 256 MiB; raise it to have fewer requests
     in scans.

@@ -23,7 +23,8 @@ import dataclasses
 import enum
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -95,9 +96,10 @@ _CONFIRM_ATTEMPTS = 5
 
 
 ExecutionElsewhere = Callable[[JobOrder, StopSignal, Callable[[Transfer], None]], Execution]
-"""Makes the execution of a job by another process. The signal ends it. The last argument gets the requests
-and bytes of the job as they happen, and none of them from time to time while nothing does: it raises
-OverloadedError once the job takes too long."""
+"""Makes the execution of a job by another process. It may begin at once. The signal ends it, also if
+nothing waits for it any more. The last argument gets the requests and bytes of the job while it is waited
+for, and none of them from time to time while nothing happens; it raises OverloadedError once the job takes
+too long."""
 
 
 class CompactorConfig(NamedTuple):
@@ -116,11 +118,27 @@ class CompactorConfig(NamedTuple):
     """A file that keeps which partitions are left alone; None: they are forgotten with the process."""
     execution_elsewhere: ExecutionElsewhere | None = None
     """Makes the executions of jobs, in place of those on the thread of the run."""
+    jobs_at_once: int = 1
+    """So many jobs of a plan are begun elsewhere at the same time; they are committed one after the other, in
+    the order of the plan."""
 
 
 DEFAULT_CONFIG = CompactorConfig()
 
 OnProgress = Callable[[CompactionProgress, Sequence[CompactionReport]], None]
+
+
+class _BegunJob(NamedTuple):
+    """A job whose execution was made, and may be at work."""
+
+    execution: Execution
+    cost: JobCost
+    stop: StopSignal
+    """Ends it alone."""
+    begin_s: float
+    """By the monotonic clock."""
+    begin_ms: int
+    """By the clock of the store."""
 
 
 class _Run(NamedTuple):
@@ -290,20 +308,24 @@ class Compactor:
         run.meter.plan(planned.jobs.sizes)
         change_count = self._history.change_count
         has_failed = False
-        for number in range(len(planned.jobs)):
-            try:
-                job = planned.jobs[number]
-            except ObjectNotFoundError:
-                # The plan is so old that its pages are gone.
-                return False
-            if names is None and (resting := self._history.resting(job)) is not None:
-                run.reports.append(_resting_report(job, *resting))
-                continue
-            ending = self._run_job(run, job, entries)
-            # One job may fail alone; two in a row say that the store is silent.
-            if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
-                return True
-            has_failed = ending is _Ending.FAILED
+        jobs = self._jobs_to_run(run, planned, is_asked_for=names is not None)
+        begun: deque[_BegunJob] = deque()
+        try:
+            while True:
+                while len(begun) < self._config.jobs_at_once and (job := next(jobs, None)) is not None:
+                    begun.append(self._begin(run, job))
+                if not begun:
+                    break
+                ending = self._run_job(run, begun.popleft(), entries)
+                # One job may fail alone; two in a row say that the store is silent.
+                if ending is _Ending.ENDS_RUN or (has_failed and ending is _Ending.FAILED):
+                    return True
+                has_failed = ending is _Ending.FAILED
+        except _PlanTooOldError:
+            return False
+        finally:
+            for left in begun:
+                left.stop.set()
         if self._history.change_count > change_count:
             return False
         self._history.note_left_out(planned.refusals, is_whole=names is None)
@@ -311,14 +333,33 @@ class Compactor:
             run.reports.append(_refusal_report(planned.refusals))
         return True
 
-    def _run_job(self, run: _Run, job: CompactionJob, topics: Mapping[UUID, TopicEntry]) -> _Ending:
-        """Run a job, and report it. Returns its meaning for the others."""
+    def _jobs_to_run(
+        self, run: _Run, planned: CompactionPlan, *, is_asked_for: bool
+    ) -> Iterator[CompactionJob]:
+        """The jobs of the plan but for those that rest, which are reported. Raises _PlanTooOldError if pages
+        of it are gone."""
+        for number in range(len(planned.jobs)):
+            try:
+                job = planned.jobs[number]
+            except ObjectNotFoundError:
+                raise _PlanTooOldError from None
+            if not is_asked_for and (resting := self._history.resting(job)) is not None:
+                run.reports.append(_resting_report(job, *resting))
+                continue
+            yield job
+
+    def _begin(self, run: _Run, job: CompactionJob) -> _BegunJob:
         settings = self._current()
-        job_clock = self._job_clock()
-        run.timer.begin(job_clock.now_ms)
-        execution = self._execution(run, self._shard.order(job, settings, job_clock))
-        cost = cost_of(job, settings)
-        run.meter.begin_job(len(job.runs), cost)
+        job_clock, begin_s = self._job_clock(), self._clock.monotonic_s()
+        stop = StopSignal(run.stop)
+        execution = self._execution(run, self._shard.order(job, settings, job_clock), stop)
+        return _BegunJob(execution, cost_of(job, settings), stop, begin_s, job_clock.now_ms)
+
+    def _run_job(self, run: _Run, begun: _BegunJob, topics: Mapping[UUID, TopicEntry]) -> _Ending:
+        """Run a job to its end, and report it. Returns its meaning for the others."""
+        execution, cost = begun.execution, begun.cost
+        run.timer.begin(begun.begin_s, begun.begin_ms)
+        run.meter.begin_job(len(execution.job.runs), cost)
         report, ending = self._execute(run, execution, topics, cost)
         done = run.meter.transfer_of_job
         run.reports.append(
@@ -333,9 +374,9 @@ class Compactor:
         run.meter.end_job()
         return ending
 
-    def _execution(self, run: _Run, order: JobOrder) -> Execution:
+    def _execution(self, run: _Run, order: JobOrder, stop: StopSignal) -> Execution:
         if self._config.execution_elsewhere is not None:
-            return self._config.execution_elsewhere(order, run.stop, run.on_transfer)
+            return self._config.execution_elsewhere(order, stop, run.on_transfer)
         self._budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
         return JobExecution(self._filesystem, self._clock, self._ids, run.store, order)
 
@@ -501,6 +542,10 @@ class Compactor:
             return JobClock(expected_ms, may_drop_tombstones=True)
         self._metadata.refresh(dated=True)
         return JobClock(self._metadata.store_date_ms, self._metadata.is_clock_trusted)
+
+
+class _PlanTooOldError(Exception):
+    """Pages of the metadata that the plan refers to are gone."""
 
 
 class _Ending(enum.Enum):

@@ -10,7 +10,8 @@ A failure leaves the inputs as they are. Outputs in the store are orphans then, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -24,7 +25,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.output.job_output import JobOutput
-from stratalog.compaction.output.output_division import OutputBounds, divided
+from stratalog.compaction.output.output_division import OutputBounds, pieces_of
 from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
@@ -48,7 +49,6 @@ from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
-from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 from stratalog.remote.store_layout import StoreLayout
 
@@ -110,6 +110,12 @@ class JobOrder(NamedTuple):
     shard: int
     birth: int
     """The newest commit, with which the names of the outputs begin."""
+    decided: Mapping[TopicIdPartition, tuple[bytes, ...]] | None = None
+    """The survivors of runs whose keys were merged elsewhere: a bitmap for each slice."""
+
+    def with_spool(self, directory: str) -> JobOrder:
+        """The order with its scratch in that directory."""
+        return self._replace(settings=dataclasses.replace(self.settings, spool_directory=directory))
 
 
 class Execution(Protocol):
@@ -176,14 +182,13 @@ class JobExecution:
         self._ids = ids
         self._store = store
         self._order = order
+        self._decided = order.decided or {}
         self._layout = StoreLayout(order.shard)
         self._settings = settings
         self._clock = clock
         self._job_clock = order.job_clock
         self._share_bytes = input_memory_bytes(job, settings)
-        self._bounds = OutputBounds(
-            max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT
-        )
+        self._bounds = OutputBounds.of(settings)
 
     def named(self, error: LogStoreError) -> LogStoreError:
         """The error of this execution with the slice that was read."""
@@ -223,6 +228,24 @@ class JobExecution:
             output.finish()
             return JobResult(tuple(output.stored), records_in, records_out, tombstones_removed)
 
+    def open_keys(self) -> Iterator[tuple[PartitionRun, SurvivorPlan]]:
+        """The keys of each run that is compacted, for a merge elsewhere: read the parts of a plan before the
+        next one. Raises as `execute`."""
+        require_scratch(self._filesystem, self.job, self._settings)
+        with contextlib.ExitStack() as closing:
+            closing.callback(self._close_inputs)
+            self._open_inputs()
+            for packed in self.job.runs:
+                if packed.mode is RunMode.COMPACT:
+                    for live in packed.unpacked().hashed_slices():
+                        self.inputs[live.object_name].will_read(live.entry)
+            for run in map(PartitionRun.unpacked, self.job.runs):
+                if run.mode is RunMode.COMPACT:
+                    self.current = run.topic_id_partition
+                    with SurvivorPlan.undecided(run, self.inputs, self._make_scratch, self._settings) as plan:
+                        yield run, plan
+            self.current = None
+
     def _rewrite(self, run: PartitionRun, output: JobOutput) -> RunCounts:
         """Rewrite a run."""
         self.current = run.topic_id_partition
@@ -237,7 +260,8 @@ class JobExecution:
         kind, compacts = run.topic.kind, plan is not None
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         records_out = tombstones_removed = 0
-        for place, first, end, goes_on in self._pieces(run, plan):
+        bits = None if plan is None else plan.survivors
+        for place, first, end, goes_on in pieces_of(run, bits, self._bounds):
             part = run.part(first, end)
             part_plan = None if plan is None else plan.part(first, end)
             writer = output.writer(place, kind=kind, is_carried=not compacts, goes_on=goes_on)
@@ -248,16 +272,6 @@ class JobExecution:
             tombstones_removed += removed
         return RunCounts(run.record_count, records_out, tombstones_removed)
 
-    def _pieces(self, run: PartitionRun, plan: SurvivorPlan | None) -> Iterator[tuple[int, int, int, bool]]:
-        """The slices [first, end) of the run that become one slice, each with its place, and whether it goes
-        on behind another one there."""
-        first = 0
-        for place, slices in enumerate(run.parts):
-            bits = None if plan is None else plan.survivors[first : first + len(slices)]
-            for begin, end in divided(slices, bits, self._bounds):
-                yield place, first + begin, first + end, begin > 0
-            first += len(slices)
-
     def _decide(self) -> None:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices will
         be read. Bits are held until phase 2 of their run."""
@@ -266,7 +280,7 @@ class JobExecution:
                 continue
             run = packed.unpacked()
             self.current = run.topic_id_partition
-            plan = SurvivorPlan.at_once(run, self.inputs)
+            plan = None if run.topic_id_partition in self._decided else SurvivorPlan.at_once(run, self.inputs)
             if plan is None and not run.hashed_slices():
                 plan = self._plan(run)
             if plan is not None:
@@ -275,7 +289,12 @@ class JobExecution:
                 self.inputs[live.object_name].will_read(live.entry)
 
     def _plan(self, run: PartitionRun) -> SurvivorPlan:
-        return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
+        decided = self._decided.get(run.topic_id_partition)
+        if decided is None:
+            return SurvivorPlan.of(run, self.inputs, self._make_scratch, self._settings)
+        plan = SurvivorPlan.undecided(run, self.inputs, self._make_scratch, self._settings)
+        plan.decide(decided)
+        return plan
 
     def _rewrite_part(
         self, part: PartitionRun, plan: SurvivorPlan | None, rule: TombstoneRule, writer: ObjectWriter

@@ -81,6 +81,9 @@ _DAMAGE = (
 
 _NO_COUNTS: Mapping[FindingKind, int] = MappingProxyType({})
 
+ObjectSlices = tuple[ObjectRef, list[LiveSlice]]
+"""An object, and its live slices in the order of their data."""
+
 
 class VerificationReport(NamedTuple):
     """The result of a verification, or its progress."""
@@ -159,15 +162,12 @@ class TierVerification:
         Memory holds the names of the objects, the slices of some of them, and a chunk of each that is being
         read. Raises StoppingError between two requests, StoreUnavailableError, StoreAccessDeniedError.
         """
-        store = StoppableObjectStore(self._store, stop)
-        report = self._scrub(store, topic_ids, stop)
-        state = self._metadata.state()
-        absent = absent_objects(store, self._metadata, state, stop)
-        report = report.plus(self._overview(state, topic_ids, absent, stop))
+        report, objects = self.survey(topic_ids, stop)
         if not reads_data:
             return report
+        store = StoppableObjectStore(self._store, stop)
 
-        def verify(item: tuple[ObjectRef, list[LiveSlice]]) -> VerificationReport:
+        def verify(item: ObjectSlices) -> VerificationReport:
             return self._verify_object(store, *item)
 
         def note(_: object, verified: VerificationReport) -> None:
@@ -175,10 +175,25 @@ class TierVerification:
             report = report.plus(verified)
             on_object(report)
 
-        # What is absent is a finding already.
-        objects = _with_slices(state, topic_ids, absent, stop)
         in_lanes(self._run_all, objects, verify, note, VERIFIED_AT_ONCE)
         return report
+
+    def survey(
+        self, topic_ids: Collection[UUID] | None, stop: StopSignal
+    ) -> tuple[VerificationReport, Iterator[ObjectSlices]]:
+        """Verify the metadata, list the objects, and return those that are left to be read. Raises as
+        `run`."""
+        store = StoppableObjectStore(self._store, stop)
+        report = self._scrub(store, topic_ids, stop)
+        state = self._metadata.state()
+        absent = absent_objects(store, self._metadata, state, stop)
+        report = report.plus(self._overview(state, topic_ids, absent, stop))
+        # What is absent is a finding already.
+        return report, _with_slices(state, topic_ids, absent, stop)
+
+    def verify_object(self, item: ObjectSlices) -> VerificationReport:
+        """Read one object of a survey. Raises as `run`."""
+        return self._verify_object(self._store, *item)
 
     def _overview(
         self,
@@ -317,7 +332,7 @@ def _with_slices(
     topic_ids: Collection[UUID] | None,
     absent: Collection[str],
     stop: StopSignal,
-) -> Iterator[tuple[ObjectRef, list[LiveSlice]]]:
+) -> Iterator[ObjectSlices]:
     """The objects that are there, in order, each with its slices of these topics, in the order of their
     data."""
     names = [name for name in sorted(state.objects) if name not in absent]

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _EXIT_FAILED = 1
 _SHOWN_COUNT = 5
 """Excluded partitions that the status shows."""
-_ASSUMPTION = (
+ASSUMPTION = (
     "without --config-file this assumes that no server of the store is started with defaults of topics, such"
     " as log.cleanup.policy or log.cleaner.min.compaction.lag.ms; if one is, name its file"
 )
@@ -117,14 +117,14 @@ def run(
         if no_wait or (interval_s and (topics or dry_run)):
             raise click.UsageError("--no-wait is for a server, and --interval for what is due in all topics")
         if not config_file:
-            click.echo(f"warning: {_ASSUMPTION}", err=True)
-        layers = CompactionLayers(_properties(config_file), config)
+            click.echo(f"warning: {ASSUMPTION}", err=True)
+        layers = CompactionLayers(properties_of(config_file), config)
         _run_on_store(store_url, layers, topics, interval_s, dry_run=dry_run, as_json=as_json)
         return
     if interval_s or config_file or config:
         raise click.UsageError("--interval, --config-file and --config need --store; a server has its own")
     if dry_run:
-        _print_plan(with_client(server, lambda client: client.admin.plan_compaction(topics)), as_json=as_json)
+        print_plan(with_client(server, lambda client: client.admin.plan_compaction(topics)), as_json=as_json)
         return
     result = run_long_work(
         server,
@@ -141,7 +141,8 @@ def run(
         _print_idle(planned.idle_topics)
 
 
-def _properties(path: str) -> Mapping[str, str]:
+def properties_of(path: str) -> Mapping[str, str]:
+    """The keys in a file of properties; none without a path."""
     from stratalog.server.configuration.properties_file import read_properties
 
     return read_properties(path) if path else {}
@@ -159,7 +160,7 @@ def _run_on_store(
     """Compact a store here, once or again and again."""
     with interrupted_by_signals(), store_compaction(url, layers) as store:
         if dry_run:
-            _print_plan(store.plan(topics), as_json=as_json)
+            print_plan(store.plan(topics), as_json=as_json)
             return
         while True:
             try:
@@ -169,7 +170,7 @@ def _run_on_store(
                     raise
                 print_error(f"{failure}; it is tried again in {interval_s} s")
             else:
-                _print_run(store, result, topics, is_idle_shown=interval_s is None, as_json=as_json)
+                print_run(store, result, topics, is_idle_shown=interval_s is None, as_json=as_json)
                 if interval_s is None:
                     if not is_well:
                         print_error(
@@ -182,7 +183,7 @@ def _run_on_store(
             store.clock.sleep(interval_s)
 
 
-def _print_run(
+def print_run(
     store: StoreCompaction,
     result: values.CompactionResult,
     topics: tuple[str, ...],
@@ -190,6 +191,7 @@ def _print_run(
     is_idle_shown: bool,
     as_json: bool,
 ) -> None:
+    """Print the jobs that ran; without any why there is none, if that is asked for."""
     if as_json and (result.jobs or is_idle_shown):
         print_json([value_document(job) for job in result.jobs])
     elif result.jobs:
@@ -263,10 +265,11 @@ def plan(
             if price is not None
         }
     )
-    _print_plan(planned._replace(prices=prices), shows_runs=shows_runs, as_json=as_json)
+    print_plan(planned._replace(prices=prices), shows_runs=shows_runs, as_json=as_json)
 
 
-def _print_plan(planned: values.CompactionPlan, *, as_json: bool, shows_runs: bool = False) -> None:
+def print_plan(planned: values.CompactionPlan, *, as_json: bool, shows_runs: bool = False) -> None:
+    """Print the jobs with their costs, and why the other topics have none."""
     prices = planned.prices
     costs = [job.cost for job in planned.jobs]
     if as_json:

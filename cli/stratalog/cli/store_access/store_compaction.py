@@ -6,6 +6,7 @@ Imports that take time come when a command runs, as everywhere in the command li
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ from stratalog.client import values
 if TYPE_CHECKING:
     from stratalog.compaction.compaction_progress import CompactionProgress
     from stratalog.compaction.compaction_settings import CompactionSettings
-    from stratalog.compaction.compactor import Compactor, CompactorConfig
+    from stratalog.compaction.compactor import Compactor, CompactorConfig, ExecutionElsewhere
     from stratalog.log.log_config import LogConfig
     from stratalog.remote.metadata.catalog.catalog import Catalog
     from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
@@ -175,11 +176,23 @@ class StoreCompaction:
         return value_of(values.Operation, view_message(view))
 
 
+class JobsElsewhere(NamedTuple):
+    """How jobs are executed by other processes."""
+
+    execution: ExecutionElsewhere | None
+    """None if there will only be plans."""
+    jobs_at_once: int
+    max_partition_bytes: int
+    """Data of one partition that a job compacts at once, if that is more than a job may read."""
+
+
 @contextmanager
-def store_compaction(url: str, layers: CompactionLayers) -> Generator[StoreCompaction]:
+def store_compaction(
+    url: str, layers: CompactionLayers, elsewhere: JobsElsewhere | None = None
+) -> Generator[StoreCompaction]:
     """The compactors of the store that `url` names, with scratch files in a directory that goes at the end.
-    Raises InvalidConfigError, StoreError."""
-    from stratalog.compaction.compactor import CompactorConfig
+    They execute jobs on this thread, or `elsewhere`. Raises InvalidConfigError, StoreError."""
+    from stratalog.compaction.compactor import DEFAULT_CONFIG
     from stratalog.remote.metadata.catalog.catalog import Catalog
 
     layers.check()
@@ -191,9 +204,16 @@ def store_compaction(url: str, layers: CompactionLayers) -> Generator[StoreCompa
         catalog = Catalog.open(actor)
 
         def renewed(before: CompactionSettings) -> CompactionSettings:
-            return layers.settings(catalog.state().server_config, before.spool_directory)
+            settings = layers.settings(catalog.state().server_config, before.spool_directory)
+            if elsewhere is None:
+                return settings
+            return dataclasses.replace(settings, max_partition_bytes=elsewhere.max_partition_bytes)
 
-        config = CompactorConfig(topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop)
+        config = DEFAULT_CONFIG._replace(topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop)
+        if elsewhere is not None:
+            config = config._replace(
+                execution_elsewhere=elsewhere.execution, jobs_at_once=elsewhere.jobs_at_once
+            )
         compactors = [
             _compactor(actor, catalog, shard, f"{directory}/{shard:04d}", config)
             for shard in range(actor.identity.shard_count)

@@ -103,7 +103,7 @@ def verify(
     if as_json:
         print_json(value_document(report))
     else:
-        _print_report(report)
+        print_proof(report)
     if report.finding_count:
         raise StoreCorruptError(
             "the store does not keep the promises of compaction; let its servers compact no more"
@@ -194,7 +194,8 @@ def _scratch(actor: StoreActor) -> Generator[Callable[[], Spool]]:
         yield make
 
 
-def _print_report(report: ProofReport) -> None:
+def print_proof(report: ProofReport) -> None:
+    """Print the partitions that were proved, and the findings."""
     if report.partitions:
         header = "TOPIC,PARTITION,LOG START,COMPACTED UPTO,TIERED END,SLICES,HASHED,KEYS,SIZE,DIRTY"
         rows: list[tuple[Cell, ...]] = [

@@ -26,13 +26,14 @@ from stratalog.base.scheduler import Scheduler
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import Transfer
+from stratalog.compaction.execution_end import Done, Failed
 from stratalog.compaction.job_execution import JobOrder, JobResult
 from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import RequestCount, RequestKind
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.server.job_processes.job_process import PATIENCE_S, JobProcess
-from stratalog.server.job_processes.messages import Answer, Done, Failed, Hello, Progress
+from stratalog.server.job_processes.messages import Answer, Hello, Progress
 from stratalog.server.job_processes.software_on_disk import software_digest
 
 IDLE_MS = 120_000

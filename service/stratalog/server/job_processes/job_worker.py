@@ -12,26 +12,24 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from stratalog.base.clock import Clock, SystemClock
-from stratalog.base.errors import LogStoreError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_progress import TELL_PERIOD_S, Transfer
+from stratalog.compaction.execution_end import Done, Failed, execute_to_end
 from stratalog.compaction.job_execution import JobExecution, JobOrder
 from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.objectstore.counted import CountedObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.remote.tier.upload_budget import UploadBudget
-from stratalog.server.job_processes.messages import OTHER_SOFTWARE, Done, Failed, Hello, Progress
+from stratalog.server.job_processes.messages import OTHER_SOFTWARE, Hello, Progress
 from stratalog.server.job_processes.software_on_disk import software_digest
 from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
 
@@ -142,24 +140,9 @@ class JobWorker:
         signal_ = _PipeSignal(self._pipe)
         store = PacedObjectStore(self._store, order.shard, budget, signal_, teller.add_transfer)
         execution = JobExecution(self._filesystem, self._clock, self._ids, store, order)
-        try:
-            ended: Done | Failed = Done(execution.execute(teller.add_run))
-        except Exception as error:  # noqa: BLE001 - the server decides
-            ended = Failed(_sendable(error), execution.current, execution.at_work)
+        ended = execute_to_end(execution, teller.add_run)
         teller.tell()
         return ended
-
-
-def _sendable(error: Exception) -> Exception:
-    """The error as one that can be pickled; a defect has its trace as a note."""
-    if not isinstance(error, LogStoreError | OSError):
-        error.add_note("".join(traceback.format_exception(error)))
-    error.__context__ = error.__cause__ = None
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - a class of another library may fail by anything
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def _yield_to_server() -> None:

@@ -14,10 +14,8 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import Transfer
-from stratalog.compaction.job_execution import JobResult
-from stratalog.compaction.slice_at_work import SliceAtWork
+from stratalog.compaction.execution_end import Done, Failed
 from stratalog.objectstore.counted import RequestCount, RequestKind
 
 OTHER_SOFTWARE = 3
@@ -42,20 +40,6 @@ class Progress(NamedTuple):
     """The records of each partition that was rewritten, and those of them that stay."""
     counts: Mapping[RequestKind, RequestCount]
     """All requests to the store."""
-
-
-class Done(NamedTuple):
-    """The job was executed; its commit is the server's."""
-
-    result: JobResult
-
-
-class Failed(NamedTuple):
-    """The job was given up, and has stored nothing that counts."""
-
-    error: Exception
-    current: TopicIdPartition | None
-    at_work: SliceAtWork
 
 
 Answer = Progress | logging.LogRecord | Done | Failed

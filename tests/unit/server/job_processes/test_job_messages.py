@@ -10,11 +10,11 @@ from stratalog.base import errors
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.execution_end import Done, Failed
 from stratalog.compaction.job_execution import JobClock, JobExecution
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.job_processes.messages import Done, Failed
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds

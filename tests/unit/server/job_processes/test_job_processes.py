@@ -11,6 +11,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig
+from stratalog.compaction.execution_end import Done, Failed
 from stratalog.compaction.job_execution import JobExecution, JobOrder
 from stratalog.compaction.plan.job_time import MAX_JOB_S
 from stratalog.objectstore.memory import MemoryObjectStore
@@ -18,7 +19,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.job_processes import job_processes
 from stratalog.server.job_processes.job_processes import IDLE_MS, JobProcesses
-from stratalog.server.job_processes.messages import Done, Failed, Hello
+from stratalog.server.job_processes.messages import Hello
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.memory_filesystem import MemoryFileSystem

@@ -31,7 +31,7 @@ def clear_bits(bitmap: bytearray, first_ordinal: int, end_ordinal: int) -> None:
         bitmap[ordinal >> 3] &= ~(1 << (ordinal & 7)) & 0xFF
 
 
-def survivor_count(bitmap: bytearray) -> int:
+def survivor_count(bitmap: bytes | bytearray) -> int:
     """The number of records that survive."""
     return int.from_bytes(bitmap, "little").bit_count()
 

@@ -9,7 +9,7 @@ bytes are kept for phase 2 (`SurvivorPlan.copies`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from stratalog.base.filesystem import Buffer
@@ -93,27 +93,55 @@ class SurvivorPlan:
         settings: CompactionSettings,
     ) -> SurvivorPlan:
         """Read the keys of a run block by block, and decide: the long way, for a run that `at_once` does not
-        take. Raises StoreCorruptError, CorruptRecordError and what the store raises.
+        take. Raises as `undecided`.
         """
+        plan = SurvivorPlan.undecided(run, inputs, make_scratch, settings)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(plan._closing.close)
+            merge_keys(
+                [
+                    KeyCursor(open_part(), bitmap)
+                    for parts, bitmap in zip(plan._parts, plan.survivors, strict=True)
+                    for open_part in parts
+                ]
+            )
+            on_error.pop_all()
+        return plan
+
+    @staticmethod
+    def undecided(
+        run: PartitionRun,
+        inputs: Mapping[str, InputStreams],
+        make_scratch: Callable[[], Spool],
+        settings: CompactionSettings,
+    ) -> SurvivorPlan:
+        """The keys of a run, not merged yet: only the bits of records that no key decides about are set.
+        Raises StoreCorruptError, CorruptRecordError and what the store raises."""
         plan = SurvivorPlan(RunTransactions.of(run, inputs))
         with contextlib.ExitStack() as on_error:
             on_error.callback(plan._closing.close)
-            cursors: list[KeyCursor] = []
             for index, live in enumerate(run.slices):
                 streams = inputs[live.object_name]
                 entry = live.entry
-                bitmap = new_bitmap(entry.record_count)
-                plan.survivors.append(bitmap)
+                plan.survivors.append(new_bitmap(entry.record_count))
                 parts: Sequence[Callable[[], Iterator[KeyBlock]]] = ()
                 if entry.key_stream is not None and run.has_keys(live):
                     parts = (partial(streams.key_blocks, entry),)
                 elif not run.has_keys(live):
                     parts = plan._hashed_parts(index, run, streams, make_scratch, settings.hash_part_entries)
                 plan._parts.append(parts)
-                cursors += [KeyCursor(open_part(), bitmap) for open_part in parts]
-            merge_keys(cursors)
             on_error.pop_all()
         return plan
+
+    def parts(self, index: int) -> Sequence[Callable[[], Iterator[KeyBlock]]]:
+        """The sorted parts of the keys of a slice, oldest first, of a plan that was not made `at_once`."""
+        return self._parts[index]
+
+    def decide(self, survivors: Iterable[bytes]) -> None:
+        """Take the survivors of each slice, which were found elsewhere."""
+        decided = list(map(bytearray, survivors))
+        assert list(map(len, decided)) == list(map(len, self.survivors)), "a bitmap for each slice"
+        self.survivors = decided
 
     @property
     def has_whole_streams(self) -> bool:

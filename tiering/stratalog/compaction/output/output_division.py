@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.keys.survivor_bits import survivor_count
+from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT
 
 
 class OutputBounds(NamedTuple):
@@ -22,9 +25,37 @@ class OutputBounds(NamedTuple):
     data_bytes: int
     record_count: int
 
+    @staticmethod
+    def of(settings: CompactionSettings) -> OutputBounds:
+        """The bounds by these settings."""
+        return OutputBounds(max(settings.max_job_bytes, settings.target_object_bytes), MAX_RECORD_COUNT)
+
+
+class OutputPiece(NamedTuple):
+    """The slices [first, end) of a run, which become one slice."""
+
+    place: int
+    """The number of the object that gets it."""
+    first: int
+    end: int
+    goes_on: bool
+    """Whether it goes on behind another one at its place, so that it needs another object."""
+
+
+def pieces_of(
+    run: PartitionRun, survivors: Sequence[bytes | bytearray] | None, bounds: OutputBounds
+) -> Iterator[OutputPiece]:
+    """The pieces of a run, in order. `survivors` as in `divided`."""
+    first = 0
+    for place, slices in enumerate(run.parts):
+        bits = None if survivors is None else survivors[first : first + len(slices)]
+        for begin, end in divided(slices, bits, bounds):
+            yield OutputPiece(place, first + begin, first + end, begin > 0)
+        first += len(slices)
+
 
 def divided(
-    slices: Sequence[LiveSlice], survivors: Sequence[bytearray] | None, bounds: OutputBounds
+    slices: Sequence[LiveSlice], survivors: Sequence[bytes | bytearray] | None, bounds: OutputBounds
 ) -> Iterator[tuple[int, int]]:
     """The pieces [first, end) of consecutive slices: few, and each within the bounds where a slice is.
     `survivors` has the bits of each slice; None if all records stay."""

@@ -45,10 +45,10 @@ class JobTimer:
         self._begin_s = clock.monotonic_s()
         self._begin_ms = 0
 
-    def begin(self, date_ms: int) -> None:
-        """A job begins, at this time of the store."""
-        self._begin_s = self._clock.monotonic_s()
-        self._begin_ms = date_ms
+    def begin(self, begin_s: float, begin_ms: int) -> None:
+        """The time is that of the job that began then, by the monotonic clock and by the store's."""
+        self._begin_s = begin_s
+        self._begin_ms = begin_ms
 
     def check(self) -> None:
         """Raise OverloadedError if the job has taken longer than it may."""

@@ -150,6 +150,8 @@ class OutlookTerms(NamedTuple):
     """Objects that a job may read."""
     max_job_bytes: int
     """Bytes that one output slice may have, and that a job may always read."""
+    max_partition_bytes: int
+    """Bytes of one partition that a job may always read."""
     min_dirty_ratio: float | None
     """In place of that of the topics, if any."""
 
@@ -333,12 +335,12 @@ class _Judgement:
 
     def _affordable(self, head: range, least_run: int) -> range:
         """The slices that fit a job's bytes, or so many that it compacts as much as it writes again."""
-        if self._bytes_of(head) <= self._terms.max_job_bytes:
+        if self._bytes_of(head) <= self._terms.max_partition_bytes:
             return head
         clean_bytes = self._compacted_bytes(head)
         for count in range(max(least_run, 1), len(head)):
             is_enough = self._bytes_of(head[:count]) >= 2 * clean_bytes
-            if is_enough and self._bytes_of(head[: count + 1]) > self._terms.max_job_bytes:
+            if is_enough and self._bytes_of(head[: count + 1]) > self._terms.max_partition_bytes:
                 return head[:count]
         return head
 

@@ -62,6 +62,7 @@ def plan(
         may_drop_tombstones=may_drop_tombstones,
         max_inputs=settings.max_inputs_per_job,
         max_job_bytes=settings.max_job_bytes,
+        max_partition_bytes=max(settings.max_job_bytes, settings.max_partition_bytes),
         # A caller that names a topic wants it compacted now, not when it pays.
         min_dirty_ratio=None if only is None else 0.0,
     )

@@ -211,12 +211,12 @@ def test_a_replacement_with_many_clipped_partitions_leaves_out_those_that_it_can
     for number in range(2):
         harness.added(log, epoch, *((tip, number, number + 1) for tip in MANY[:4_000]))
     made = [harness.put(log, *((tip, 0, 2) for tip in tips)) for tips in (MANY[:1_000], MANY[1_000:4_000])]
-    inputs = {tip: tuple(log.state().partition(tip).slices) for tip in MANY[:4_000]}
+    inputs = {tip: SliceRanges.of(log.state().partition(tip).slices) for tip in MANY[:4_000]}
     moved = [*MANY[100:900], *MANY[2_000:2_010]]
     log.advance_log_start(dict.fromkeys(moved, 1), epoch=epoch, catalog_seq=0)
     outcome = log.replace(
         inputs,
-        sorted({live.object_name for slices in inputs.values() for live in slices}),
+        sorted({name for ranges in inputs.values() for name in ranges.object_names}),
         [(one.ref, one.entries()) for one in made],
         covers=dict.fromkeys(inputs, True),
         catalog_seq=0,

@@ -1,0 +1,1 @@
+"""`stratalog spark`: jobs over a whole store that run on Spark."""

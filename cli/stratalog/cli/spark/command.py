@@ -1,0 +1,30 @@
+"""The group `stratalog spark`."""
+
+from __future__ import annotations
+
+import click
+
+from stratalog.cli.lazy_group import LazyGroup
+
+COMMANDS = {
+    "compact": ("spark.compact_command:compact", "Compact tiered data with all executors."),
+    "audit": ("spark.audit_command:audit", "Verify objects and compaction with all executors."),
+    "stats": ("spark.stats_command:stats", "Count keys, records and bytes with all executors."),
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=COMMANDS)
+def spark() -> None:
+    """Run jobs over a whole store on Spark.
+
+    The jobs read and write the bucket without a server, and may go on beside the servers of the store. They
+    start Spark in this process, or use the session of `spark-submit`:
+
+    \b
+      stratalog spark compact --store s3://bucket/prefix --master spark://host:7077
+      spark-submit --master yarn \\
+        "$(python -c 'import stratalog.cli.__main__ as m; print(m.__file__)')" \\
+        spark compact --store s3://bucket/prefix
+
+    The machines of the executors need this package, and find credentials as boto3 does.
+    """

@@ -1,0 +1,102 @@
+"""`stratalog spark stats`: numbers of topics, counted on Spark's executors."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from stratalog.cli.byte_size import ByteSize
+from stratalog.cli.interrupts import interrupted_by_signals
+from stratalog.cli.options import json_option
+from stratalog.cli.output import print_json, print_table, value_document
+from stratalog.cli.spark.options import spark_options
+
+if TYPE_CHECKING:
+    from stratalog.pipeline.jobs.hot_keys import HotKey
+    from stratalog.pipeline.jobs.key_statistics import PartitionStatistics
+
+
+@click.command()
+@click.argument("topics", nargs=-1)
+@spark_options
+@click.option(
+    "--hottest",
+    type=click.IntRange(1, 10_000),
+    metavar="NUMBER",
+    help="Show so many keys of each topic, those with the most records. Reads all data of the topics.",
+)
+@json_option
+def stats(
+    topics: tuple[str, ...],
+    store_url: str,
+    master: str,
+    conf: Mapping[str, str],
+    hottest: int | None,
+    as_json: bool,
+) -> None:
+    """Count keys, records and bytes with all executors.
+
+    Of compacted topics the keys of each partition are counted, exactly, by the key streams of its slices. A
+    slice without one is read.
+
+    \b
+    KEYS      different keys
+    KEPT      records that a compaction of all records would leave
+    SAVES     the bytes that it would free, an estimate
+    DIRTY     data that is not compacted yet, of SIZE
+
+    \b
+    Examples:
+      stratalog spark stats --store s3://bucket/prefix --master spark://host:7077
+      stratalog spark stats orders --hottest 10 --store s3://bucket/prefix
+    """
+    from stratalog.pipeline.job_session import job_session
+    from stratalog.pipeline.jobs.hot_keys import hot_keys
+    from stratalog.pipeline.jobs.key_statistics import key_statistics
+    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+
+    with interrupted_by_signals(), job_session("stratalog stats", master, conf) as session:
+        found = key_statistics(SparkCluster(session.sparkContext), ExecutorPlace(store_url), topics)
+        hot: list[HotKey] = []
+        if hottest is not None:
+            for topic in sorted({one.topic for one in found}):
+                hot += hot_keys(session, store_url, topic, hottest)
+    if as_json:
+        print_json(
+            {
+                "partitions": [value_document(one) for one in found],
+                "hot_keys": [
+                    {
+                        "topic": one.topic,
+                        "key_base64": base64.b64encode(one.key).decode(),
+                        "record_count": one.record_count,
+                    }
+                    for one in hot
+                ],
+            }
+        )
+        return
+    _print_partitions(found)
+    if hot:
+        print_table(
+            ("TOPIC", "KEY", "RECORDS"),
+            [(one.topic, repr(one.key)[2:-1], one.record_count) for one in hot],
+        )
+
+
+def _print_partitions(found: Sequence[PartitionStatistics]) -> None:
+    header = "TOPIC,PARTITION,OBJECTS,RECORDS,TOMBSTONES,KEYS,KEPT,SIZE,DIRTY,SAVES"
+    print_table(
+        header.split(","),
+        [
+            (one.topic, one.partition, one.object_count, one.record_count, one.tombstone_count,
+             one.key_count if one.compacted else None, one.kept_record_count if one.compacted else None,
+             ByteSize(one.size_bytes), ByteSize(one.dirty_bytes),
+             ByteSize(one.size_bytes - one.kept_bytes) if one.compacted else None)
+            for one in found
+        ],
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Jobs over a whole store that run on Spark."""

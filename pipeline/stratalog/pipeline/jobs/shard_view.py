@@ -1,0 +1,48 @@
+"""A shard as a task reads it, which commits nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from stratalog.base.randomness import system_random
+from stratalog.pipeline.jobs.task_place import TaskMeans
+from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.head_log import StoreActor
+from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
+from stratalog.remote.objects.object_directory import read_directory
+from stratalog.remote.store_identity import StoreIdentity
+from stratalog.remote.store_layout import StoreLayout
+
+
+class StoreView(NamedTuple):
+    """A store, opened to be read."""
+
+    actor: StoreActor
+    catalog: Catalog
+
+    @property
+    def shard_count(self) -> int:
+        return self.actor.identity.shard_count
+
+    def shard(self, number: int) -> MetadataLog:
+        """The metadata of a shard. Raises StoreError."""
+        load_directory = partial(read_directory, self.actor.store, StoreLayout(number))
+        return MetadataLog.open(
+            self.actor, number, load_directory, read_only=True, witness=catalog_as_witness(self.catalog)
+        )
+
+
+def open_view(means: TaskMeans) -> StoreView:
+    """Open the store. Raises StoreError."""
+    actor = StoreActor(
+        store=means.store,
+        clock=means.clock,
+        random_source=system_random(),
+        ids=means.ids,
+        identity=StoreIdentity.open(means.store),
+        writer=Writer("spark", str(means.ids.uuid())),
+    )
+    return StoreView(actor, Catalog.open(actor, read_only=True))
