@@ -21,6 +21,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.job_execution import JobOrder
 from stratalog.compaction.output.output_division import OutputBounds, OutputPiece, pieces_of
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 Survivors = Mapping[TopicIdPartition, Sequence[bytes]]
@@ -114,10 +115,18 @@ class DividedOrder:
 
     def _of_runs(self, runs: tuple[PartitionRun, ...]) -> JobOrder:
         job = self._order.job
-        names = {live.object_name for run in map(PartitionRun.unpacked, runs) for live in run.slices}
+        unpacked = list(map(PartitionRun.unpacked, runs))
+        names = {live.object_name for run in unpacked for live in run.slices}
         inputs = tuple(live for live in job.inputs if live.ref.name in names)
+        gathering = JobGathering(live.ref.name for live in inputs)
+        for run in unpacked:
+            gathering.add(run)
         part = dataclasses.replace(
-            job, inputs=inputs, runs=runs, planned_bytes=sum(run.data_bytes for run in runs)
+            job,
+            inputs=inputs,
+            runs=runs,
+            needs=gathering.needs,
+            planned_bytes=sum(run.data_bytes for run in runs),
         )
         part.check()
         return self._order._replace(job=part)

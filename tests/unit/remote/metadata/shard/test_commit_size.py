@@ -230,7 +230,8 @@ def test_a_replacement_with_many_clipped_partitions_leaves_out_those_that_it_can
     compacted = {tip for tip in MANY[:4_000] if log.state().partition(tip).compacted_upto == 2}
     assert compacted == set(MANY[:4_000]) - refused.keys()
     for tip in refused:
-        assert log.state().partition(tip).slices[-1] == inputs[tip][-1], "the inputs stay"
+        kept, planned = SliceRanges.of(log.state().partition(tip).slices), inputs[tip]
+        assert kept == planned.without_first(planned.slice_count - kept.slice_count), "the inputs stay"
     replay = ShardReplay(ShardState(), harness.load_directory)
     for commit in harness.head().commits:
         replay.apply(commit)
