@@ -8,8 +8,9 @@ of the log, however long the log is.
 
 After a successful sync the recovery point moves to the end of the synced part, as it was when the sync began:
 the end of the log, or the end of the rolled segments. A failed sync takes the log offline: the bytes on the
-disk are unknown then, and a second sync may claim success. If no file could be opened for the sync, it has
-not begun, and the next flush does its work.
+disk are unknown then, and a second sync may claim success. So a flush fails as well if the log has gone
+offline beside it. If no file could be opened for the sync, it has not begun, and the next flush does its
+work.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ class LogFlusher:
                     snapshot_files.sync(snapshots)
                     self._local.sync(work)
             with self._log_lock:
+                # A sync of the same files by an append may have failed meanwhile, and taken the error along:
+                # the system reports a failed write to one sync only.
+                self._availability.require_online()
                 if with_active:
                     self._flushed_s = flushed_s
                 self._offsets.recovery_point = max(self._offsets.recovery_point, end_offset)

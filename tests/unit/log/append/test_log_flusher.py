@@ -8,10 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.errors import DataDirectoryError, LogStoreError
 from stratalog.base.types import TopicPartition
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
+from stratalog.log.local_log import UnsyncedWork
 from stratalog.log.log_config import LogConfig
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT
@@ -76,6 +77,34 @@ def test_a_sync_that_fails_reaches_the_waiting_append_and_takes_the_log_offline(
         log.appender.append_as_leader(batch(), 1)
     assert log.availability.is_offline
     assert log.offsets.log_end_offset == 4
+
+
+def test_a_flush_beside_which_another_sync_of_the_file_fails_makes_nothing_durable() -> None:
+    """An append that finds no space cuts the file back. The sync of that cut gets the error of the flush's
+    bytes, which Linux reports once for an open file, so the sync of the flush succeeds."""
+    disk = FaultyFileSystem()
+    log = LogMachine(disk).start()
+    log.appender.append_as_leader(batch(), 1)
+    path = log.local_log.segments.active.path
+    refused = (f"append {path}", f"sync {path}")
+    outcomes: list[AppendInfo | LogStoreError] = []
+    synced: list[UnsyncedWork] = []
+    sync = log.local_log.sync
+
+    def append_fails_beside(work: UnsyncedWork) -> None:
+        disk.fail_where(lambda name: name in refused, number=errno.ENOSPC)
+        outcomes.extend(log.appender.append_group([batch()], 1))
+        disk.mend()
+        sync(work)
+        synced.append(work)
+
+    log.local_log.sync = append_fails_beside  # type: ignore[method-assign]  # acts beside the sync
+    with pytest.raises(DataDirectoryError):
+        log.flusher.flush()
+    assert isinstance(outcomes[0], DataDirectoryError)
+    assert len(synced) == 1, "the sync of the flush did not fail"
+    assert log.availability.is_offline
+    assert log.offsets.recovery_point == 0
 
 
 def test_no_other_append_waits_for_a_flush() -> None:
