@@ -49,7 +49,8 @@ class LogServiceStub:
     """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests that name
     the same partition are applied in order and answered in order; requests of different partitions do not wait for each
     other. After a request that fails, later ones that name its partition are refused with PRECEDING_APPEND_FAILED and
-    not applied, until one with `resume`. Other partitions go on. A request that names no partition succeeds or fails
+    not applied, until one with `resume`; those that were written before the failure was known get its error, and may
+    be stored. Other partitions go on. A request that names no partition succeeds or fails
     alone: no other request is refused because of it, nor it because of another. A request that is malformed, or whose
     sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
@@ -88,7 +89,8 @@ class LogServiceAsyncStub(LogServiceStub):
     """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests that name
     the same partition are applied in order and answered in order; requests of different partitions do not wait for each
     other. After a request that fails, later ones that name its partition are refused with PRECEDING_APPEND_FAILED and
-    not applied, until one with `resume`. Other partitions go on. A request that names no partition succeeds or fails
+    not applied, until one with `resume`; those that were written before the failure was known get its error, and may
+    be stored. Other partitions go on. A request that names no partition succeeds or fails
     alone: no other request is refused because of it, nor it because of another. A request that is malformed, or whose
     sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
     The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A
@@ -136,7 +138,8 @@ class LogServiceServicer(metaclass=_abc_1.ABCMeta):
         """Appends to any number of partitions, with many requests in flight. Each request has one answer. Requests that name
         the same partition are applied in order and answered in order; requests of different partitions do not wait for each
         other. After a request that fails, later ones that name its partition are refused with PRECEDING_APPEND_FAILED and
-        not applied, until one with `resume`. Other partitions go on. A request that names no partition succeeds or fails
+        not applied, until one with `resume`; those that were written before the failure was known get its error, and may
+        be stored. Other partitions go on. A request that names no partition succeeds or fails
         alone: no other request is refused because of it, nor it because of another. A request that is malformed, or whose
         sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A

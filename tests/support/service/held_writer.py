@@ -48,9 +48,9 @@ class HeldWriter(PartitionWriter):
         if session is not None and session.is_broken:
             self._answer(append, preceding_append_failed())
         elif data == BAD:
-            if session is not None:
-                session.is_broken = True
-            self._answer(append, InvalidRecordError("bad"))
+            error = InvalidRecordError("bad")
+            append.break_session(error)
+            self._answer(append, error)
         else:
             offset = len(self.written)
             self.written.append(data)

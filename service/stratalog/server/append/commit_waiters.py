@@ -89,7 +89,7 @@ class CommitWaiters:
                 append, info, since_s = waiting.popleft()
                 failure = self._loss_of(append, info)
                 if failure is not None:
-                    append.break_session()
+                    append.break_session(failure)
                     outcomes.append((append, failure))
                     continue
                 count += 1
@@ -106,7 +106,7 @@ class CommitWaiters:
         with self._lock:
             while self._waiting and self._waiting[0].since_s <= latest_s:
                 append = self._waiting.popleft().append
-                append.break_session()
+                append.break_session(error)
                 outcomes.append((append, error))
         self._answer(outcomes)
         return len(outcomes)

@@ -5,8 +5,8 @@ arrives meanwhile, written beside the flush, waits for the next turn. So under l
 appends as are written in its time, and an idle partition acknowledges after one fsync of its own.
 
 A session stops at its first failure, and that of a flush is one. So an append at ``os`` behind one that waits
-here waits as well, and what waits behind an append whose flush failed fails with it, though a later flush
-might succeed.
+here waits as well, and what is in the log behind an append whose flush failed fails with it, though a later
+flush might succeed. All of them have the error of the flush: they may be stored.
 
 Threads: appends are taken in their order, by one thread at a time. The turns take place on the threads of the
 log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other one. Each turn
@@ -26,7 +26,6 @@ from stratalog.server.append.pending_append import (
     AppendSession,
     PendingAppend,
     answer_error,
-    preceding_append_failed,
     resolve,
 )
 
@@ -51,14 +50,12 @@ class FlushWaiters:
 
     def take(self, append: PendingAppend, info: AppendInfo) -> bool:
         """Take an append at `os` or at `disk` that is in the log, if it must wait for a flush; `begin`
-        follows. Returns whether it must. Raises PrecedingAppendFailedError if an earlier append of its
-        session has failed by now."""
+        follows. Returns whether it must. Raises the failure of an earlier append of its session."""
         session, is_at_os = append.session, append.durability is Durability.OS
         if is_at_os and session is None:
             return False
         with self._lock:
-            if session is not None and session.is_broken:
-                raise preceding_append_failed()
+            append.require_session()
             if is_at_os and session not in self._sessions:
                 return False
             self._waiting.append((append, info))
@@ -93,7 +90,7 @@ class FlushWaiters:
             failure = answer_error(error)
         with self._lock:
             if failure is not None:
-                flushed += self._break_sessions(flushed)
+                flushed += self._break_sessions(flushed, failure)
             self._sessions = {append.session for append, _ in self._waiting}
             self._has_turn = has_more = bool(self._waiting)
         outcomes = [(append, failure or info) for append, info in flushed]
@@ -102,12 +99,12 @@ class FlushWaiters:
             self._begin_turn()
 
     def _break_sessions(
-        self, failed: list[tuple[PendingAppend, AppendInfo]]
+        self, failed: list[tuple[PendingAppend, AppendInfo]], failure: Exception
     ) -> list[tuple[PendingAppend, AppendInfo]]:
         """Break the sessions of these appends, and return what waited behind them. The lock is held."""
         sessions = {append.session for append, _ in failed} - {None}
         for append, _ in failed:
-            append.break_session()
+            append.break_session(failure)
         behind = [one for one in self._waiting if one[0].session in sessions]
         self._waiting = [one for one in self._waiting if one[0].session not in sessions]
         return behind

@@ -7,7 +7,8 @@ next groups are written; those at ``object`` wait in `CommitWaiters` for the com
 task of the shard makes; it does the fsync, too.
 
 A session stops at its first failure: the log stores no request of a session behind a failed one, also inside
-a group. The first failure of a session is answered as it is, and the others as behind it.
+a group. The first failure of a session is answered as it is, and what was not written then as behind it. What
+was written beside a flush that fails has the answer of the flush, because it may be stored.
 
 A fencing token is compared where an append is applied, with the catalog as it was read last. So once the
 catalog has another token, `settled` is a barrier: it answers in a turn that begins later, and no turn from
@@ -127,7 +128,7 @@ class PartitionWriter:
                 self._has_turn = False
             refusal = StoppingError("the server is stopping, and the append was not applied; send it again")
             for append in pending:
-                append.break_session()
+                append.break_session(refusal)
             self._deliver([(append, refusal) for append in pending])
             self._loop.call_soon_threadsafe(_resolve_settled, settling, refusal)
 
@@ -156,9 +157,10 @@ class PartitionWriter:
         except BaseException as error:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
+            failure = answer_error(error)
             for append in pending:
-                append.break_session()
-            self._deliver([(append, answer_error(error)) for append in pending])
+                append.break_session(failure)
+            self._deliver([(append, failure) for append in pending])
         with self._lock:
             if not self._queue and not self._settling:
                 self._has_turn = False
@@ -181,7 +183,7 @@ class PartitionWriter:
             must_flush = False
             for append, outcome in self._append(group):
                 try:
-                    info = _info(append, outcome)
+                    info = _info(outcome)
                     if append.durability is Durability.OBJECT:
                         to_commit.append((append, info))
                     elif self._flush_waiters.take(append, info):
@@ -189,7 +191,7 @@ class PartitionWriter:
                     else:
                         finished.append((append, info))
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
-                    append.break_session()
+                    append.break_session(error)
                     finished.append((append, error))
             if must_flush:
                 self._flush_waiters.begin()
@@ -199,7 +201,8 @@ class PartitionWriter:
                 self.commit_waiters.add(to_commit, lambda: self._log.offsets.tiered_end_offset)
 
     def _append(self, group: list[PendingAppend]) -> Iterator[Outcome]:
-        """Append the group's members; an outcome for each, in order."""
+        """Append the group's members; an outcome for each, in order. The caller breaks the session of a
+        failed one before it asks for the next outcome."""
         refusals: dict[PendingAppend, Exception] = {}
         writable: list[PendingAppend] = []
         buffers: list[Buffer] = []
@@ -208,17 +211,28 @@ class PartitionWriter:
         fencing_token = self._fencing_token() if has_token else ""
         for append in group:
             try:
-                if append.session is not None and (
-                    append.session.is_broken or append.session in refused_sessions
-                ):
+                if append.is_behind_failure or append.session in refused_sessions:
                     raise preceding_append_failed()
                 buffers.append(self._writable(append, fencing_token))
                 writable.append(append)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
                 refusals[append] = answer_error(error)
-                refused_sessions.add(append.session)
-        results = iter(self._store(writable, buffers))
-        return ((append, refusals[append] if append in refusals else next(results)) for append in group)
+                refused_sessions |= {append.session} - {None}
+        results: Iterator[AppendInfo | Exception] = iter(())
+        try:
+            leader_epoch = self._leader_epoch()
+        except Exception as error:  # noqa: BLE001 - it is the group's answer
+            refusals |= dict.fromkeys(writable, answer_error(error))
+        else:
+            results = iter(self._store(writable, buffers, leader_epoch))
+        for append in group:
+            if append not in refusals:
+                yield append, next(results)
+            elif append.is_behind_failure:
+                # Of one of this group, or of a flush meanwhile. It is not in the log; others may be.
+                yield append, preceding_append_failed()
+            else:
+                yield append, refusals[append]
 
     def _writable(self, append: PendingAppend, fencing_token: str) -> Buffer:
         """The batches of an append that may be written, as far as the log need not be asked. Raises the
@@ -230,7 +244,9 @@ class PartitionWriter:
         refuse_transaction(batches)
         return batches
 
-    def _store(self, appends: list[PendingAppend], buffers: list[Buffer]) -> Sequence[AppendInfo | Exception]:
+    def _store(
+        self, appends: list[PendingAppend], buffers: list[Buffer], leader_epoch: int
+    ) -> Sequence[AppendInfo | Exception]:
         """Append the batches of these appends to the log, and raise their durability to the topic's; an
         outcome for each."""
         if not appends:
@@ -238,7 +254,7 @@ class PartitionWriter:
         try:
             results = self._log.appender.append_group(
                 buffers,
-                self._leader_epoch(),
+                leader_epoch,
                 [append.conditions.expected_offset for append in appends],
                 [append.session for append in appends],
             )
@@ -291,12 +307,8 @@ def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:
         yield group
 
 
-def _info(append: PendingAppend, outcome: AppendInfo | Exception) -> AppendInfo:
-    """The offsets of an append that is in the log. Raises the reason for its failure, or
-    PrecedingAppendFailedError behind another failure of its session, which may be that of a flush
-    meanwhile."""
-    if append.session is not None and append.session.is_broken:
-        raise preceding_append_failed()
+def _info(outcome: AppendInfo | Exception) -> AppendInfo:
+    """The offsets of an append that is in the log. Raises the reason for its failure."""
     if isinstance(outcome, Exception):
         raise outcome
     return outcome

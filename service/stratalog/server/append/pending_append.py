@@ -16,14 +16,26 @@ from stratalog.server.request_memory import MemoryLease
 
 
 class AppendSession:
-    """Appends of a stream to one partition: after a failed one none of them is applied. The partition's
-    writer sets `is_broken` on its thread, and the event loop reads it; it is never reset.
+    """Appends of a stream to one partition: after a failed one none of them is applied, and one that is in
+    the log by then has the same failure. The partition's writer sets `failure` on its threads, and the event
+    loop reads it; it is never reset.
     """
 
-    __slots__ = ("is_broken",)
+    __slots__ = ("failure",)
 
     def __init__(self) -> None:
-        self.is_broken = False
+        self.failure: Exception | None = None
+        """The reason of the first failure."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether one has failed."""
+        return self.failure is not None
+
+    def fail(self, error: Exception) -> None:
+        """Let no later append be applied."""
+        if self.failure is None:
+            self.failure = error
 
 
 class AppendConditions(NamedTuple):
@@ -74,10 +86,21 @@ class PendingAppend:
         self.batches = b""
         self.memory.close()
 
-    def break_session(self) -> None:
-        """Let no later append of the session be applied."""
+    def break_session(self, error: Exception) -> None:
+        """Let no later append of the session be applied, because of the failure of this one."""
         if self.session is not None:
-            self.session.is_broken = True
+            self.session.fail(error)
+
+    @property
+    def is_behind_failure(self) -> bool:
+        """Whether its session has failed."""
+        return self.session is not None and self.session.is_broken
+
+    def require_session(self) -> None:
+        """Raise the failure of the session, if it has one. For an append that is in the log, like the failed
+        one perhaps: PrecedingAppendFailedError would say that it is not."""
+        if self.session is not None and self.session.failure is not None:
+            raise self.session.failure
 
     def failure(self) -> Exception | None:
         """The reason why it failed, or None. Call it when `future` is done."""
@@ -100,7 +123,7 @@ class PendingAppend:
 
 
 def preceding_append_failed() -> PrecedingAppendFailedError:
-    """The refusal of an append behind a failed one of its session."""
+    """The refusal of an append behind a failed one of its session. It is not in the log."""
     return PrecedingAppendFailedError(
         "an earlier append of the stream to this partition failed; send this one again with resume"
     )

@@ -68,7 +68,7 @@ class StreamLane:
     def fail(self, sequence: int, error: Exception) -> None:
         """Fail a request that does not reach the writer. Earlier requests are applied nevertheless."""
         self.session = AppendSession()
-        self.session.is_broken = True
+        self.session.fail(error)
         self._pending.append(StreamAnswer(sequence, None, self.topic_partition, error))
 
     def must_wait(self, writer: PartitionWriter) -> bool:

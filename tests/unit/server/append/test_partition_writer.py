@@ -44,6 +44,10 @@ class FakeLog:
         self.recovery_point = self.tiered_end_offset = 0
         self.min_durability = Durability.OS
         self.flush_error: Exception | None = None
+        self.sync_error: LogStoreError | None = None
+        """The sync of a group for `flush.messages` fails with it."""
+        self.beside: Callable[[], object] = lambda: None
+        """Takes place when a group is written, before the writer goes on."""
 
     @property
     def log_start_offset(self) -> int:
@@ -81,6 +85,9 @@ class FakeLog:
             else:
                 outcomes.append(AppendInfo(len(self.stored), len(self.stored), len(request)))
                 self.stored.append(bytes(request))
+        self.beside()
+        if self.sync_error is not None:
+            return [self.sync_error if isinstance(one, AppendInfo) else one for one in outcomes]
         return outcomes
 
     def flush(self) -> int:
@@ -262,6 +269,44 @@ async def test_a_failed_flush_breaks_the_session() -> None:
     await bench.run_all()
     assert isinstance(future.exception(), DataDirectoryError)
     assert session.is_broken
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.DISK])
+async def test_what_is_written_beside_a_flush_that_fails_has_its_failure(durability: Durability) -> None:
+    """It is in the log: its client must not take it for one that was not applied."""
+    bench = Bench()
+    session = AppendSession()
+    first = bench.append(b"1", Durability.DISK, session)
+    bench.executor.run_one()
+    flush = bench.executor.waiting.pop()
+    beside, bad = bench.append(b"2", durability, session), bench.append(BAD, session=session)
+    bench.log.flush_error = StoreUnavailableError("the store was not heard in time")
+    bench.log.beside = flush
+    await bench.run_all()
+    after = bench.append(b"4", session=session)
+    await bench.run_all()
+    assert bench.log.stored == [b"1", b"2"]
+    assert [type(future.exception()) for future in (first, beside, bad, after)] == [
+        StoreUnavailableError,
+        StoreUnavailableError,
+        InvalidRecordError,
+        PrecedingAppendFailedError,
+    ]
+
+
+async def test_all_that_one_failed_sync_leaves_in_the_log_have_its_failure() -> None:
+    bench = Bench()
+    bench.log.sync_error = DataDirectoryError("the sync failed")
+    session = AppendSession()
+    futures = [bench.append(data, session=session) for data in (b"1", b"2", BAD, b"4")]
+    await bench.run_all()
+    assert bench.log.stored == [b"1", b"2"]
+    assert [type(future.exception()) for future in futures] == [
+        DataDirectoryError,
+        DataDirectoryError,
+        InvalidRecordError,
+        PrecedingAppendFailedError,
+    ]
 
 
 async def test_an_append_at_os_behind_one_at_disk_of_its_session_shares_the_outcome_of_the_flush() -> None:
