@@ -14,11 +14,16 @@ class HandExecutor(Executor):
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
         self.is_closed = False
+        self.finds_no_thread = False
+        """Whether it refuses work and runs it later nevertheless, as a ThreadPoolExecutor that needs a new
+        thread and gets none."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self.is_closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         self.waiting.append(partial(fn, *args, **kwargs))
+        if self.finds_no_thread:
+            raise RuntimeError("can't start new thread")
         return Future()
 
     def run_one(self) -> None:

@@ -10,12 +10,14 @@ flush might succeed. All of them have the error of the flush: they may be stored
 
 Threads: appends are taken in their order, by one thread at a time. The turns take place on the threads of the
 log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other one. Each turn
-gives its thread back, so that busy partitions alternate.
+gives its thread back, so that busy partitions alternate. Turns have numbers, because an executor that finds
+no new thread refuses work that it has queued, and runs it later: a number is taken once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -29,10 +31,12 @@ from stratalog.server.append.pending_append import (
     resolve,
 )
 
+logger = logging.getLogger(__name__)
+
 
 class FlushWaiters:
-    """The appends of one partition that wait for a flush. Thread-safe: `_lock` guards the queue and the
-    flag."""
+    """The appends of one partition that wait for a flush. Thread-safe: `_lock` guards the queue, the flag and
+    the number."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, threads: Callable[[], Executor], flush: Callable[[], int]
@@ -47,6 +51,8 @@ class FlushWaiters:
         self._sessions: set[AppendSession | None] = set()
         """Those of the appends that wait or are being flushed."""
         self._has_turn = False
+        self._turn = 0
+        """The number of the next turn."""
 
     def take(self, append: PendingAppend, info: AppendInfo) -> bool:
         """Take an append at `os` or at `disk` that is in the log, if it must wait for a flush; `begin`
@@ -71,14 +77,29 @@ class FlushWaiters:
         self._begin_turn()
 
     def _begin_turn(self) -> None:
-        try:
-            self._threads().submit(self._take_turn)
-        except RuntimeError:
-            # The server stops, and has closed the threads. What is in the log is flushed nevertheless.
-            self._take_turn()
+        """Ask for a turn. What is in the log is flushed in any case: on this thread if there is no other,
+        because the server stops and has closed them, or the system has none left."""
+        has_more = True
+        while has_more:
+            turn = self._turn
+            try:
+                self._threads().submit(self._run, turn)
+            except Exception:
+                logger.debug("no thread for a flush", exc_info=True)
+                has_more = self._take_turn(turn)
+            else:
+                return
 
-    def _take_turn(self) -> None:
+    def _run(self, turn: int) -> None:
+        if self._take_turn(turn):
+            self._begin_turn()
+
+    def _take_turn(self, turn: int) -> bool:
+        """Flush what waits, unless the turn was taken. Returns whether the next one must begin."""
         with self._lock:
+            if turn != self._turn:
+                return False
+            self._turn += 1
             flushed, self._waiting = self._waiting, []
         assert self._has_turn, "one turn at a time"
         assert flushed, "a turn begins only where something waits"
@@ -95,8 +116,7 @@ class FlushWaiters:
             self._has_turn = has_more = bool(self._waiting)
         outcomes = [(append, failure or info) for append, info in flushed]
         self._loop.call_soon_threadsafe(resolve, outcomes)
-        if has_more:
-            self._begin_turn()
+        return has_more
 
     def _break_sessions(
         self, failed: list[tuple[PendingAppend, AppendInfo]], failure: Exception

@@ -16,8 +16,8 @@ then on applies an append with the former token, however long it has waited.
 
 Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
 threads of its log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other
-one. Each gives the thread back, so that busy partitions alternate. Results return to the loop in one hop a
-group.
+one. Each gives the thread back, so that busy partitions alternate; each has a number, as in `FlushWaiters`.
+Results return to the loop in one hop a group.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ class PartitionWriter:
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
+        self._turn = 0
+        """The number of the next turn."""
         self._shown = self._visible_ends()
         """The ends of what readers saw after the last turn. A turn and a flush may write it at once: then
         readers are woken twice at worst."""
@@ -118,15 +120,24 @@ class PartitionWriter:
         self._begin_turn()
 
     def _begin_turn(self) -> None:
-        """Ask for a turn; at a shutdown there is none, and everything that waits fails."""
+        """Ask for a turn; if there is no thread for it, as at a shutdown, everything that waits fails."""
+        turn = self._turn
         try:
-            self._append_threads().submit(self._take_turn)
-        except RuntimeError:
+            self._append_threads().submit(self._take_turn, turn)
+        except Exception as error:
+            logger.debug("no thread for appends", exc_info=True)
             with self._lock:
+                if turn != self._turn:
+                    # It takes place nevertheless.
+                    return
+                self._turn += 1
                 pending, self._queue = self._queue, []
                 settling, self._settling = self._settling, []
                 self._has_turn = False
-            refusal = StoppingError("the server is stopping, and the append was not applied; send it again")
+            refusal = StoppingError(
+                "the server is stopping or has no thread left, and the append was not applied; send it again",
+                reason=str(error),
+            )
             for append in pending:
                 append.break_session(refusal)
             self._deliver([(append, refusal) for append in pending])
@@ -143,8 +154,11 @@ class PartitionWriter:
             self._begin_turn()
         return await future
 
-    def _take_turn(self) -> None:
+    def _take_turn(self, turn: int) -> None:
         with self._lock:
+            if turn != self._turn:
+                return
+            self._turn += 1
             pending, self._queue = self._queue, []
             settling, self._settling = self._settling, []
         assert self._has_turn, "one turn at a time"

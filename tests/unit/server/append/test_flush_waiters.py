@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -25,12 +27,19 @@ class Bench:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.threads = HandExecutor()
-        self.waiters = FlushWaiters(self.loop, lambda: self.threads, self._flush)
+        self.waiters = FlushWaiters(self.loop, self._get_threads, self._flush)
         self.flush_count = self.end_offset = 0
         self.during: list[Callable[[], object]] = []
         """The middle of the next flush does it."""
         self.error: Exception | None = None
         """The next flush fails with it."""
+        self.threads_error: Exception | None = None
+        """The threads cannot be had, because of it."""
+
+    def _get_threads(self) -> HandExecutor:
+        if self.threads_error is not None:
+            raise self.threads_error
+        return self.threads
 
     def _flush(self) -> int:
         self.flush_count += 1
@@ -158,3 +167,76 @@ async def test_at_a_shutdown_what_is_in_the_log_is_flushed() -> None:
     beside.append(bench.wait())
     await asyncio.sleep(0)
     assert [one.result().base_offset for one in (first, *beside)] == [0, 1, 2]
+
+
+async def test_a_turn_that_found_no_thread_is_not_taken_again_beside_another() -> None:
+    bench = Bench()
+    bench.threads.finds_no_thread = True
+    first = bench.wait()
+    await asyncio.sleep(0)
+    assert first.result().base_offset == 0
+    bench.threads.finds_no_thread = False
+    (stray,) = bench.threads.waiting
+    session = AppendSession()
+    ahead = bench.wait(DISK, session)
+    beside: list[asyncio.Future[AppendInfo]] = []
+
+    def arrive() -> None:
+        beside.append(bench.wait())
+        stray()
+        # What is being flushed still holds up the later ones of its session.
+        beside.append(bench.wait(OS, session))
+
+    bench.threads.waiting.remove(stray)
+    bench.during.append(arrive)
+    await bench.run_one()
+    assert ahead.done()
+    assert not any(one.done() for one in beside)
+    await bench.run_all()
+    assert [one.result().base_offset for one in beside] == [2, 3]
+    assert bench.flush_count == 3
+
+
+async def test_without_a_thread_all_that_comes_beside_a_flush_is_flushed_behind_it() -> None:
+    bench = Bench()
+    bench.threads.finds_no_thread = True
+    futures: list[asyncio.Future[AppendInfo]] = []
+
+    def arrive() -> None:
+        if len(futures) < 2000:
+            bench.during.append(arrive)
+            futures.append(bench.wait())
+
+    bench.during.append(arrive)
+    last = bench.wait()
+    await asyncio.sleep(0)
+    assert last.done()
+    assert [one.result().base_offset for one in futures] == list(range(1, 2001))
+    bench.threads.run_all()
+    assert bench.flush_count == 2001, "no turn is taken twice"
+
+
+async def test_a_turn_that_begins_although_it_was_refused_is_the_only_one() -> None:
+    bench = Bench()
+
+    class BusyThread(HandExecutor):
+        """Gets free, and takes the refused work, before its caller hears of the refusal."""
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            fn(*args, **kwargs)
+            raise RuntimeError("can't start new thread")
+
+    bench.threads = BusyThread()
+    first = bench.wait()
+    await asyncio.sleep(0)
+    assert first.result().base_offset == 0
+    assert bench.flush_count == 1
+
+
+async def test_no_append_waits_for_ever_if_the_threads_cannot_be_had() -> None:
+    bench = Bench()
+    bench.threads_error = KeyError("/data")
+    for _ in range(2):
+        future = bench.wait()
+        await asyncio.sleep(0)
+        assert future.done()

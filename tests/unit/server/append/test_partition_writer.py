@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from typing import cast
+from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 
@@ -108,6 +109,8 @@ class Bench:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.executor = HandExecutor()
+        self.threads_error: Exception | None = None
+        """The threads cannot be had, because of it."""
         self.log = FakeLog()
         self.advances: list[str] = []
         """The last call of the log, each time that readers were woken."""
@@ -118,12 +121,17 @@ class Bench:
         """The partition's fencing token in the catalog."""
         self.writer = PartitionWriter(
             self.loop,
-            WriterThreads(lambda: self.executor, lambda: self.executor),
+            WriterThreads(self._threads, self._threads),
             cast(UnifiedLog, self.log),
             WriterChecks(leader_epoch, ensure_heard, lambda: self.token),
             CommitWaiters(self.clock, self.loop),
             self._advance,
         )
+
+    def _threads(self) -> HandExecutor:
+        if self.threads_error is not None:
+            raise self.threads_error
+        return self.executor
 
     def _advance(self) -> None:
         self.advances.append(self.log.calls[-1])
@@ -427,6 +435,66 @@ async def test_at_a_shutdown_every_append_that_waits_is_answered() -> None:
     assert [type(future.exception()) for future in late] == [StoppingError] * 3
     assert session.is_broken
     assert bench.log.stored == [b"first"]
+
+
+async def test_a_turn_that_found_no_thread_is_not_taken_beside_another() -> None:
+    bench = Bench()
+    bench.executor.finds_no_thread = True
+    refused = bench.append(b"refused")
+    await asyncio.sleep(0)
+    assert isinstance(refused.exception(), StoppingError)
+    bench.executor.finds_no_thread = False
+    stray = bench.executor.waiting.pop()
+    session = AppendSession()
+    late: list[asyncio.Future[AppendInfo]] = []
+
+    def encode() -> bytes:
+        late.append(bench.append(b"2", session=session))
+        stray()
+        return b"1"
+
+    first = bench.append(encode, session=session)
+    await bench.run_all()
+    assert bench.log.stored == [b"1", b"2"]
+    assert [(await one).base_offset for one in (first, *late)] == [0, 1]
+
+
+async def test_a_turn_that_begins_although_it_was_refused_takes_place() -> None:
+    """Another thread takes the refused work before its caller hears of the refusal."""
+    bench = Bench()
+
+    class BusyThread(HandExecutor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            bench.executor = HandExecutor()
+            fn(*args, **kwargs)
+            raise RuntimeError("can't start new thread")
+
+    def encode() -> bytes:
+        late.append(bench.append(b"2"))
+        return b"1"
+
+    late: list[asyncio.Future[AppendInfo]] = []
+    bench.executor = BusyThread()
+    first = bench.append(encode)
+    await bench.run_all()
+    assert [(await one).base_offset for one in (first, *late)] == [0, 1]
+    assert bench.log.calls == ["append 1", "append 1"]
+
+
+async def test_no_append_waits_for_ever_if_the_threads_cannot_be_had() -> None:
+    bench = Bench()
+    bench.threads_error = KeyError("/data")
+    for _ in range(2):
+        refused = bench.append(b"x")
+        await asyncio.sleep(0)
+        assert isinstance(refused.exception(), StoppingError)
+    settled = asyncio.create_task(bench.writer.settled())
+    with pytest.raises(StoppingError):
+        await settled
+    bench.threads_error = None
+    written = bench.append(b"y")
+    await bench.run_all()
+    assert (await written).base_offset == 0
 
 
 def silent() -> None:
