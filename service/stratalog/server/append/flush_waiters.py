@@ -4,9 +4,9 @@ An append is here once it is in the local log. A turn takes all that wait and fl
 arrives meanwhile, written beside the flush, waits for the next turn. So under load one fsync serves as many
 appends as are written in its time, and an idle partition acknowledges after one fsync of its own.
 
-A session stops at its first failure, and that of a flush is one. So an append at ``os`` behind one that waits
-here waits as well, and what is in the log behind an append whose flush failed fails with it, though a later
-flush might succeed. All of them have the error of the flush: they may be stored.
+A session stops at its first failure, and that of a flush is one. So an append at ``os`` or at ``object``
+behind one that waits here waits as well, and what is in the log behind an append whose flush failed fails
+with it, though a later flush might succeed. All of them have the error of the flush: they may be stored.
 
 Threads: appends are taken in their order, by one thread at a time. The turns take place on the threads of the
 log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other one. Each turn
@@ -39,13 +39,19 @@ class FlushWaiters:
     the number."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, threads: Callable[[], Executor], flush: Callable[[], int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: Callable[[], Executor],
+        flush: Callable[[], int],
+        commit: Callable[[list[tuple[PendingAppend, AppendInfo]]], None],
     ) -> None:
         """Answers on `loop`. `threads` returns those of the log directory. `flush` makes durable what was
-        appended before its call, and returns the end of that; what it raises fails the appends."""
+        appended before its call, and returns the end of that; what it raises fails the appends. `commit`
+        takes those at `object` behind a flush that succeeded."""
         self._loop = loop
         self._threads = threads
         self._flush = flush
+        self._commit = commit
         self._lock = threading.Lock()
         self._waiting: list[tuple[PendingAppend, AppendInfo]] = []
         self._sessions: set[AppendSession | None] = set()
@@ -55,14 +61,14 @@ class FlushWaiters:
         """The number of the next turn."""
 
     def take(self, append: PendingAppend, info: AppendInfo) -> bool:
-        """Take an append at `os` or at `disk` that is in the log, if it must wait for a flush; `begin`
-        follows. Returns whether it must. Raises the failure of an earlier append of its session."""
-        session, is_at_os = append.session, append.durability is Durability.OS
-        if is_at_os and session is None:
+        """Take an append that is in the log, if it must wait for a flush; `begin` follows. Returns whether it
+        must. Raises the failure of an earlier append of its session."""
+        session, is_at_disk = append.session, append.durability is Durability.DISK
+        if session is None and not is_at_disk:
             return False
         with self._lock:
             append.require_session()
-            if is_at_os and session not in self._sessions:
+            if not is_at_disk and session not in self._sessions:
                 return False
             self._waiting.append((append, info))
             self._sessions.add(session)
@@ -103,18 +109,23 @@ class FlushWaiters:
             flushed, self._waiting = self._waiting, []
         assert self._has_turn, "one turn at a time"
         assert flushed, "a turn begins only where something waits"
+        at_object = [one for one in flushed if one[0].durability is Durability.OBJECT]
+        answered = [one for one in flushed if one[0].durability is not Durability.OBJECT]
         failure: Exception | None = None
         try:
             end_offset = self._flush()
             assert all(info.last_offset < end_offset for _, info in flushed)
+            if at_object:
+                # Before the later ones of their sessions, which need not wait here from then on.
+                self._commit(at_object)
         except BaseException as error:  # noqa: BLE001 - it is the answer of all that wait for the flush
             failure = answer_error(error)
         with self._lock:
             if failure is not None:
-                flushed += self._break_sessions(flushed, failure)
+                answered = flushed + self._break_sessions(flushed, failure)
             self._sessions = {append.session for append, _ in self._waiting}
             self._has_turn = has_more = bool(self._waiting)
-        outcomes = [(append, failure or info) for append, info in flushed]
+        outcomes = [(append, failure or info) for append, info in answered]
         self._loop.call_soon_threadsafe(resolve, outcomes)
         return has_more
 

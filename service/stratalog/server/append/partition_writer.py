@@ -4,7 +4,8 @@ Requests queue up while the writer is busy. A turn takes the whole queue and wri
 of the requests: each group with one ``writev``, under one lock, whichever sessions its requests belong to. It
 acknowledges the requests at ``os``. Those at ``disk`` wait in `FlushWaiters` for a flush, beside which the
 next groups are written; those at ``object`` wait in `CommitWaiters` for the commit of their records, which a
-task of the shard makes; it does the fsync, too.
+task of the shard makes; it does the fsync, too. Behind one at ``disk`` of their session they wait for its
+flush first.
 
 A session stops at its first failure: the log stores no request of a session behind a failed one, also inside
 a group. The first failure of a session is answered as it is, and what was not written then as behind it. What
@@ -96,7 +97,7 @@ class PartitionWriter:
         self.commit_waiters = commit_waiters
         self._loop = loop
         self._append_threads = threads.append
-        self._flush_waiters = FlushWaiters(loop, threads.flush, self._flush)
+        self._flush_waiters = FlushWaiters(loop, threads.flush, self._flush, self._commit)
         self._log = log
         self._leader_epoch, self._ensure_heard, self._fencing_token = checks
         self._on_advance = on_advance
@@ -198,10 +199,10 @@ class PartitionWriter:
             for append, outcome in self._append(group):
                 try:
                     info = _info(outcome)
-                    if append.durability is Durability.OBJECT:
-                        to_commit.append((append, info))
-                    elif self._flush_waiters.take(append, info):
+                    if self._flush_waiters.take(append, info):
                         must_flush = True
+                    elif append.durability is Durability.OBJECT:
+                        to_commit.append((append, info))
                     else:
                         finished.append((append, info))
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
@@ -212,7 +213,11 @@ class PartitionWriter:
             self._advance()
             self._deliver(finished)
             if to_commit:
-                self.commit_waiters.add(to_commit, lambda: self._log.offsets.tiered_end_offset)
+                self._commit(to_commit)
+
+    def _commit(self, appended: Sequence[tuple[PendingAppend, AppendInfo]]) -> None:
+        """Let these appends wait for their commit."""
+        self.commit_waiters.add(appended, lambda: self._log.offsets.tiered_end_offset)
 
     def _append(self, group: list[PendingAppend]) -> Iterator[Outcome]:
         """Append the group's members; an outcome for each, in order. The caller breaks the session of a

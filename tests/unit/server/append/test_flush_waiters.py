@@ -18,7 +18,7 @@ from stratalog.server.request_memory import RequestMemory
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
 
-OS, DISK = Durability.OS, Durability.DISK
+OS, DISK, OBJECT = Durability.OS, Durability.DISK, Durability.OBJECT
 
 
 class Bench:
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.threads = HandExecutor()
-        self.waiters = FlushWaiters(self.loop, self._get_threads, self._flush)
+        self.waiters = FlushWaiters(self.loop, self._get_threads, self._flush, self._commit)
         self.flush_count = self.end_offset = 0
         self.during: list[Callable[[], object]] = []
         """The middle of the next flush does it."""
@@ -35,6 +35,8 @@ class Bench:
         """The next flush fails with it."""
         self.threads_error: Exception | None = None
         """The threads cannot be had, because of it."""
+        self.commits: list[int] = []
+        """The offsets of the appends that were passed on to their commit."""
 
     def _get_threads(self) -> HandExecutor:
         if self.threads_error is not None:
@@ -51,6 +53,9 @@ class Bench:
         if error is not None:
             raise error
         return end_offset
+
+    def _commit(self, appended: list[tuple[PendingAppend, AppendInfo]]) -> None:
+        self.commits += (info.base_offset for _, info in appended)
 
     def take(
         self, durability: Durability = DISK, session: AppendSession | None = None
@@ -117,6 +122,26 @@ async def test_only_an_append_at_os_behind_one_of_its_session_waits() -> None:
     assert later.done()
     assert bench.flush_count == 2
     assert bench.take(OS, session) is None, "nothing of it waits any more"
+
+
+async def test_an_append_at_object_behind_one_of_its_session_goes_to_its_commit_behind_the_flush() -> None:
+    bench = Bench()
+    session = AppendSession()
+    assert bench.take(OBJECT, session) is None
+    ahead = bench.wait(DISK, session)
+    behind = bench.wait(OBJECT, session)
+    assert bench.take(OBJECT) is None
+    await bench.run_one()
+    assert ahead.done()
+    assert bench.commits == [2]
+    assert not behind.done(), "its commit answers it"
+    assert bench.take(OBJECT, session) is None, "nothing of it waits any more"
+    bench.wait(DISK, session).add_done_callback(asyncio.Future.exception)
+    failing = bench.wait(OBJECT, session)
+    bench.error = DataDirectoryError("gone")
+    await bench.run_all()
+    assert isinstance(failing.exception(), DataDirectoryError)
+    assert bench.commits == [2]
 
 
 async def test_a_failed_flush_fails_what_waits_behind_it_in_its_sessions_and_nothing_else() -> None:

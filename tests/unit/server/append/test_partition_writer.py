@@ -279,7 +279,7 @@ async def test_a_failed_flush_breaks_the_session() -> None:
     assert session.is_broken
 
 
-@pytest.mark.parametrize("durability", [Durability.OS, Durability.DISK])
+@pytest.mark.parametrize("durability", list(Durability))
 async def test_what_is_written_beside_a_flush_that_fails_has_its_failure(durability: Durability) -> None:
     """It is in the log: its client must not take it for one that was not applied."""
     bench = Bench()
@@ -300,6 +300,22 @@ async def test_what_is_written_beside_a_flush_that_fails_has_its_failure(durabil
         InvalidRecordError,
         PrecedingAppendFailedError,
     ]
+
+
+async def test_an_append_at_object_is_acknowledged_behind_the_flush_of_its_session() -> None:
+    for error in (None, DataDirectoryError("gone")):
+        bench = Bench()
+        bench.log.flush_error = error
+        session = AppendSession()
+        disk = bench.append(b"1", Durability.DISK, session)
+        at_object = bench.append(b"2", Durability.OBJECT, session)
+        bench.executor.run_one()
+        bench.log.tiered_end_offset = 2
+        bench.writer.commit_waiters.acknowledge(2)
+        await asyncio.sleep(0)
+        assert not at_object.done(), "though its records are committed"
+        await bench.run_all()
+        assert [type(future.exception()) for future in (disk, at_object)] == 2 * [type(error)]
 
 
 async def test_all_that_one_failed_sync_leaves_in_the_log_have_its_failure() -> None:
