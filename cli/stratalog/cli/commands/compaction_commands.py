@@ -363,7 +363,7 @@ def _signed(size_bytes: int) -> str:
 @json_option
 @server_option
 def status(follows: bool, as_json: bool, server: str) -> None:
-    """Show the compactions that run, periodic ones included, and the partitions that they leave alone.
+    """Show running compactions and the partitions left alone.
 
     Of these the first ones are shown, the longest left alone first; `stratalog compaction excluded` shows
     all. --json has the compactions only.

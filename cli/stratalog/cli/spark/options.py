@@ -23,6 +23,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--master",
+        callback=require_unicode,
         default="",
         metavar="URL",
         help="Spark's master, such as local[4] or spark://host:7077. Default: that of `spark-submit`, or"
