@@ -27,7 +27,7 @@ def is_any(_told: Told) -> bool:
 
 
 def is_at_disk(told: Told) -> bool:
-    return told.durability is Durability.DISK
+    return told.durability >= Durability.DISK
 
 
 @pytest.fixture
@@ -64,11 +64,12 @@ def test_a_disk_that_refuses_once_loses_nothing_and_stores_nothing_twice(
         online_count += is_online
         failure_count += any(client.failure_count for client in subject.clients)
         if is_online:
-            subject.verify(log, must_have=is_any, has_all=True)
+            has_no_descriptor = failure.number == errno.EMFILE
+            subject.verify(log, must_have=is_any, has_all=True, may_repeat=has_no_descriptor)
         found = machine_on(subject.disk.reopened(NOTHING_KEPT), data_dirs=("/data",), ids=1).start()
         subject.verify(found, must_have=is_at_disk)
 
     sweep = CrashSweep(lambda: StreamedLog(loop, seed), StreamedLog.run, count=40)
-    sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EIO), only=lambda name: name != LOOK)
+    sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EIO, errno.EMFILE), only=lambda name: name != LOOK)
     assert online_count, "some are survived"
     assert failure_count, "some reach a client"
