@@ -128,6 +128,13 @@ def frame_fault(payload: Buffer, header: BatchHeader) -> CorruptRecordError | No
     return None
 
 
+def section_fault(failure: CorruptRecordError, section: Buffer, header: BatchHeader) -> CorruptRecordError:
+    """The error for a section that a kernel refused with `failure`: that of `frame_fault`, if it finds one,
+    with the base offset of the batch."""
+    fault = frame_fault(section, header) or failure
+    return CorruptRecordError(fault.message, **{**fault.fields, "base_offset": header.base_offset})
+
+
 def _record_frame(payload: bytes, start: int) -> RecordFrame:
     size, body = read_varint(payload, start, len(payload))
     end = body + size

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError, StoreUnavailableError
-from stratalog.base.filesystem import Buffer
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
 from stratalog.pipeline.source.aborted_batches import AbortedBatches
 from stratalog.pipeline.source.arrow_rows import ArrowRows, RowOrigin
@@ -32,10 +31,9 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from stratalog.record.native import kernels
 from stratalog.record.native.batch_kernels import decode_column_batches, whole_batches
+from stratalog.record.reading.column_portions import append_columns
 from stratalog.record.reading.record_portions import payload_spans
-from stratalog.record.record_frame import frame_fault
 
 ROWS_BYTES = 1 << 20
 ROWS_COUNT = 1 << 16
@@ -207,7 +205,7 @@ def _scan_batch(
     for section, count in payload_spans(payload, header.records_count):
         if _is_full(rows):
             yield rows.take()
-        _decode(section, count, header, span, rows)
+        append_columns(section, count, header, span.first_offset, span.end_offset, rows.columns)
         rows.note_origin(origin)
         # Release the section before the next batch is decompressed.
         del section
@@ -220,22 +218,3 @@ def _is_full(rows: ArrowRows) -> bool:
 def _is_wanted(header: BatchHeader, span: SliceSpan) -> bool:
     is_inside = header.last_offset >= span.first_offset and header.base_offset < span.end_offset
     return is_inside and not header.is_control and header.records_count > 0
-
-
-def _decode(section: Buffer, count: int, header: BatchHeader, span: SliceSpan, rows: ArrowRows) -> None:
-    try:
-        kernels.decode_columns(
-            section,
-            count,
-            header.base_offset,
-            header.base_timestamp,
-            header.append_time_ms,
-            span.first_offset,
-            span.end_offset,
-            rows.columns,
-        )
-    except CorruptRecordError as failure:
-        fault = frame_fault(section, header) or failure
-        raise CorruptRecordError(
-            fault.message, **{**fault.fields, "base_offset": header.base_offset}
-        ) from None

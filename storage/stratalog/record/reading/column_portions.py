@@ -21,7 +21,7 @@ from stratalog.record.reading.record_portions import (
     placed_error,
     wanted_payload,
 )
-from stratalog.record.record_frame import frame_fault
+from stratalog.record.record_frame import section_fault
 
 COLUMNS_BYTES = 4 * 1024 * 1024
 """The most bytes of data in the buffers before the next section of a batch is added."""
@@ -68,7 +68,7 @@ def column_portions(
                     if _is_full(rows):
                         yield ColumnPortion(rows, last_epoch)
                         rows = new_columns()
-                    _append(section, count, header, reading, rows)
+                    append_columns(section, count, header, reading.first_offset, reading.end_offset, rows)
                     last_epoch = header.leader_epoch
                     del section
             # Before the next batch is decompressed.
@@ -86,9 +86,11 @@ def _is_full(rows: ColumnBuffers) -> bool:
     return rows.data_bytes >= COLUMNS_BYTES or rows.row_count >= COLUMNS_COUNT
 
 
-def _append(
-    section: Buffer, count: int, header: BatchHeader, reading: RecordReading, rows: ColumnBuffers
+def append_columns(
+    section: Buffer, count: int, header: BatchHeader, first_offset: int, end_offset: int, rows: ColumnBuffers
 ) -> None:
+    """Append the records of a section with offsets in [first_offset, end_offset) to the columns. Raises
+    CorruptRecordError with the base offset of the batch."""
     try:
         kernels.decode_columns(
             section,
@@ -96,12 +98,9 @@ def _append(
             header.base_offset,
             header.base_timestamp,
             header.append_time_ms,
-            reading.first_offset,
-            reading.end_offset,
+            first_offset,
+            end_offset,
             rows,
         )
     except CorruptRecordError as failure:
-        fault = frame_fault(section, header) or failure
-        raise CorruptRecordError(
-            fault.message, **{**fault.fields, "base_offset": header.base_offset}
-        ) from None
+        raise section_fault(failure, section, header) from None

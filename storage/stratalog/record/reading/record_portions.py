@@ -31,7 +31,7 @@ from stratalog.record.native.consumer_records import (
     decode_consumer_records,
 )
 from stratalog.record.record import Record
-from stratalog.record.record_frame import frame_fault
+from stratalog.record.record_frame import section_fault
 
 PORTION_COUNT = 16 * 1024
 """The most records of a section that `payload_spans` cuts."""
@@ -256,10 +256,7 @@ def _consumed(
     try:
         return decode_consumer_records(section, count, header, reading)
     except CorruptRecordError as failure:
-        fault = frame_fault(section, header) or failure
-        raise CorruptRecordError(
-            fault.message, **{**fault.fields, "base_offset": header.base_offset}
-        ) from None
+        raise section_fault(failure, section, header) from None
 
 
 def _decoded(section: Buffer, count: int, header: BatchHeader) -> list[Record]:
