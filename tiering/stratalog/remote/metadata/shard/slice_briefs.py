@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.slice_entry import SliceEntry
 
-_ENTRY_COLUMNS = (
+ENTRY_COLUMNS = (
     "data_bytes",
     "record_count",
     "min_timestamp",
@@ -21,8 +21,9 @@ _ENTRY_COLUMNS = (
     "stable_end_offset",
     "earliest_delete_horizon_ms",
 )
+"""The columns of an entry that the briefs have, in their order."""
 # An entry is a tuple, and its places are found in half the time of its names.
-_ENTRY_VALUES = operator.itemgetter(*map(SliceEntry._fields.index, _ENTRY_COLUMNS))
+_ENTRY_VALUES = operator.itemgetter(*map(SliceEntry._fields.index, ENTRY_COLUMNS))
 
 
 class SliceMeasure(NamedTuple):

@@ -18,7 +18,7 @@ from stratalog.remote.metadata.head.checkpoint_page import Page
 from stratalog.remote.metadata.head.page_columns import Column, Encoding
 from stratalog.remote.metadata.shard.live_slice import Gap, LiveSlice
 from stratalog.remote.metadata.shard.shard_actions import MAX_PARTITION
-from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
+from stratalog.remote.metadata.shard.slice_briefs import ENTRY_COLUMNS, SliceBriefs
 from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from stratalog.remote.objects.object_ref import birth_of
 from stratalog.remote.objects.slice_entry import (
@@ -96,19 +96,7 @@ SLICE_ENCODINGS = {
 SLICE_KEY_SIZE = 3
 """The key is the partition and the base offset."""
 NO_MINIMUM = -(1 << 63)
-_BRIEF_COLUMNS = (
-    "object",
-    "end_offset",
-    "data_bytes",
-    "record_count",
-    "min_timestamp",
-    "max_timestamp",
-    "tombstone_count",
-    "marker_count",
-    "stable_end_offset",
-    "earliest_delete_horizon_ms",
-    "gap",
-)
+_BRIEF_COLUMNS = ("object", "end_offset", *ENTRY_COLUMNS, "gap")
 _COMPARED_COLUMNS = ("object", "base_offset", "end_offset", "data_bytes")
 _BRIEF_TYPES: dict[str, set[type]] = {
     "object": {str},
