@@ -211,7 +211,7 @@ class PlainService(grpc.GenericRpcHandler):
 
     async def _take(self, requests: AsyncIterator[bytes], answers: asyncio.Queue[bytes]) -> None:
         async for data in requests:
-            request, batches, _ = decode_stream_request(data)
+            request, batches, _, _ = decode_stream_request(data)
             assert batches is not None, "the producer sends batches"
 
             def answer(base_offset: int, last_offset: int, request: Any = request) -> None:

@@ -161,7 +161,7 @@ class Run:
             if step.is_named:
                 message.partition = step.partition
             self.requests.append(step)
-            self._arriving.put_nowait(Decoded(message, None, 1))
+            self._arriving.put_nowait(Decoded(message, None, None, 1))
         await self._settle()
 
     async def finish(self) -> None:

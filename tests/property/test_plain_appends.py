@@ -171,8 +171,9 @@ class Run:
             PendingAppend(
                 identity=SOME_LOG,
                 batches=partial(
-                    convert.plain_records,
-                    request.records.records,
+                    convert.plain_batch,
+                    request.records.SerializeToString(),
+                    CONFIG.max_message_bytes,
                     self.machine.clock.now_ms(),
                     convert.batch_producer(request),
                 ),

@@ -14,6 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_MAX_SHORT_BYTES, _MAX_BYTES = 5, 10
+"""The most bytes of a tag or a size, and of another number."""
+_MAX_NUMBER = (1 << 29) - 1
 _FAR_OUTSIDE = -(1 << 70)
 
 
@@ -21,11 +24,20 @@ class MessageField(NamedTuple):
     """The place of a field in its message."""
 
     number: int
-    is_sized: bool
-    """It has bytes, a text or a message."""
+    form: int
     position: int
     """The beginning of its value."""
     end_position: int
+
+    @property
+    def is_sized(self) -> bool:
+        """It has bytes, a text or a message."""
+        return self.form == _LENGTH_DELIMITED
+
+    @property
+    def is_varint(self) -> bool:
+        """It has a number."""
+        return self.form == _VARINT
 
 
 def sized_field_head(number: int, size_bytes: int) -> bytes:
@@ -45,32 +57,39 @@ def varint(number: int) -> bytes:
 
 
 def field_at(data: bytes, position: int, end_position: int) -> MessageField | None:
-    """The field that begins at `position` of a message up to `end_position`. None if it has no known form or
-    runs over the end: protobuf judges the message then."""
-    tag, position = _varint(data, position, end_position)
+    """The field that begins at `position` of a message up to `end_position`. None if it runs over the end or
+    has another form than those above: a group, which protobuf's third version has no more."""
+    tag, position = _varint(data, position, end_position, _MAX_SHORT_BYTES)
     form = tag & 7
     if form == _LENGTH_DELIMITED:
-        size, position = _varint(data, position, end_position)
+        size, position = _varint(data, position, end_position, _MAX_SHORT_BYTES)
         end = position + size
     elif form == _VARINT:
-        _, end = _varint(data, position, end_position)
+        _, end = _varint(data, position, end_position, _MAX_BYTES)
     elif form in (_FIXED64, _FIXED32):
         end = position + (8 if form == _FIXED64 else 4)
     else:
         return None
-    if position < 0 or end < 0 or end > end_position or tag >> 3 == 0:
+    if position < 0 or end < 0 or end > end_position or not 0 < tag >> 3 <= _MAX_NUMBER:
         return None
-    return MessageField(tag >> 3, form == _LENGTH_DELIMITED, position, end)
+    return MessageField(tag >> 3, form, position, end)
 
 
-def _varint(data: bytes, position: int, end_position: int) -> tuple[int, int]:
-    """A number and the position behind it; a position far outside where it does not end."""
+def varint_at(data: bytes, field: MessageField) -> int:
+    """The number of a field that has one, unsigned, of 64 bits."""
+    assert field.is_varint
+    number, _ = _varint(data, field.position, field.end_position, _MAX_BYTES)
+    return number
+
+
+def _varint(data: bytes, position: int, end_position: int, max_bytes: int) -> tuple[int, int]:
+    """A number and the position behind it; a position far outside where it does not end or does not fit."""
     number = shift = 0
-    while 0 <= position < end_position and shift < 64:
+    while 0 <= position < end_position and shift < 7 * max_bytes:
         byte = data[position]
         position += 1
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return number, position
+            return (number, position) if number >> 64 == 0 else (0, _FAR_OUTSIDE)
         shift += 7
     return 0, _FAR_OUTSIDE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -17,11 +18,14 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedOperationError,
 )
+from stratalog.base.message_fields import varint
 from stratalog.base.types import Durability
 from stratalog.client.errors import error_of_call, error_of_status
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.record import Record
+from stratalog.server.app import LOG_SERVICE
+from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.service_bench import ServiceBench, service_bench
 
@@ -51,6 +55,37 @@ async def test_plain_records_are_encoded_by_the_server(bench: ServiceBench) -> N
     assert records[1] == Record(1, NOW_MS + 1, b"gone", None)
     assert records[2] == Record(2, NOW_MS + 2, None, b"")
     assert records[3].timestamp_ms > NOW_MS
+
+
+async def test_a_bomb_of_empty_records_is_counted_and_refused(bench: ServiceBench) -> None:
+    """Each becomes at least seven bytes; as objects they would take gigabytes."""
+    await bench.client.admin.create_topic("t")
+    head = log_pb2.AppendRequest(topic="t", partition=0).SerializeToString()
+    records = b"\x0a\x00" * (10 << 20)
+    bomb = head + b"\x2a" + varint(len(records)) + records
+    with pytest.raises(RecordTooLargeError) as refused:
+        await raw_call(bench, "Append", bomb)
+    assert refused.value.fields["records_count"] == 10 << 20
+    # Without a partition the keys are looked at first.
+    with pytest.raises(RecordTooLargeError):
+        await raw_call(bench, "Append", bomb[:3] + bomb[5:])
+    answer = await bench.client.append_batches("t", 0, of_values(b"a"))
+    assert answer.base_offset == 0
+
+
+async def test_a_large_request_without_records_is_refused_undecoded(bench: ServiceBench) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        await raw_call(bench, "ListOffsets", b"\x0a\x00" * (3 << 20))
+    assert refused.value.fields["allowed"] == MAX_DECODED_BYTES
+
+
+async def raw_call(bench: ServiceBench, method: str, request: bytes) -> object:
+    """Send bytes as they are. Raises the refusal."""
+    async with grpc.aio.insecure_channel(bench.client.address) as channel:
+        try:
+            return await cast("Any", channel).unary_unary(f"/{LOG_SERVICE}/{method}")(request)
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, "") from error
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -21,17 +21,16 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.header import HEADER_SIZE, MAGIC, MAGIC_POSITION, NO_PRODUCER_ID, PRODUCER_ID_POSITION
-from stratalog.record.key_partition import partition_for_key
+from stratalog.record.plain.plain_records import place_plain
 from stratalog.server.append.append_decoding import DecodedAppend, DecodedStreamAppend
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.rpc import convert
 from stratalog.server.topics.producer_ids import ProducerIds
 from stratalog.server.worker_pools import WorkerPools
-from stratalog.v1 import log_pb2
 
-MAX_LOOP_RECORD_COUNT = 1000
-"""The most records whose keys are hashed on the event loop."""
+MAX_LOOP_BYTES = 64 << 10
+"""The most bytes of records whose keys are hashed on the event loop."""
 
 _PRODUCER_ID = struct.Struct(">q")
 _FieldOfPartition: TypeAlias = Literal["producer", "expected_offset", "fencing_token"]
@@ -64,7 +63,7 @@ class AppendIntake:
         """
         request = decoded.request
         if not request.HasField("partition"):
-            await self._set_partition(request, has_batches=decoded.batches is not None)
+            await self._set_partition(decoded)
         producer_id = NO_PRODUCER_ID
         if request.HasField("producer"):
             if decoded.batches is not None:
@@ -82,20 +81,24 @@ class AppendIntake:
             # The catalog may be asked.
             await self._pools.cold(partial(self._producer_ids.require_given, producer_id))
 
-    def payload(self, decoded: DecodedAppend | DecodedStreamAppend) -> Buffer | Callable[[], Buffer]:
-        """The batches, or a function that encodes them on the writer's thread. Raises InvalidRequestError."""
+    def payload(
+        self, decoded: DecodedAppend | DecodedStreamAppend, max_batch_bytes: int
+    ) -> Buffer | Callable[[], Buffer]:
+        """The batches, or a function that encodes plain records on the writer's thread, to a batch of at most
+        `max_batch_bytes`. Raises InvalidRequestError."""
         request = decoded.request
         if decoded.batches is not None:
             return decoded.batches
-        if request.HasField("records"):
+        if decoded.records is not None:
             producer = convert.batch_producer(request)
-            return partial(convert.plain_records, request.records.records, self._clock.now_ms(), producer)
+            return partial(
+                convert.plain_batch, decoded.records, max_batch_bytes, self._clock.now_ms(), producer
+            )
         raise InvalidRequestError("an append needs batches or records")
 
-    async def _set_partition(
-        self, request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest, *, has_batches: bool
-    ) -> None:
-        if has_batches:
+    async def _set_partition(self, decoded: DecodedAppend | DecodedStreamAppend) -> None:
+        request = decoded.request
+        if decoded.batches is not None:
             raise InvalidRequestError("an append of batches names its partition")
         for field in _FIELDS_OF_A_PARTITION:
             if request.HasField(field):
@@ -105,10 +108,18 @@ class AppendIntake:
                     field=field,
                 )
         topic = self._partitions.topic(request.topic)
-        records = request.records.records
-        choose = partial(partition_of_keys, request.topic, len(topic.all_partitions), records)
-        chosen = choose() if len(records) <= MAX_LOOP_RECORD_COUNT else await self._pools.read(choose)
-        request.partition = self._any_partition(topic) if chosen is None else chosen
+        records = decoded.records or b""
+        find = partial(place_plain, records, len(topic.all_partitions))
+        place = find() if len(records) <= MAX_LOOP_BYTES else await self._pools.read(find)
+        if place.other_index is not None:
+            raise InvalidRequestError(
+                "the keys of the records belong to several partitions; send an append for each partition",
+                record_index=place.other_index,
+                topic=request.topic,
+                partition=place.other_partition,
+                other_partition=place.partition,
+            )
+        request.partition = self._any_partition(topic) if place.partition is None else place.partition
 
     def _any_partition(self, topic: HostedTopic) -> int:
         """A partition of the server's choice, online if there is one."""
@@ -121,27 +132,6 @@ class AppendIntake:
 
 def _is_online(partition: object) -> bool:
     return isinstance(partition, HostedPartition) and partition.offline() is None
-
-
-def partition_of_keys(topic: str, partition_count: int, records: Iterable[log_pb2.Record]) -> int | None:
-    """The partition of all keys in the topic; None if no record has one. Raises InvalidRequestError if the
-    keys belong to several partitions."""
-    chosen: int | None = None
-    for index, record in enumerate(records):
-        if not record.HasField("key"):
-            continue
-        partition = partition_for_key(record.key, partition_count)
-        if chosen is None:
-            chosen = partition
-        elif partition != chosen:
-            raise InvalidRequestError(
-                "the keys of the records belong to several partitions; send an append for each partition",
-                record_index=index,
-                topic=topic,
-                partition=partition,
-                other_partition=chosen,
-            )
-    return chosen
 
 
 def producer_id_of(batches: Buffer) -> int:

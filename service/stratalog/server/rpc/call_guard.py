@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 UNDECODABLE = object()
 """Stands for a request that is not of the form of its message."""
+TOO_LARGE = object()
+"""Stands for a request that was not decoded, because it is larger than those of its kind."""
+MAX_DECODED_BYTES = 4 << 20
+"""The largest request without records. Decoded, it may take fifty times as much memory."""
 
 _Parameters = ParamSpec("_Parameters")
 _Request = TypeVar("_Request")
@@ -71,10 +75,13 @@ def guarded(
     return guarding
 
 
-def decoder(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
-    """A deserializer for gRPC: the message that `parse` makes, or `UNDECODABLE`."""
+def decoder(parse: Callable[[bytes], object], max_bytes: int | None) -> Callable[[bytes], object]:
+    """A deserializer for gRPC: the message that `parse` makes, or `UNDECODABLE`; `TOO_LARGE` for more than
+    `max_bytes`, unless these are None."""
 
     def decode(data: bytes) -> object:
+        if max_bytes is not None and len(data) > max_bytes:
+            return TOO_LARGE
         try:
             return parse(data)
         except DecodeError:
@@ -84,7 +91,12 @@ def decoder(parse: Callable[[bytes], object]) -> Callable[[bytes], object]:
 
 
 def require_decoded(request: object) -> None:
-    """Raise InvalidRequestError for a request that could not be decoded."""
+    """Raise InvalidRequestError for a request that could not be decoded, or was not."""
+    if request is TOO_LARGE:
+        raise InvalidRequestError(
+            "the message is larger than any that has no records; ask for less at once",
+            allowed=MAX_DECODED_BYTES,
+        )
     if request is UNDECODABLE:
         raise InvalidRequestError("the message cannot be decoded; send it as the contract of the call says")
 

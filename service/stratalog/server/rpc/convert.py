@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stratalog.base.errors import InvalidRequestError
+from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.record.batch_producer import MAX_PRODUCER_EPOCH, MAX_SEQUENCE, BatchProducer
-from stratalog.record.builder import NO_PRODUCER, encode_batch
-from stratalog.record.record import Record
+from stratalog.record.builder import NO_PRODUCER, batch_of_section
+from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import HEADER_SIZE
+from stratalog.record.plain.plain_records import encode_plain
 from stratalog.server.append.pending_append import AppendConditions, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.v1 import log_pb2
@@ -49,13 +50,18 @@ def isolation(level: log_pb2.IsolationLevel.ValueType) -> Isolation:
     return found
 
 
-def plain_records(
-    records: Sequence[log_pb2.Record], now_ms: int, producer: BatchProducer = NO_PRODUCER
-) -> bytes:
-    """Encode plain records into one uncompressed batch. Raises InvalidRequestError without a record."""
-    if not records:
-        raise InvalidRequestError("an append of plain records needs at least one record")
-    return encode_batch([_record(record, now_ms) for record in records], producer=producer)
+def plain_batch(records: Buffer, max_bytes: int, now_ms: int, producer: BatchProducer = NO_PRODUCER) -> bytes:
+    """Encode plain records, a message `Records`, into one uncompressed batch of at most `max_bytes`. Raises
+    InvalidRequestError, RecordTooLargeError."""
+    made = encode_plain(records, now_ms, max_bytes - HEADER_SIZE)
+    return batch_of_section(
+        made.section,
+        codec=Codec.NONE,
+        records_count=made.records_count,
+        base_timestamp=made.base_timestamp,
+        max_timestamp=made.max_timestamp,
+        producer=producer,
+    )
 
 
 def batch_producer(request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest) -> BatchProducer:
@@ -88,23 +94,6 @@ def append_conditions(
         )
     fencing_token = request.fencing_token if request.HasField("fencing_token") else None
     return AppendConditions(expected_offset, fencing_token)
-
-
-def _record(record: log_pb2.Record, now_ms: int) -> Record:
-    if record.HasField("timestamp_ms") and record.timestamp_ms < 0:
-        raise InvalidRequestError(
-            "a timestamp is not negative, leave it out for the server's time",
-            timestamp_ms=record.timestamp_ms,
-        )
-    return Record(
-        offset=0,
-        timestamp_ms=record.timestamp_ms if record.HasField("timestamp_ms") else now_ms,
-        key=record.key if record.HasField("key") else None,
-        value=record.value if record.HasField("value") else None,
-        headers=tuple(
-            (header.key, header.value if header.HasField("value") else None) for header in record.headers
-        ),
-    )
 
 
 def append_response(append: PendingAppend, info: AppendInfo) -> log_pb2.AppendResponse:

@@ -161,7 +161,7 @@ class LogServicer:
                 max_bytes=self._settings.max_request_bytes,
             )
         future = asyncio.get_running_loop().create_future()
-        payload = self._intake.payload(decoded)
+        payload = self._intake.payload(decoded, partition.log.local_log.config.max_message_bytes)
         conditions = convert.append_conditions(request)
         memory = self._append_memory.lease(decoded.size_bytes)
         append = PendingAppend(

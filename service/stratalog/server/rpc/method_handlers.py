@@ -13,10 +13,13 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from stratalog.server.rpc.call_guard import decoder
+from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, decoder
 
 Handlers: TypeAlias = "Mapping[str, grpc.RpcMethodHandler[Any, Any]]"
 """The handlers of a service by the names of its methods."""
+
+METHODS_WITH_RECORDS = frozenset({"Append", "AppendStream"})
+"""Their decoders leave records as they are, and the setting of the largest request bounds them."""
 
 _MAKERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -35,11 +38,15 @@ def described_handlers(
 
 
 def refusing_undecodable(handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    """The handlers with deserializers that return `UNDECODABLE` where the given ones raise DecodeError."""
+    """The handlers with deserializers that return `UNDECODABLE` where the given ones raise DecodeError, and
+    `TOO_LARGE` instead of decoding what no request of its kind needs."""
     # gRPC's handlers are named tuples, which its stubs do not say.
     return {
         name: cast(Any, handler)._replace(
-            request_deserializer=decoder(cast(Any, handler).request_deserializer)
+            request_deserializer=decoder(
+                cast(Any, handler).request_deserializer,
+                None if name in METHODS_WITH_RECORDS else MAX_DECODED_BYTES,
+            )
         )
         for name, handler in handlers.items()
     }

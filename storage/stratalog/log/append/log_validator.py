@@ -32,7 +32,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_append import AppendOrigin
 from stratalog.record.batch import batches, records_payload, require_crc, verify_frames
 from stratalog.record.builder import rebuild_batch
-from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
+from stratalog.record.codecs.compression import MAX_SENT_BYTES, MAX_SENT_FACTOR, Codec
 from stratalog.record.codecs.lz4_frame import is_lz4_of_kafka
 from stratalog.record.header import (
     CODEC_MASK,
@@ -73,9 +73,13 @@ def _validated(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppen
     bounds = TimestampBounds.at(now_ms, config)
     rebuilt: dict[int, bytes] = {}
     stored_bytes = 0
+    room_bytes = max(MAX_SENT_BYTES, MAX_SENT_FACTOR * len(buffer))
     for index, (position, sent) in enumerate(located):
         require_header_of_producer(sent, config, index)
-        payload, summary = proven_records(buffer, position, sent, index)
+        payload, summary = proven_records(
+            buffer, position, sent, index, max_bytes=min(MAX_SENT_BYTES, room_bytes)
+        )
+        room_bytes -= len(payload)
         require_every_offset(sent, summary, index)
         header = _redated(sent, summary)
         if config.is_compacted:
@@ -139,18 +143,18 @@ def _is_old_message(buffer: Buffer, position: int) -> bool:
 
 
 def proven_records(
-    buffer: Buffer, position: int, header: BatchHeader, batch_index: int
+    buffer: Buffer, position: int, header: BatchHeader, batch_index: int, *, max_bytes: int = MAX_SENT_BYTES
 ) -> tuple[Buffer, RecordsSummary]:
-    """The batch's records section, decompressed and well-framed, after a look at the checksum. An error has
-    the batch's place in the request."""
+    """The batch's records section, decompressed to at most `max_bytes` and well-framed, after a look at the
+    checksum. An error has the batch's place in the request."""
     # Most batches are plain: one call takes one without the interpreter's lock.
     scanned = scan_batches(buffer, position, position + 1, 0)
-    if position < scanned.end_position <= position + MAX_SENT_BYTES:
+    if position < scanned.end_position <= position + max_bytes:
         section = memoryview(buffer)[position + HEADER_SIZE : scanned.end_position]
         return section, scanned.summary_of(header)
     require_crc(buffer, position, header)
     try:
-        payload = records_payload(buffer, position, header, max_bytes=MAX_SENT_BYTES)
+        payload = records_payload(buffer, position, header, max_bytes=max_bytes)
         return payload, verify_frames(payload, header)
     except CorruptRecordError as failure:
         # Too many bytes are no sign of damage.

@@ -33,6 +33,10 @@ accepts larger batches from clients than we do, and imported batches must be rea
 MAX_SENT_BYTES = 128 * 1024 * 1024
 """The most that one batch from a client may decompress to; topics bound the compressed size."""
 
+MAX_SENT_FACTOR = 100
+"""All batches of a request together may decompress to `MAX_SENT_BYTES`, or to so many times its size if that
+is more. Logs and text in JSON have factors of 5 to 30."""
+
 GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 ZSTD_MAX_WINDOW_BYTES = 1 << 27
 # A zstd block of 4 bytes can stand for 128 KiB, so a piece of this size exceeds the bound by 32 MiB at most.

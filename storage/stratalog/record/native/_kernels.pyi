@@ -44,6 +44,8 @@ from stratalog.record.native.pure_offset_map import OffsetMap as OffsetMap
 from stratalog.record.native.pure_record_accumulator import Delivery as Delivery
 from stratalog.record.native.pure_record_accumulator import OpenBatch as OpenBatch
 from stratalog.record.native.pure_record_accumulator import RecordAccumulator as RecordAccumulator
+from stratalog.record.plain.pure_plain_records import encode_plain as encode_plain
+from stratalog.record.plain.pure_plain_records import place_plain as place_plain
 from stratalog.record.pure_number_columns import differences as differences
 from stratalog.record.pure_number_columns import format_numbers as format_numbers
 from stratalog.record.pure_number_columns import parse_numbers as parse_numbers

@@ -44,6 +44,8 @@ from stratalog.record.native.key_entries import (
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text
 from stratalog.record.pure_number_columns import NO_COLUMN, NOT_NUMBERS, NUMBER_TOO_LARGE, OTHER_LENGTH
+from stratalog.record.plain.plain_section import (
+    NEGATIVE_TIMESTAMP, NO_NAME, NO_RECORDS, KeyPlace, PlainSection, require_plain)
 from stratalog.record.record_rows import SentRows
 from stratalog.record.record_time import moment_of
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary
@@ -239,3 +241,4 @@ include "cython/consumer_records.pxi"
 include "cython/accumulator.pxi"
 include "cython/record_rows.pxi"
 include "cython/number_columns.pxi"
+include "cython/plain_kernel.pxi"

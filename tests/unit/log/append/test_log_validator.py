@@ -119,6 +119,7 @@ class Refused(NamedTuple):
         return self.name in {
             *("no batch", "too large for a segment", "a producer's batch in company", "a control batch"),
             *("a producer id that is none", "a producer without an epoch", "a producer without a sequence"),
+            "more than a request may become",
         }
 
     def refused(self, request: bytes | None = None) -> LogStoreError:
@@ -155,6 +156,8 @@ CONTRADICTIONS: list[tuple[str, dict[str, int], str, int]] = [
 ]
 OF_A_PRODUCER = with_header(some(), producer_id=5, producer_epoch=0, base_sequence=0)
 OLD_FORMAT = UnsupportedOperationError
+LARGE = encode_batch([Record(0, 1, b"k", bytes(MAX_SENT_BYTES * 3 // 10))], codec=Codec.ZSTD)
+"""Four of these become more than a request may."""
 REFUSED: list[Refused] = [
     Refused("no batch", b"", {}, InvalidRequestError),
     Refused("garbage", b"x" * 200, {"position": 0, "field": "magic", "value": 120}),
@@ -224,6 +227,12 @@ REFUSED: list[Refused] = [
         {"batch_index": 0, "position": 0, "codec": "GZIP", "max_bytes": MAX_SENT_BYTES},
         RecordTooLargeError,
     ),
+    Refused(
+        "more than a request may become",
+        LARGE * 4,
+        {"batch_index": 3, "position": 3 * len(LARGE), "codec": "ZSTD"},
+        RecordTooLargeError,
+    ),
     *(
         Refused(name, with_header(some(), **changes), {"field": field, "value": value}, InvalidRequestError)
         for name, changes, field, value in CONTRADICTIONS
@@ -237,6 +246,13 @@ REFUSED: list[Refused] = [
         COMPACTED,
     ),
 ]
+
+
+def test_a_large_request_may_become_a_hundred_times_as_large() -> None:
+    value = random.Random(1).randbytes(MAX_SENT_BYTES // 300) + bytes(MAX_SENT_BYTES * 3 // 10)
+    large = encode_batch([Record(0, 1, b"k", value)], codec=Codec.ZSTD)
+    log = LogMachine(config=LogConfig()).start()
+    assert log.appender.append_as_leader(large * 4, 1).last_offset == 3
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[case.name for case in REFUSED])

@@ -110,7 +110,7 @@ class Stream:
                 sequence=sequence,
                 resume=request.resume,
             )
-            yield Decoded(message, memoryview(request.data), len(request.data))
+            yield Decoded(message, memoryview(request.data), None, len(request.data))
         await self.may_end.wait()
 
     async def _resolve(self, decoded: DecodedStreamAppend) -> None:
@@ -350,7 +350,7 @@ async def test_refusals_that_the_client_does_not_read_are_bounded_too(
         nonlocal taken
         for sequence in range(10):
             taken += 1
-            yield Decoded(log_pb2.AppendStreamRequest(partition=0, sequence=sequence), None, 1)
+            yield Decoded(log_pb2.AppendStreamRequest(partition=0, sequence=sequence), None, None, 1)
 
     def refuse(_: DecodedStreamAppend, __: AppendSession | None) -> tuple[PartitionWriter, PendingAppend]:
         raise UnknownTopicOrPartitionError("no such partition")

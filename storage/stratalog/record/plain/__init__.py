@@ -1,0 +1,1 @@
+"""Plain records of clients as the records section of a batch."""
