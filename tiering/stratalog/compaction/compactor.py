@@ -486,7 +486,7 @@ class Compactor:
         return dataclasses.replace(report, failed_attempts=count)
 
     def _raced(self, execution: Execution, report: CompactionReport) -> CompactionReport:
-        """The report of a job that has come to its commit, with the races that it was not the first to lose."""
+        """The report of a job that has come to its commit, with the races that were lost in a row."""
         if report.refused not in (None, INPUTS_GONE):
             return report
         job = execution.job
