@@ -896,7 +896,9 @@ class CompactionCost(_message.Message):
     read_bytes: _builtins.int
     """Bytes that the GET requests return."""
     written_bytes: _builtins.int
-    """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its first slice."""
+    """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its first slice, but
+    of no slice more than its key stream has keys.
+    """
     freed_bytes: _builtins.int
     """Size of the inputs that go, less that of the outputs. Negative if the inputs stay for what the job leaves in them."""
     def __init__(

@@ -296,7 +296,7 @@ class CompactionCost(NamedTuple):
     """Bytes that the GET requests return."""
     written_bytes: int
     """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its
-    first slice.
+    first slice, but of no slice more than its key stream has keys.
     """
     freed_bytes: int
     """Size of the inputs that go, less that of the outputs. Negative if the inputs stay for what the job
