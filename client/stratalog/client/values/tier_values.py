@@ -264,6 +264,8 @@ class TierStatus(NamedTuple):
     """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start;
     with the first page.
     """
+    excluded_partition_count: int
+    """Partitions that compaction leaves alone, see ListExcludedPartitions."""
 
 
 class PlannedRun(NamedTuple):
