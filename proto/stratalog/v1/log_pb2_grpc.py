@@ -98,7 +98,7 @@ class LogServiceServicer:
         the same partition are applied in order and answered in order; requests of different partitions do not wait for each
         other. After a request that fails, later ones that name its partition are refused with PRECEDING_APPEND_FAILED and
         not applied, until one with `resume`; those that were written before the failure was known get its error, and may
-        be stored. Other partitions go on. A request that names no partition succeeds or fails
+        be stored, or are acknowledged once they have their own durability. Other partitions go on. A request that names no partition succeeds or fails
         alone: no other request is refused because of it, nor it because of another. A request that is malformed, or whose
         sequence is not larger than that of the request before it, ends the call with INVALID_ARGUMENT.
         The initial metadata "stratalog-max-request-bytes" has the size of the largest request that the server accepts. A

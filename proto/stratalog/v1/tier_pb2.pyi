@@ -187,6 +187,7 @@ class TierStatusResponse(_message.Message):
     TIME_MS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     STORE_REMARKS_FIELD_NUMBER: _builtins.int
+    EXCLUDED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     store_url: _builtins.str
     """The store's URL: `file:///dir`, `s3://bucket/prefix` or `memory://`."""
     store_id: _builtins.str
@@ -195,6 +196,8 @@ class TierStatusResponse(_message.Message):
     """The time of this answer by the server's clock, in milliseconds since 1970 UTC: what the other times are compared with."""
     next_page_token: _builtins.str
     """Empty: this is the last page."""
+    excluded_partition_count: _builtins.int
+    """Partitions that compaction leaves alone, see ListExcludedPartitions. With the first page only."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStatus]:
         """By number; at least one. With the first page only."""
@@ -229,10 +232,11 @@ class TierStatusResponse(_message.Message):
         time_ms: _builtins.int = ...,
         next_page_token: _builtins.str = ...,
         store_remarks: _abc.Iterable[_builtins.str] | None = ...,
+        excluded_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["excluded_partition_count", b"excluded_partition_count", "next_page_token", b"next_page_token", "offline_partitions", b"offline_partitions", "passes", b"passes", "shards", b"shards", "store_id", b"store_id", "store_remarks", b"store_remarks", "store_url", b"store_url", "time_ms", b"time_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -896,7 +900,9 @@ class CompactionCost(_message.Message):
     read_bytes: _builtins.int
     """Bytes that the GET requests return."""
     written_bytes: _builtins.int
-    """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its first slice."""
+    """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its first slice, but
+    of no slice more than its key stream has keys.
+    """
     freed_bytes: _builtins.int
     """Size of the inputs that go, less that of the outputs. Negative if the inputs stay for what the job leaves in them."""
     def __init__(

@@ -152,10 +152,11 @@ class Server:
         except InvalidConfigError:
             await self._grpc.stop(None)
             raise
-        self._pools = WorkerPools(self.settings)
+        self._pools = WorkerPools(self.settings, self._clock)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
+        self._metrics.flush_waits_s = self._pools.flush_waits_s
         if self._has_processes:
             self.processes = JobProcesses(
                 Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),

@@ -62,6 +62,7 @@ class ServerMetrics(Collector):
         self.commits: Sequence[TailCommits] = ()
         self.copy_lag: CopyLag | None = None
         self.compaction: TierCompaction | None = None
+        self.flush_waits_s: Callable[[], Mapping[str, float]] = dict
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
@@ -89,6 +90,12 @@ class ServerMetrics(Collector):
             )
         if self.logs is not None:
             yield from _of_directories(self.logs)
+            waits_s = self.flush_waits_s()
+            yield _by_directory(
+                "log_manager_oldest_flush_wait_secs",
+                "Seconds that the oldest fsync of appends has been waited for; 0 if none is.",
+                {one.path: waits_s.get(one.path, 0.0) for one in self.logs.directories.statuses()},
+            )
             yield from _of_logs(self.logs)
             yield from _of_moves(self.logs)
         if self.cleaning is not None:
@@ -605,7 +612,7 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
-def _by_directory(name: str, text: str, values: Mapping[str, int]) -> Metric:
+def _by_directory(name: str, text: str, values: Mapping[str, float]) -> Metric:
     return _by_label(name, text, _DIRECTORY, values)
 
 

@@ -10,19 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from stratalog.base.clock import Clock
 from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.watched_threads import WatchedThreads
 
 FLUSH_THREAD_COUNT = 16
 """The fsyncs of one log directory at a time; a disk serves many at once."""
+
+_FLUSH = "flush "
+"""The threads of this name and a log directory are watched."""
 
 _T = TypeVar("_T")
 
@@ -32,9 +37,10 @@ class WorkerPools:
     `opening` for `PartitionOpener`.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+        self._clock = clock
         self._append_thread_count = settings.append_thread_count
-        self._opening: dict[str, ThreadPoolExecutor] = {}
+        self._opening: dict[str, Executor] = {}
         self._is_closed = False
         self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
@@ -67,10 +73,23 @@ class WorkerPools:
             if pool is None:
                 name = f"stratalog-open-{len(self._opening)}"
                 pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
+                if directory.startswith(_FLUSH):
+                    pool = WatchedThreads(self._clock, pool)
                 self._opening[directory] = pool
                 if self._is_closed:
                     pool.shutdown()
             return pool
+
+    def flush_waits_s(self) -> Mapping[str, float]:
+        """How long the oldest fsync has been waited for in each log directory that had one, in seconds; 0 if
+        none is. Any thread may call."""
+        with self._opening_lock:
+            opening = tuple(self._opening.items())
+        return {
+            name.removeprefix(_FLUSH): pool.oldest_wait_s()
+            for name, pool in opening
+            if isinstance(pool, WatchedThreads)
+        }
 
     async def read(self, function: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
@@ -122,7 +141,7 @@ class WorkerPools:
 
 def flush_threads(opening: Callable[[str, int], Executor], directory: str) -> Executor:
     """The threads that fsync the logs of a log directory, of those that `opening` has."""
-    return opening(f"flush {directory}", FLUSH_THREAD_COUNT)
+    return opening(f"{_FLUSH}{directory}", FLUSH_THREAD_COUNT)
 
 
 def run_request(request: Callable[[], None]) -> None:

@@ -15,9 +15,10 @@ from prometheus_client.samples import Sample
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError
-from stratalog.base.types import TopicPartition
+from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
+from tests.support.gate import Gate
 from tests.support.places import DOCS
 from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
 
@@ -193,3 +194,29 @@ async def requests_of(bench: ServiceBench) -> dict[tuple[str, str], tuple[float,
         for name in ("requests", "bytes")
     )
     return {key: (counts[key], sizes[key]) for key in counts}
+
+
+async def test_a_disk_that_hangs_shows_since_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends at `disk` wait for it without an error, and commits of others count no time-out."""
+    gate, name = Gate(), "log_manager_oldest_flush_wait_secs"
+    directory = {"log_directory": f"{tmp_path}/data"}
+    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+        await bench.client.admin.create_topic("t", 1)
+        flusher = bench.partition("t", 0).log.flusher
+        flush = type(flusher).flush
+
+        def held(self: object, *args: object, **kwargs: object) -> object:
+            gate.pass_through()
+            return flush(self, *args, **kwargs)  # type: ignore[arg-type]  # it is the flusher
+
+        monkeypatch.setattr(type(flusher), "flush", held)
+        assert await value(bench, name, **directory) == 0
+        gate.close()
+        batch = [Record(0, 1000, b"k", b"v")]
+        hanging = asyncio.create_task(bench.client.append("t", 0, batch, durability=Durability.DISK))
+        assert await asyncio.to_thread(gate.is_reached.wait, 30)
+        try:
+            assert await value(bench, name, **directory) > 0
+        finally:
+            gate.open()
+            await hanging

@@ -91,6 +91,9 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         assert header.split() == ["EXCLUDED", "FAILURES", "SINCE", "UNTIL", "REASON"]
         assert row.split()[:3] == ["t-0", "1", utc_time(excluded.since_ms)]
         assert row.endswith(excluded.reason)
+        assert (await admin.tier_status()).excluded_partition_count == 1
+        complaints = (await bench.command("tier", "status")).stdout.split("WHAT")[0]
+        assert "compaction leaves 1 partition alone; `stratalog compaction excluded` says why" in complaints
         # A second failure is of the same exclusion.
         clock.advance(5 * 60_000)
         await admin.run_compaction(["t"])
@@ -108,6 +111,7 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         with pytest.raises(UnknownTopicOrPartitionError):
             await admin.reset_excluded_partition("t", 1)
         assert await admin.excluded_partitions() == []
+        assert "leaves" not in (await bench.command("tier", "status")).stdout
         [job] = await admin.run_compaction(["t"])
         assert job.outcome == values.CompactionOutcome.COMMITTED
 

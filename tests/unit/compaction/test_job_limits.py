@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from random import Random
 
@@ -115,7 +116,7 @@ def test_a_partition_that_cannot_fit_is_excluded_and_the_others_go_on(
     ((tip, exclusion),) = compactor.exclusions().items()
     assert tip == world.large
     assert "no smaller job would gain anything" in exclusion.reason
-    assert "raise remote.compaction.scratch.max.bytes to at least" in exclusion.reason
+    assert "raise remote.compaction.scratch.max.bytes from 4000 to at least" in exclusion.reason
     assert compactor.plan().refusals[0].topic_id_partition == world.large, "the plan says so"
     assert not compactor.plan().jobs, "it is not tried in every pass"
     smaller = [line.message for line in caplog.records if "is smaller" in line.message]
@@ -128,6 +129,31 @@ def test_a_partition_that_cannot_fit_is_excluded_and_the_others_go_on(
     assert compactor.reset(world.large)
     while compactor.plan().jobs:
         compactor.run_once()
+    assert world.record_count(world.large) == 200
+
+
+@pytest.mark.parametrize("is_of_disk", [False, True])
+def test_the_memory_that_a_refusal_names_is_the_least_that_is_enough(is_of_disk: bool) -> None:
+    world = World()
+    for _ in range(4):
+        world.upload(world.large, 200)
+
+    def reports_of(memory_bytes: int) -> tuple[CompactionReport, ...]:
+        filesystem = MemoryFileSystem(free_bytes=100 if is_of_disk else 1 << 40)
+        settings = CompactionSettings(
+            spool_directory="/tiered/compaction",
+            job_memory_bytes=memory_bytes,
+            max_scratch_bytes=2**63 - 1 if is_of_disk else 100,
+        )
+        shard = world.tiered.shard(world.store)
+        return Compactor(filesystem, world.clock, SequentialIds(2), shard, settings).run_once()
+
+    refusal = refusals(reports_of(20))[0]
+    named = re.search(r"remote.compaction.job.memory.bytes from 20 to at least (\d+)", refusal)
+    assert named is not None
+    assert ("bytes on the disk" in refusal) == is_of_disk
+    assert "scratch" in refusals(reports_of(int(named[1]) - 1))[0]
+    assert not refusals(reports_of(int(named[1])))
     assert world.record_count(world.large) == 200
 
 
@@ -159,12 +185,15 @@ def test_a_job_that_its_limits_make_too_long_does_not_begin() -> None:
     began_s = world.clock.monotonic_s()
     reports = compactor.run_once()
     assert world.clock.monotonic_s() == began_s
-    assert "raise that limit" in refusals(reports)[-1]
+    named = re.search(r"io.max.bytes.per.second from 0.5 to at least (\d+)", refusals(reports)[0])
+    assert named is not None
     assert all(report.get_requests == 0 for report in reports)
     assert list(compactor.exclusions()) == [world.large]
     assert world.record_count(world.large) == 400
-    compactor = world.tiered.compactor(change=slow(500))
-    compactor.run_once()
+    too_slow = world.tiered.compactor(change=slow(int(named[1]) - 1)).run_once()
+    assert "does not begin" in refusals(too_slow)[0], "the limit that is named is the least one"
+    compactor = world.tiered.compactor(change=slow(int(named[1])))
+    assert not refusals(compactor.run_once())
     assert world.record_count(world.large) == 200
     assert world.clock.monotonic_s() - began_s > 60
 

@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import Transfer
+from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import INPUTS_GONE, Compactor, CompactorConfig
 from stratalog.compaction.job_execution import JobExecution, JobOrder, JobResult
@@ -99,6 +100,45 @@ def test_a_job_that_is_refused_as_a_whole_says_so() -> None:
     world.upload((b"k", b"best", 9), (b"k", b"left", 1))
     (report,) = world.compactor(lambda: world.tiered.advance_log_start(world.tip, 1)).run_once(["state"])
     assert report.refused == INPUTS_GONE
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_a_partition_that_each_job_loses_is_an_alarm_until_one_does_not(
+    has_other: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its work is wasted for ever, and neither a failure nor an alarm once said so."""
+    world = World(**VERSIONS)
+    for number in range(12):
+        world.upload((b"k", b"%d" % number, 99 - number))
+    moves = iter(range(1, 20))
+    is_moving = True
+
+    def delete_records() -> None:
+        if is_moving:
+            world.tiered.advance_log_start(world.tip, next(moves))
+
+    compactor = world.compactor(delete_records)
+
+    def run() -> CompactionReport:
+        caplog.clear()
+        if has_other:
+            world.upload((b"k", b"1", 1), (b"k", b"2", 2), tip=world.other)
+        (report,) = compactor.run_once(["state"])
+        assert (report.refused is None) == (has_other or not is_moving)
+        assert report.failed_attempts == 0, "to lose a race is no failure"
+        return report
+
+    for lost_count in (1, 2, 3, 4):
+        report = run()
+        assert (report.lost_races, report.makes_no_progress) == (lost_count, lost_count >= 3)
+        lines = [one.message for one in caplog.records if "no progress" in one.message]
+        assert len(lines) == report.makes_no_progress
+        assert all("`state-0`" in line and f"{lost_count} times in a row" in line for line in lines)
+    is_moving = False
+    assert run().lost_races == 0
+    is_moving = True
+    world.upload((b"k", b"again", 1))
+    assert run().lost_races == 1, "it counts anew"
 
 
 def test_by_offset_a_deleted_record_refuses_nothing() -> None:

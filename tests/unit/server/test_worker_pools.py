@@ -11,6 +11,7 @@ import pytest
 from stratalog.base.errors import StoppingError
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.worker_pools import WorkerPools, run_together, running_together
+from stratalog.testing.manual_clock import ManualClock
 
 
 def test_results_come_in_order_and_the_first_error_is_raised() -> None:
@@ -56,18 +57,25 @@ def test_work_that_outlives_its_threads_ends_as_by_a_stop() -> None:
 
 
 def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
-    pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2))
+    clock = ManualClock()
+    pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2), clock)
     may_end = threading.Event()
+    assert pools.flush_waits_s() == {}
     try:
         for threads in (pools.append("/a"), pools.flush("/a")):
             for _ in range(100):
                 threads.submit(may_end.wait)
         for threads in (pools.append("/b"), pools.flush("/b")):
             assert threads.submit(lambda: "done").result(10) == "done"
+        clock.advance(5_000)
+        pools.flush("/a").submit(may_end.wait)
+        clock.advance(1_000)
+        assert pools.flush_waits_s() == {"/a": 6, "/b": 0}, "since when the oldest one waits"
         assert pools.append("/b") is pools.append("/b")
     finally:
         may_end.set()
         pools.close()
+    assert pools.flush_waits_s() == {"/a": 0, "/b": 0}
     for late in (pools.append("/a"), pools.append("/new"), pools.flush("/new")):
         with pytest.raises(RuntimeError):
             late.submit(may_end.wait)

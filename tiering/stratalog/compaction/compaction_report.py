@@ -5,6 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
+
+LOST_RACES_TO_ALARM = 3
+"""So many jobs in a row that lose the same partition to other commits are an alarm."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,4 +43,16 @@ class CompactionReport:
     """Partitions that the commit left unchanged, with reasons."""
     failed_attempts: int = 0
     """How many jobs over the same inputs have failed in a row, with this one. 0 if it was committed, or
-    given up because the metadata had moved. Twice is no progress."""
+    given up because the metadata had moved."""
+    lost_races: int = 0
+    """How many jobs in a row have lost the same partition to other commits, with this one."""
+
+    @property
+    def loses_each_race(self) -> bool:
+        """Whether other commits have come first so often that it is no chance any more."""
+        return self.lost_races >= LOST_RACES_TO_ALARM
+
+    @property
+    def makes_no_progress(self) -> bool:
+        """Whether jobs have ended in this way so often that it is an alarm."""
+        return self.failed_attempts >= FAILURES_TO_SHRINK or self.loses_each_race

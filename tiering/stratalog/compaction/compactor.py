@@ -74,7 +74,7 @@ from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
-from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED
+from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, TOPIC_DELETED
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.tier.upload_budget import UploadBudget
 
@@ -87,6 +87,12 @@ INPUTS_GONE = (
     "other commits took the inputs, or deleted records of them, while the job ran; what is left of them is"
     " planned again"
 )
+LOST_AGAIN = (
+    "no progress %d times in a row: each job of the partition was wasted; delete records less often, let one"
+    " compactor have the shard, or lower remote.compaction.job.max.bytes, so that jobs are shorter"
+)
+_TOPIC_CHANGES = (CONFIGURATION_CHANGED, TOPIC_DELETED)
+"""Reasons of a commit that leaves out a partition, of which another compaction is not the cause."""
 MAX_ROUNDS = 4
 """How often `run_once` plans anew because partitions turned out to be unusable, or jobs too large."""
 REST_OF_PLAN = 19
@@ -397,11 +403,11 @@ class Compactor:
                 self._history.committed(job)
                 moves = self._compacted_ends(job) != ends_before
                 report = self._judged(execution, report, has_gained=moves or _is_less(job, report, result))
-            return report, _Ending.DONE
+            return self._raced(execution, report), _Ending.DONE
         except StoppingError:
             raise
         except ObjectNotFoundError as error:
-            return self._missing_input(execution, error), _Ending.DONE
+            return self._raced(execution, self._missing_input(execution, error)), _Ending.DONE
         except (
             CorruptRecordError,
             ObjectArchivedError,
@@ -478,6 +484,21 @@ class Compactor:
             )
             self._exclude(execution, execution.job.partitions, error)
         return dataclasses.replace(report, failed_attempts=count)
+
+    def _raced(self, execution: Execution, report: CompactionReport) -> CompactionReport:
+        """The report of a job that has come to its commit, with the races that were lost in a row."""
+        if report.refused not in (None, INPUTS_GONE):
+            return report
+        job = execution.job
+        lost = {tip for tip, reason in report.refused_partitions if reason not in _TOPIC_CHANGES}
+        if report.refused is not None and not report.refused_partitions:
+            lost = set(job.partitions)
+        counts = self._history.lost(job, lost)
+        raced = dataclasses.replace(report, lost_races=max(counts.values(), default=0))
+        if raced.loses_each_race:
+            tip = max(counts, key=counts.__getitem__)
+            _log_failure(execution, tip, RuntimeError(INPUTS_GONE), LOST_AGAIN % raced.lost_races)
+        return raced
 
     def _confirm(
         self, job: CompactionJob, topics: Mapping[UUID, TopicEntry]

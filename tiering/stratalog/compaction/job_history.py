@@ -8,6 +8,9 @@ names one. After the second one it rests, before the next try. Later jobs with i
 smaller (`job_assembly`). A job over the same inputs that fails twice makes no progress, which is an alarm. A
 job for which there is no room becomes smaller at once. Of one that cannot become smaller a partition is
 excluded.
+
+A partition counts the jobs that have lost it to other commits, in a row. That is no failure, but it is an
+alarm where it never ends: records are deleted during each job, say.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class JobHistory:
         self._failures: dict[str, int] = {}
         self._rest_ends_ms: dict[str, int] = {}
         self._wasted: dict[TopicIdPartition, int] = {}
+        self._lost: dict[TopicIdPartition, int] = {}
         self._rooms: dict[str, JobRoom] = {}
         self._attempts: dict[tuple[str, ...], int] = {}
         self._exclusion_count = self._outgrown_count = 0
@@ -183,6 +187,16 @@ class JobHistory:
                 self._wasted[tip] = self._wasted.get(tip, 0) + 1
             return max(self._wasted[tip] for tip in job.partitions)
 
+    def lost(self, job: CompactionJob, lost: Collection[TopicIdPartition]) -> Mapping[TopicIdPartition, int]:
+        """Note that a job has lost these of its partitions, because other commits were first, and no others.
+        Returns how many jobs in a row have lost each of them."""
+        with self._lock:
+            for tip in job.partitions.difference(lost):
+                self._lost.pop(tip, None)
+            for tip in lost:
+                self._lost[tip] = self._lost.get(tip, 0) + 1
+            return {tip: self._lost[tip] for tip in lost}
+
     def failed(self, job: CompactionJob, input_name: str | None) -> int:
         """Note a failure of the job that is not of its data, but of the input with this name, if it is known.
         From the second one in a row on, the input is not tried again for a while. Returns how many jobs over
@@ -220,6 +234,7 @@ class JobHistory:
         with self._lock:
             self._failed = {tip: one for tip, one in self._failed.items() if tip.topic_id in topic_ids}
             self._wasted = {tip: count for tip, count in self._wasted.items() if tip.topic_id in topic_ids}
+            self._lost = {tip: count for tip, count in self._lost.items() if tip.topic_id in topic_ids}
             self._failures = {name: count for name, count in self._failures.items() if name in live}
             self._rest_ends_ms = {name: end for name, end in self._rest_ends_ms.items() if name in live}
             self._rooms = {name: room for name, room in self._rooms.items() if name in live}

@@ -11,7 +11,9 @@ What fits the memory of its owner takes no file. The survivors of phase 1 are no
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
+from bisect import bisect_left
 
 from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import FileSystem
@@ -75,21 +77,39 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
     while not filesystem.exists(directory):
         directory = posixpath.dirname(directory)
     free_bytes = filesystem.free_bytes(directory)
-    remedies = (
-        f"raise remote.compaction.scratch.max.bytes to at least {needed_bytes}"
-        if needed_bytes > settings.max_scratch_bytes
-        else "",
-        f"free at least {needed_bytes - free_bytes} bytes on the disk" if needed_bytes > free_bytes else "",
-    )
-    if any(remedies):
+    remedies: list[str] = []
+    if needed_bytes > settings.max_scratch_bytes:
+        remedies.append(
+            f"raise remote.compaction.scratch.max.bytes from {settings.max_scratch_bytes} to at least"
+            f" {needed_bytes}"
+        )
+    if needed_bytes > free_bytes:
+        remedies.append(f"free at least {needed_bytes - free_bytes} bytes on the disk")
+    if remedies:
+        memory_bytes = _enough_memory(job, settings, min(settings.max_scratch_bytes, free_bytes))
         raise OverloadedError(
             "a compaction job may need more scratch space than there is, so it does not begin; "
-            + " and ".join(filter(None, remedies)),
+            + " and ".join(remedies)
+            + f", or raise remote.compaction.job.memory.bytes from {settings.job_memory_bytes} to at least"
+            f" {memory_bytes}, which needs less scratch",
             needed_bytes=needed_bytes,
             free_bytes=free_bytes,
             max_scratch_bytes=settings.max_scratch_bytes,
             directory=settings.spool_directory,
         )
+
+
+def _enough_memory(job: CompactionJob, settings: CompactionSettings, room_bytes: int) -> int:
+    """The least memory with which the job needs no more scratch than this."""
+
+    def is_enough(memory_bytes: int) -> bool:
+        return scratch_bytes(job, dataclasses.replace(settings, job_memory_bytes=memory_bytes)) <= room_bytes
+
+    # More memory never needs more scratch, and with enough of it there is none.
+    enough = max(1, settings.job_memory_bytes)
+    while not is_enough(enough):
+        enough *= 2
+    return bisect_left(range(enough), True, key=is_enough)
 
 
 def _hashed_bytes(run: HashedRun, memory_bytes: int, settings: CompactionSettings) -> int:

@@ -179,6 +179,11 @@ def _complaints(answer: values.TierStatus) -> Iterator[str]:
             f"uploads of {_named([topic.topic for topic in paused])} are paused, with {records} on the local"
             f" disk only{f', the oldest for {age}' if age else ''}; `stratalog tier resume` ends the pause"
         )
+    if answer.excluded_partition_count:
+        yield (
+            f"compaction leaves {counted(answer.excluded_partition_count, 'partition')} alone;"
+            " `stratalog compaction excluded` says why and since when"
+        )
 
 
 def _shards(shards: Sequence[values.ShardStatus]) -> str:

@@ -1,14 +1,19 @@
 """The sealed batches of one partition on their way to the server, in order.
 
 Several batches are in flight at a time. The server answers them in order; behind a failed one it refuses all
-others until a batch resumes the partition. So after a failure the lane queues the later batches again, in
-order, and the next one resumes. Answers to the requests from before the failure are ignored.
+others until a batch resumes the partition. So after a failure without effect the lane queues the later
+batches again, in order, and the next one resumes. Answers to the requests from before are ignored.
+
+If the failed batch may be stored, so may those behind it that the server had written by then. Each of them is
+settled by its own answer, and nothing is sent meanwhile: only those that the server has refused unwritten
+(`NOT_STORED`) go again. An idempotent producer that repeats the failed batch repeats the others with it,
+because the server recognises what it has.
 
 * The server has no room (`OverloadedError`): the oldest batch was not applied. The lane sends it again with
   all later ones, after growing pauses; at the retry policy's deadline all of them fail.
 * Another server owns the data (`NotOwnerError`): the same, over a stream to that one. It is the same if the
   owner does not know the topic yet, which another server knows.
-* The server refuses a batch: that batch fails, and the later ones are sent again.
+* The server refuses a batch: that batch fails, and the later ones are sent again unless they may be stored.
 * The batch is larger than its topic accepts (`RecordTooLargeError`): a batch of several records is replaced
   by its halves, and so is every batch of that size from then on. A single record that is too large fails.
 
@@ -18,8 +23,8 @@ server recognises it. When a batch fails, its numbers are missing.
 
 * It is certainly not stored: neither are those behind it, so they get new numbers from its first one on.
 * It may be stored, or the server does not know the sequence (`OUT_OF_ORDER_SEQUENCE`, `PRODUCER_FENCED`): the
-  numbers are of no use any more. The other batches in doubt fail, too, and the rest waits for a new producer
-  id, under which numbers begin at 0.
+  numbers are of no use any more. The others that may be stored fail, too, and the rest waits for a new
+  producer id, under which numbers begin at 0.
 
 The server does not know the producer id (`UNKNOWN_PRODUCER_ID`): batches in doubt fail, the others are sent
 again, under a new id.
@@ -116,6 +121,10 @@ class PartitionLane:
         self._queued: deque[SealedBatch] = deque()
         self._in_flight: deque[tuple[int, SealedBatch]] = deque()
         """With the sequences of their requests."""
+        self._failure: LogStoreError | None = None
+        """The failure of a batch that may be stored, while those behind it wait for their answers."""
+        self._unwritten: list[SealedBatch] = []
+        """Batches behind that failure that the server has refused unwritten. They go again."""
         self._needs_resume = False
         """Whether the server may refuse the next batch unless it resumes the partition."""
         self._refused_bytes: int | None = None
@@ -134,18 +143,23 @@ class PartitionLane:
     @property
     def batch_count(self) -> int:
         """Its batches that are queued or in flight."""
-        return len(self._queued) + len(self._in_flight)
+        return len(self._queued) + len(self._unwritten) + len(self._in_flight)
 
     @property
     def is_busy(self) -> bool:
         """Whether it has batches."""
-        return bool(self._queued or self._in_flight)
+        return self.batch_count > 0
 
     def check(self) -> None:
         """Assert the invariants of the state."""
         sequences = [sequence for sequence, _ in self._in_flight]
         assert sequences == sorted(set(sequences))
         assert len(sequences) <= MAX_IN_FLIGHT_COUNT
+        if self._failure is not None:
+            assert self._in_flight, "it waits for answers"
+            # Their numbers are of no use any more.
+            return
+        assert not self._unwritten
         batches = [*(batch for _, batch in self._in_flight), *self._queued]
         numbered = [batch for batch in batches if batch.producer not in (None, NO_PRODUCER)]
         assert numbered == batches[: len(numbered)], "batches get their numbers in order"
@@ -177,7 +191,7 @@ class PartitionLane:
         """
         if self._pause is not None or not self._queued or self._queued[0].section is None:
             return False
-        if self.needs_identity(identity):
+        if self._failure is not None or self.needs_identity(identity):
             return False
         size_bytes = self._queued[0].encoded_bytes
         has_room = len(self._in_flight) < MAX_IN_FLIGHT_COUNT
@@ -228,12 +242,16 @@ class PartitionLane:
         self._patience.succeed()
         batch.acknowledge(ack.base_offset, Durability(ack.durability))
         self._on_settled(batch, None)
+        self._end_wait()
 
     def refuse(self, sequence: int, cause: LogStoreError) -> None:
         """Act on the refusal of the oldest batch in flight."""
         if self._is_past(sequence):
             return
         self._needs_resume = True
+        if self._failure is not None:
+            self._refuse_behind(cause)
+            return
         oldest = self._in_flight[0][1]
         if oldest.is_in_doubt and _is_stored(oldest, cause):
             self._in_flight.popleft()
@@ -253,28 +271,38 @@ class PartitionLane:
         if not is_repeatable:
             self.fail_oldest(cause)
             return
+        if not has_no_effect and not begins_anew:
+            self._doubt_in_flight()
         if not self._may_try_again(cause):
             self.give_up(cause)
             return
-        # Those behind it were refused because it was.
-        oldest.is_in_doubt |= not has_no_effect and not begins_anew
         self.put_back()
         if begins_anew:
             self._begin_anew(cause)
 
     def lose(self) -> None:
-        """Queue the batches in flight again after their connection failed, each with the same numbers."""
-        for _, batch in self._in_flight:
-            batch.is_in_doubt = True
+        """Queue the batches in flight again after their connection failed, each with the same numbers. They
+        fail if these are of no use any more."""
+        self._doubt_in_flight()
         self.put_back()
 
     def put_back(self) -> None:
-        """Queue the batches in flight again, in order."""
+        """Queue the batches in flight again, in order, and wait for no answer."""
         self._queued.extendleft(batch for _, batch in reversed(self._in_flight))
+        self._queued.extendleft(reversed(self._unwritten))
         self._in_flight.clear()
+        self._unwritten.clear()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            self._begin_anew(failure)
 
     def fail_oldest(self, cause: LogStoreError) -> None:
-        """Fail the oldest batch, or replace it by its halves if it is too large. Queue the others again."""
+        """Fail the oldest batch, or replace it by its halves if it is too large. Queue the others again, once
+        none of them may be stored."""
+        if self._failure is not None or (self._in_flight and not isinstance(cause, NOT_STORED)):
+            self._failure = self._failure or cause
+            self._refuse_behind(cause)
+            return
         batch = self._take_back_oldest(cause)
         if not isinstance(cause, RecordTooLargeError):
             self._fail_one(batch, cause)
@@ -297,11 +325,12 @@ class PartitionLane:
 
     def fail_in_flight(self, cause: LogStoreError) -> None:
         """Fail the batches in flight, whose outcome is unknown."""
+        self._doubt_in_flight()
         failed = [batch for _, batch in self._in_flight]
         self._in_flight.clear()
         for batch in failed:
-            batch.is_in_doubt = True
             self._settle_failed(batch, cause)
+        self.put_back()
         self._begin_anew(cause)
 
     def fail_all(self, cause: LogStoreError) -> None:
@@ -348,20 +377,39 @@ class PartitionLane:
         for a new identity.
         """
         self._identity = None
-        doubted: list[SealedBatch] = []
-        while self._queued and self._queued[0].is_in_doubt:
-            doubted.append(self._queued.popleft())
+        doubted = [batch for batch in self._queued if batch.is_in_doubt]
+        self._queued = deque(batch for batch in self._queued if not batch.is_in_doubt)
         for batch in self._queued:
             batch.producer = None
         for batch in doubted:
             self._settle_failed(
                 batch,
                 ServerUnavailableError(
-                    "the records may or may not be stored: the connection failed before they were "
-                    "acknowledged, and the server did not recognise them when they were sent again",
+                    "the records may or may not be stored: they were sent and not acknowledged, and the "
+                    "server cannot recognise them any more",
                     reason=cause,
                 ),
             )
+
+    def _refuse_behind(self, cause: LogStoreError) -> None:
+        """Settle the oldest batch in flight, which failed by `cause`: it goes again if it is not stored."""
+        assert self._failure is not None
+        _, batch = self._in_flight.popleft()
+        if isinstance(cause, NOT_STORED):
+            self._unwritten.append(batch)
+        else:
+            batch.is_in_doubt = True
+            self._settle_failed(batch, cause)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        """Queue the batches behind a failed one again, once all answers are there."""
+        if not self._in_flight and self._failure is not None:
+            self.put_back()
+
+    def _doubt_in_flight(self) -> None:
+        for _, batch in self._in_flight:
+            batch.is_in_doubt = True
 
     def _take_back_oldest(self, cause: LogStoreError) -> SealedBatch:
         """Queue the batches in flight again, and take the oldest of all. It is in doubt if it was in flight,

@@ -264,6 +264,8 @@ class TierStatus(NamedTuple):
     """Texts for people about a store that keeps deleted data (old versions, locks), as of the server's start;
     with the first page.
     """
+    excluded_partition_count: int
+    """Partitions that compaction leaves alone, see ListExcludedPartitions."""
 
 
 class PlannedRun(NamedTuple):
@@ -296,7 +298,7 @@ class CompactionCost(NamedTuple):
     """Bytes that the GET requests return."""
     written_bytes: int
     """Bytes of the outputs, an estimate: of a compacted run as many records stay for each offset as in its
-    first slice.
+    first slice, but of no slice more than its key stream has keys.
     """
     freed_bytes: int
     """Size of the inputs that go, less that of the outputs. Negative if the inputs stay for what the job

@@ -15,7 +15,6 @@ from stratalog.base.errors import (
 )
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
-from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 from stratalog.remote.metadata.head.document_ref import DroppedObject
 from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED, TOPIC_DELETED
 from stratalog.remote.retention.remote_retention import RetentionReport
@@ -142,7 +141,7 @@ def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[Hos
         if report.refused is not None and not report.inputs
     )
     refusals.update(_word(reason) for report in committed for _, reason in report.refused_partitions)
-    refusals["no-progress"] = sum(report.failed_attempts >= FAILURES_TO_SHRINK for report in reports)
+    refusals["no-progress"] = sum(report.makes_no_progress for report in reports)
     refusals[CLOCK] = sum(shard.contact.is_clock_wrong for shard in shards)
     return PassOutcome(
         {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
@@ -15,132 +14,29 @@ from stratalog.base.errors import (
     OverloadedError,
     PrecedingAppendFailedError,
     ProducerFencedError,
+    RecordsLostError,
     RecordTooLargeError,
     StoreUnavailableError,
 )
-from stratalog.base.types import Durability, TopicPartition
+from stratalog.base.types import Durability
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
-from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.partition_lane import (
     MAX_IN_FLIGHT_COUNT,
     SURE_BYTES,
     PartitionLane,
-    TakenBatch,
 )
 from stratalog.client.sending.producer_identities import ProducerIdentity
-from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
 from stratalog.record.ack import Ack
-from stratalog.record.batch import decode
-from stratalog.record.builder import encode_batch
-from stratalog.record.codecs.compression import Codec
-from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.record.header import parse_header
 from stratalog.record.native.record_accumulator import Delivery
-from stratalog.record.record import Record
-from stratalog.v1 import log_pb2
-
-HERE = TopicPartition("t", 0)
-LIMIT_BYTES = 32 << 20
-AT_ONCE = RetryPolicy(deadline_s=60.0, first_pause_s=0.0, max_pause_s=0.0)
+from tests.support.service.lane_bench import LaneBench
 
 
 def out_of_order(sequence: int, expected_sequence: int, epoch: int = 0) -> OutOfOrderSequenceError:
     return OutOfOrderSequenceError(
         "late", producer_id=7, epoch=epoch, sequence=sequence, expected_sequence=expected_sequence
     )
-
-
-class LaneBench:
-    """A lane whose requests the test answers. Belongs to the test's loop."""
-
-    def __init__(self, retry: RetryPolicy = AT_ONCE, identity: ProducerIdentity | None = None) -> None:
-        self.outcomes: list[tuple[bytes, type[LogStoreError] | None]] = []
-        """The first value and the error of each batch that is settled."""
-        self.stored: list[str] = []
-        """The field `outcome` of each batch that has failed."""
-        self.pause_is_over = asyncio.Event()
-        self.identity = identity
-        self.topic_id = ""
-        """The topic that batches are placed for."""
-        self.max_batch_bytes: int | None = None
-        self.lane = PartitionLane(
-            HERE,
-            retry,
-            self._settled,
-            self._split,
-            lambda _: self.pause_is_over.set(),
-            is_idempotent=identity is not None,
-        )
-        self.receipts: list[BatchReceipt] = []
-        self.sequence = 0
-        self._values: dict[SealedBatch, bytes] = {}
-
-    def queue(self, *values: bytes) -> None:
-        """Queue one batch of these records."""
-        batch = encode_batch([Record(0, 0, None, value) for value in values])
-        self.receipts.append(BatchReceipt(*HERE))
-        contents = BatchContents(len(values), 0, 0, Codec.NONE)
-        sealed = SealedBatch(
-            HERE, self.receipts[-1], 0, contents, len(batch), batch[HEADER_SIZE:], self.topic_id
-        )
-        self._values[sealed] = values[0]
-        self.lane.queue(sealed)
-
-    def batches(self) -> list[SealedBatch]:
-        """Those that are not settled."""
-        return list(self._values)
-
-    def take(self, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes, bool] | None:
-        """The sequence, the first value and the resume of the next request."""
-        batch = self.take_batch(limit_bytes)
-        return None if batch is None else (self.sequence, decode(batch[0])[0].value or b"", batch[1])
-
-    def take_batch(self, limit_bytes: int | None = LIMIT_BYTES) -> TakenBatch | None:
-        """The next request."""
-        taken = self.lane.take(self.sequence + 1, limit_bytes, self.identity, self.max_batch_bytes)
-        self.lane.check()
-        if taken is None:
-            return None
-        self.sequence += 1
-        return taken
-
-    def take_numbers(self) -> list[tuple[bytes, int, int]]:
-        """The first value, the producer id and the base sequence of each request that may be sent now."""
-        taken: list[tuple[bytes, int, int]] = []
-        while (request := self.take_batch()) is not None:
-            header = parse_header(request[0])
-            taken.append((decode(request[0])[0].value or b"", header.producer_id, header.base_sequence))
-        return taken
-
-    def take_all(self) -> list[tuple[int, bytes, bool]]:
-        taken: list[tuple[int, bytes, bool]] = []
-        while (request := self.take()) is not None:
-            taken.append(request)
-        return taken
-
-    def acknowledge(self, sequence: int, base_offset: int, record_count: int = 1) -> None:
-        ack = log_pb2.AppendResponse(
-            base_offset=base_offset,
-            last_offset=base_offset + record_count - 1,
-            durability=log_pb2.DURABILITY_OS,
-        )
-        self.lane.acknowledge(sequence, ack)
-        self.lane.check()
-
-    def refuse(self, sequence: int, error: LogStoreError) -> None:
-        self.lane.refuse(sequence, error)
-        self.lane.check()
-
-    def _settled(self, batch: SealedBatch, error: LogStoreError | None) -> None:
-        self.outcomes.append((self._values.pop(batch), None if error is None else type(error)))
-        if error is not None:
-            self.stored.append(str(error.fields["outcome"]))
-
-    def _split(self, batch: SealedBatch, halves: Sequence[SealedBatch]) -> None:
-        del self._values[batch]
-        for half in halves:
-            assert half.encoded is not None
-            self._values[half] = decode(half.encoded)[0].value or b""
 
 
 async def test_a_lane_has_a_bounded_number_of_batches_in_flight_and_settles_them_in_order() -> None:
@@ -173,6 +69,59 @@ async def test_behind_a_refused_batch_the_others_go_again_and_the_first_resumes(
     bench.acknowledge(6, 2)
     assert bench.outcomes == [(b"a", None), (b"b", InvalidRecordError), (b"c", None), (b"d", None)]
     assert not bench.lane.is_busy
+
+
+@pytest.mark.parametrize("identity", [None, ProducerIdentity(1, 0)])
+async def test_a_batch_behind_one_that_may_be_stored_goes_again_only_if_it_is_not(
+    identity: ProducerIdentity | None,
+) -> None:
+    bench = LaneBench(identity=identity)
+    for value in (b"a", b"b", b"c", b"d", b"e"):
+        bench.queue(value)
+    bench.take_all()
+    lost = RecordsLostError("lost")
+    bench.refuse(1, lost)
+    bench.refuse(2, lost)
+    bench.acknowledge(3, 7)
+    bench.queue(b"f")
+    bench.refuse(4, PrecedingAppendFailedError("refused"))
+    assert bench.take_all() == [], "the last answer is not there"
+    bench.refuse(5, PrecedingAppendFailedError("refused"))
+    bench.identity = None if identity is None else ProducerIdentity(2, 0)
+    assert bench.take_all() == [(6, b"d", True), (7, b"e", False), (8, b"f", False)]
+    assert bench.outcomes == [(b"a", RecordsLostError), (b"b", RecordsLostError), (b"c", None)]
+    assert bench.stored == ["unknown"] * 2
+
+
+@pytest.mark.parametrize("identity", [None, ProducerIdentity(1, 0)])
+async def test_a_connection_that_breaks_behind_a_failure_fails_what_has_no_answer(
+    identity: ProducerIdentity | None,
+) -> None:
+    bench = LaneBench(identity=identity)
+    for value in (b"a", b"b", b"c"):
+        bench.queue(value)
+    bench.take_all()
+    bench.refuse(1, RecordsLostError("lost"))
+    bench.refuse(2, PrecedingAppendFailedError("refused"))
+    if identity is None:
+        bench.lane.fail_oldest(ServerUnavailableError("away"))
+    else:
+        bench.lane.lose()
+    bench.identity = None if identity is None else ProducerIdentity(2, 0)
+    assert bench.take_all() == [(4, b"b", True)]
+    assert bench.outcomes == [(b"a", RecordsLostError), (b"c", ServerUnavailableError)]
+    assert bench.stored == ["unknown"] * 2
+
+
+async def test_at_the_deadline_batches_that_may_be_stored_say_so() -> None:
+    bench = LaneBench(RetryPolicy(deadline_s=0), ProducerIdentity(1, 0))
+    for value in (b"a", b"b"):
+        bench.queue(value)
+    bench.take_all()
+    bench.queue(b"c")
+    bench.refuse(1, StoreUnavailableError("silent"))
+    assert min(bench.outcomes) == (b"a", StoreUnavailableError)
+    assert sorted(bench.stored) == ["not stored", "unknown", "unknown"]
 
 
 async def test_a_failure_of_the_last_batch_is_resumed_by_a_later_one() -> None:
@@ -372,6 +321,8 @@ async def test_a_failed_batch_in_doubt_ends_the_use_of_the_numbers(cause: LogSto
     assert bench.take_numbers() == [(b"a", 1, 0), (b"b", 1, 1), (b"c", 1, 2)]
     # It may be stored since the first time, and so may the next one. The last one is not.
     bench.refuse(3, cause)
+    for sequence in (4, 5):
+        bench.refuse(sequence, PrecedingAppendFailedError("refused"))
     assert sorted(bench.outcomes) == [(b"a", type(cause)), (b"b", ServerUnavailableError)]
     assert bench.lane.needs_identity(ONE)
     assert bench.take() is None, "numbers of the old id must not begin anew"
@@ -389,6 +340,9 @@ async def test_a_sequence_that_the_server_does_not_know_fails_its_batch_alone(er
     bench.refuse(1, error)
     assert bench.outcomes == [(b"a", type(error))]
     bench.identity = TWO
+    assert bench.take_numbers() == [], "the others may be stored"
+    for sequence in (2, 3):
+        bench.refuse(sequence, PrecedingAppendFailedError("refused"))
     assert bench.take_numbers() == [(b"b", 2, 0), (b"c", 2, 1)]
 
 
@@ -408,6 +362,7 @@ async def test_an_unknown_id_fails_batches_in_doubt_and_no_other(is_in_doubt: bo
     bench.identity = TWO
     if is_in_doubt:
         assert bench.outcomes == [(b"a", LogStoreError)]
+        bench.refuse(bench.sequence, PrecedingAppendFailedError("refused"))
         assert bench.take_numbers() == [(b"b", 2, 0)]
     else:
         await bench.pause_is_over.wait()

@@ -318,6 +318,25 @@ async def test_an_append_at_object_is_acknowledged_behind_the_flush_of_its_sessi
         assert [type(future.exception()) for future in (disk, at_object)] == 2 * [type(error)]
 
 
+async def test_an_append_that_has_its_durability_is_acknowledged_behind_one_whose_commit_fails() -> None:
+    """Its records are stored, and a client may send again what failed."""
+    bench = Bench()
+    session = AppendSession()
+    durabilities = (Durability.OBJECT, Durability.OS, Durability.DISK)
+    late, at_os, at_disk = (bench.append(b"x", one, session) for one in durabilities)
+    while bench.executor.waiting:
+        bench.executor.run_one()
+    bench.writer.commit_waiters.fail(StoreUnavailableError("late"))
+    later = bench.append(b"y", session=session)
+    await bench.run_all()
+    assert [type(future.exception()) for future in (late, at_os, at_disk, later)] == [
+        StoreUnavailableError,
+        type(None),
+        type(None),
+        PrecedingAppendFailedError,
+    ]
+
+
 async def test_all_that_one_failed_sync_leaves_in_the_log_have_its_failure() -> None:
     bench = Bench()
     bench.log.sync_error = DataDirectoryError("the sync failed")

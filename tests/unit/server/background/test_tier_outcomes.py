@@ -19,7 +19,8 @@ def test_a_partition_that_a_job_left_out_counts_by_its_own_reason() -> None:
         [
             CompactionReport(inputs=2, partitions=1, refused_partitions=refused),
             CompactionReport(inputs=1, refused=CONFIG_CHANGED),
-            CompactionReport(inputs=1, refused=INPUTS_GONE),
+            CompactionReport(inputs=1, refused=INPUTS_GONE, lost_races=2),
+            CompactionReport(inputs=1, refused=INPUTS_GONE, lost_races=3),
         ],
         (),
     )
@@ -27,6 +28,7 @@ def test_a_partition_that_a_job_left_out_counts_by_its_own_reason() -> None:
         "configuration-changed": 2,
         "inputs-changed": 1,
         "stale-configuration": 1,
-        "inputs-gone": 1,
+        "inputs-gone": 2,
+        "no-progress": 1,
     }
     assert (outcome.done["jobs"], outcome.failures) == (1, ())

@@ -21,6 +21,7 @@ from stratalog.server.fetch.tiered_reads import PATIENCE_S
 from stratalog.server.log_identity import LogIdentity
 from stratalog.server.request_memory import RequestMemory
 from stratalog.server.worker_pools import WorkerPools
+from stratalog.testing.manual_clock import ManualClock
 from tests.support.gate import Gate
 
 RECORD_BYTES = 1000
@@ -131,7 +132,7 @@ async def world(max_bytes: int = 1 << 20, tiered_count: int = 1) -> AsyncGenerat
         FetchCursor(TopicPartition("t", number), partition, 0, 1 << 20)
         for number, partition in enumerate(partitions)
     ]
-    pools = WorkerPools(ServerSettings(data_dir="unused"))
+    pools = WorkerPools(ServerSettings(data_dir="unused"), ManualClock())
     memory = RequestMemory(64 << 20)
     session = FetchSession(cursors, pools, Closing(loop), memory, max_bytes)
     try:

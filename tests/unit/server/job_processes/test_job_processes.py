@@ -80,11 +80,16 @@ class MadeUpProcess:
         self.pid = len(world.begun)
         self.silent_s = 0
         self.was_killed = False
+        self.end_count = 0
         self.order_count = 0
+        self.before_order: list[Callable[[], object]] = []
+        """Once each, when it was taken for a job and does not have it yet."""
         self.meanwhile: list[Callable[[], object]] = []
         """Once each, while a job of it is at work."""
 
     def give(self, order: JobOrder) -> None:
+        while self.before_order:
+            self.before_order.pop()()
         assert not self.has_ended, "a job fails that is given to it"
         self.order_count += 1
         self.order = order
@@ -103,6 +108,7 @@ class MadeUpProcess:
 
     def end(self, patience_s: float = 1) -> int:
         self.was_killed = patience_s == 0
+        self.end_count += 1
         self.has_ended = True
         return 0
 
@@ -167,6 +173,32 @@ def test_a_process_that_is_at_work_does_not_end(monkeypatch: pytest.MonkeyPatch)
     assert ended(world) == [False]
     world.clock.advance(IDLE_MS)
     assert ended(world) == [True]
+
+
+def test_a_process_that_is_taken_for_a_job_does_not_end_before_it_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.compact()
+    [process] = world.begun
+    process.before_order = [lambda: world.clock.advance(IDLE_MS)]
+    assert world.compact().refused is None
+    assert ended(world) == [False]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_process_that_has_ended_is_ended_once(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    world = World(monkeypatch)
+    world.compact()
+    [process] = world.begun
+    if is_closed:
+        world.processes.close()
+    else:
+        process.has_ended = True
+        world.compact()
+    assert process.end_count == 1
+    world.clock.advance(IDLE_MS)
+    assert [one.end_count for one in world.begun] == [1] * len(world.begun)
 
 
 def test_shards_that_are_at_work_at_once_have_a_process_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ still while a machine is suspended. So the date counts, too, before a job is com
 
 from __future__ import annotations
 
+import math
+
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, OverloadedError
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -22,14 +24,17 @@ MAX_JOB_MS = MAX_JOB_S * 1000
 def require_time(cost: JobCost, settings: CompactionSettings) -> None:
     """Raise OverloadedError if the limits of bytes and requests make a job of that cost longer than it may
     take."""
-    bytes_s = (cost.read_bytes + cost.written_bytes) / settings.max_bytes_per_s
-    requests_s = (cost.get_count + cost.put_count) / settings.max_requests_per_s
+    byte_count, request_count = cost.read_bytes + cost.written_bytes, cost.get_count + cost.put_count
+    bytes_s, requests_s = byte_count / settings.max_bytes_per_s, request_count / settings.max_requests_per_s
     if max(bytes_s, requests_s) <= MAX_JOB_S:
         return
-    name = "io.max.bytes.per.second" if bytes_s >= requests_s else "max.requests.per.second"
+    if bytes_s >= requests_s:
+        name, limit, count = "io.max.bytes.per.second", settings.max_bytes_per_s, byte_count
+    else:
+        name, limit, count = "max.requests.per.second", settings.max_requests_per_s, request_count
     raise OverloadedError(
-        f"a compaction job would take longer at remote.compaction.{name} than a job may, so it does not"
-        " begin; raise that limit",
+        "a compaction job would take longer than a job may, so it does not begin; raise"
+        f" remote.compaction.{name} from {limit:.10g} to at least {math.ceil(count / MAX_JOB_S)}",
         needed_s=int(max(bytes_s, requests_s)),
         max_s=MAX_JOB_S,
         max_bytes_per_s=settings.max_bytes_per_s,

@@ -61,6 +61,7 @@ def tier_status_message(
         message.store_remarks.extend(engine.tier.upkeep.store_remarks)
         message.shards.extend(_shard_messages(engine.tier.shards))
         message.passes.extend(map(_pass_message, engine.passes.statuses()))
+        message.excluded_partition_count = len(engine.tier.compaction.exclusions())
     for _, item in page.items:
         if isinstance(item, OfflinePartition):
             message.offline_partitions.append(offline_partition_message(item))
