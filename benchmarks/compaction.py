@@ -21,6 +21,7 @@ import dataclasses
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from random import Random
 
@@ -45,6 +46,8 @@ PROMISED_RECORDS_PER_S = 6e6
 """Records of 100 bytes, with the store in memory."""
 OBJECTS = 8
 CHUNK_BYTES = 4 << 20
+_THREADS = ThreadPoolExecutor(8)
+"""As the process of jobs has them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ class Bench:
         self._upload()
         self._refs = [live.ref for live in self.tiered.metadata.refresh().objects.values()]
         self.report: CompactionReport | None = None
-        self._compactor = self.tiered.compactor()
+        self._compactor = self.tiered.compactor(run_beside=_THREADS.submit)
         # A store may have written past the page cache: then the first to read would wait for the disk.
         self._read_inputs()
         # As a server does at the end of its start. The garbage of the set-up is not the work's, either.

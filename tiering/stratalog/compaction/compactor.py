@@ -46,6 +46,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import CompactionProgress, ProgressMeter, Transfer
@@ -118,6 +119,8 @@ class CompactorConfig(NamedTuple):
     """A file that keeps which partitions are left alone; None: they are forgotten with the process."""
     execution_elsewhere: ExecutionElsewhere | None = None
     """Makes the executions of jobs, in place of those on the thread of the run."""
+    run_beside: RunBeside = run_here
+    """Runs the requests of jobs here that their work need not wait for."""
     jobs_at_once: int = 1
     """So many jobs of a plan are begun elsewhere at the same time; they are committed one after the other, in
     the order of the plan."""
@@ -378,7 +381,9 @@ class Compactor:
         if self._config.execution_elsewhere is not None:
             return self._config.execution_elsewhere(order, stop, run.on_transfer)
         self._budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
-        return JobExecution(self._filesystem, self._clock, self._ids, run.store, order)
+        return JobExecution(
+            self._filesystem, self._clock, self._ids, run.store, order, self._config.run_beside
+        )
 
     def _execute(
         self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry], cost: JobCost

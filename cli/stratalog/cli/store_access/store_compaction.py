@@ -193,12 +193,15 @@ def store_compaction(
     """The compactors of the store that `url` names, with scratch files in a directory that goes at the end.
     They execute jobs on this thread, or `elsewhere`. Raises InvalidConfigError, StoreError."""
     from stratalog.compaction.compactor import DEFAULT_CONFIG
+    from stratalog.compaction.job_execution import REQUESTS_BESIDE
     from stratalog.remote.metadata.catalog.catalog import Catalog
+    from stratalog.server.beside_threads import running_beside
 
     layers.check()
     stop = StopSignal()
     with (
         store_actor(url, "compactor") as actor,
+        running_beside(REQUESTS_BESIDE) as run_beside,
         TemporaryDirectory(prefix="stratalog-compaction-") as directory,
     ):
         catalog = Catalog.open(actor)
@@ -209,7 +212,9 @@ def store_compaction(
                 return settings
             return dataclasses.replace(settings, max_partition_bytes=elsewhere.max_partition_bytes)
 
-        config = DEFAULT_CONFIG._replace(topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop)
+        config = DEFAULT_CONFIG._replace(
+            topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop, run_beside=run_beside
+        )
         if elsewhere is not None:
             config = config._replace(
                 execution_elsewhere=elsewhere.execution, jobs_at_once=elsewhere.jobs_at_once
