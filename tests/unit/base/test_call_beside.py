@@ -15,7 +15,8 @@ from tests.support.service.hand_executor import HandExecutor
 def test_a_call_beside_gives_its_result_or_its_error() -> None:
     threads = HandExecutor()
     seven, failing = call_beside(threads.submit, lambda: 7), call_beside(threads.submit, _fail)
-    assert not seven.done() and not failing.done()
+    assert not seven.done()
+    assert not failing.done()
     threads.run_all()
     assert seven.result() == 7
     with pytest.raises(StoreUnavailableError, match="no answer"):

@@ -38,6 +38,7 @@ from stratalog.server.process_tuning import (
     exempt_loaded_objects,
     keep_freed_memory,
     share_interpreter_lock,
+    share_one_heap,
 )
 
 _NICENESS = 10
@@ -194,6 +195,7 @@ def _main(pipe: _Pipe) -> None:
     try:
         hello = pipe.recv()
         assert isinstance(hello, Hello)
+        share_one_heap()
         send = _Sender(pipe).send
         logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(send)])
         with running_beside(REQUESTS_BESIDE) as run_beside:
