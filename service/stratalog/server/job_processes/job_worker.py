@@ -49,7 +49,7 @@ _Pipe = Connection
 Send = Callable[[object], None]
 
 
-class _PipeSignal(StopSignal):
+class PipeSignal(StopSignal):
     """Is set by the next message, or by the end of the pipe. Thread-safe: `_lock` guards the message, which
     is taken once."""
 
@@ -73,7 +73,7 @@ class _PipeSignal(StopSignal):
             return super().is_set
 
 
-class _Teller:
+class Teller:
     """Collects the progress of a job, and sends it from time to time. Thread-safe: `_lock` is held by each
     method."""
 
@@ -128,7 +128,7 @@ class _LogToPipe(logging.Handler):
             pass
 
 
-class _Sender:
+class Sender:
     """Sends messages. Thread-safe: `_lock` is held while one is sent."""
 
     def __init__(self, pipe: _Pipe) -> None:
@@ -168,8 +168,8 @@ class JobWorker:
     def _execute(self, order: JobOrder) -> Done | Failed:
         budget = self._budgets.setdefault(order.shard, UploadBudget(self._clock))
         budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
-        teller = _Teller(self._send, self._clock, self._store)
-        signal_ = _PipeSignal(self._pipe)
+        teller = Teller(self._send, self._clock, self._store)
+        signal_ = PipeSignal(self._pipe)
         store = PacedObjectStore(self._store, order.shard, budget, signal_, teller.add_transfer)
         execution = JobExecution(self._filesystem, self._clock, self._ids, store, order, self._run_beside)
         ended = execute_to_end(execution, teller.add_run)
@@ -196,7 +196,7 @@ def _main(pipe: _Pipe) -> None:
         hello = pipe.recv()
         assert isinstance(hello, Hello)
         share_one_heap()
-        send = _Sender(pipe).send
+        send = Sender(pipe).send
         logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(send)])
         with running_beside(REQUESTS_BESIDE) as run_beside:
             worker = JobWorker(pipe, send, hello.store_url, run_beside)
