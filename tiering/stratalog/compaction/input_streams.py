@@ -87,7 +87,8 @@ class InputStreams:
         self._will_read = GrowingRange(need.carried)
         self._data: AheadStream | None = None
         self._data_position = 0
-        self._data_end_position = 0
+        self._asked_end_position = 0
+        """The end of the block that is on its way, at the least."""
         self._slice_end_position = 0
         self._block = _NOTHING
         """The part of the block in use that was not asked for."""
@@ -259,19 +260,16 @@ class InputStreams:
         finally:
             stream.close()
 
-    def _open_data(self) -> AheadStream:
+    def _open_data(self) -> None:
         if self._key_part is None:
             self._open_keys()
         begin, end = self._will_read.bytes
         size_bytes = end - begin
-        self._data_position, self._data_end_position = begin, end
+        first_bytes = size_bytes if size_bytes <= self._small_bytes else self._block_bytes
+        self._data_position, self._asked_end_position = begin, begin + first_bytes
         self._data = AheadStream(
-            self._run_beside,
-            lambda: self.reads.open_range(begin, size_bytes),
-            size_bytes,
-            size_bytes if size_bytes <= self._small_bytes else self._block_bytes,
+            self._run_beside, lambda: self.reads.open_range(begin, size_bytes), size_bytes, first_bytes
         )
-        return self._data
 
     def _read_data(self, size: int) -> Buffer:
         """At least one byte and at most `size`, as a part of the bytes that came; none only at the end of the
@@ -279,16 +277,20 @@ class InputStreams:
         block = self._block
         if not block:
             assert self._data is not None
-            block = memoryview(self._data.read(self._next_bytes()))
+            next_bytes = self._next_bytes()
+            block = memoryview(self._data.read(next_bytes))
+            self._asked_end_position += next_bytes
         # An empty part would keep the whole block in memory.
         data, self._block = block[:size], block[size:] or _NOTHING
         self._data_position += len(data)
         return data
 
     def _next_bytes(self) -> int:
-        """The size of the block behind the one that is on its way: what the slice is foretold to have left,
-        where that is much."""
-        return max(self._block_bytes, min(self._slice_end_position - self._data_position, self._chunk_bytes))
+        """The size of the block behind the one that is on its way: what the slice has left behind that, where
+        it is much. So an input that waits for its turn has no more than a block."""
+        return max(
+            self._block_bytes, min(self._slice_end_position - self._asked_end_position, self._chunk_bytes)
+        )
 
     def _skip_to(self, position: int) -> None:
         # The stream only moves forward: partitions come in the order of their slices.
