@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from typing import Protocol, TypeVar
-
-R = TypeVar("R")
+from typing import Protocol
 
 RunBeside = Callable[[Callable[[], None]], object]
 """Runs a task on another thread, without waiting for it, or at once."""
@@ -15,31 +12,6 @@ RunBeside = Callable[[Callable[[], None]], object]
 def run_here(task: Callable[[], None]) -> None:
     """Run the task at once: a `RunBeside` without another thread."""
     task()
-
-
-def call_beside(run_beside: RunBeside, call: Callable[[], R]) -> Future[R]:
-    """Begin a call beside; its result, or its error, is the future's. A call that has not begun can be
-    cancelled."""
-    future: Future[R] = Future()
-
-    def run() -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            result = call()
-        except BaseException as error:  # noqa: BLE001 - the user of the future raises it
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    run_beside(run)
-    return future
-
-
-def end_call(future: Future[R]) -> None:
-    """Return once the call has ended, whatever its outcome, or will never begin."""
-    if not future.cancel():
-        wait((future,))
 
 
 class ScheduledTask(Protocol):

@@ -108,7 +108,8 @@ class TieredStore:
             self._ids,
             self.shard(store),
             settings,
-            CompactorConfig(defaults, execution_elsewhere=self.execution_elsewhere, run_beside=run_beside),
+            CompactorConfig(defaults, execution_elsewhere=self.execution_elsewhere),
+            run_beside,
         )
 
     def shard(self, store: ObjectStore, clock: Clock | None = None) -> CompactedShard:

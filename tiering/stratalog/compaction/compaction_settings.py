@@ -55,7 +55,7 @@ class CompactionSettings:
 
     job_memory_bytes: int = 96 << 20
     """Bytes of its inputs (half) and outputs that a job keeps in memory; beyond, it takes files in
-    `spool_directory`. Default 96 MiB. Two chunks, a part of an output, key blocks and one bit a record come
+    `spool_directory`. Default 96 MiB. Two chunks, two parts of outputs, key blocks and one bit a record come
     on top."""
 
     max_scratch_bytes: int = 2**63 - 1

@@ -119,8 +119,6 @@ class CompactorConfig(NamedTuple):
     """A file that keeps which partitions are left alone; None: they are forgotten with the process."""
     execution_elsewhere: ExecutionElsewhere | None = None
     """Makes the executions of jobs, in place of those on the thread of the run."""
-    run_beside: RunBeside = run_here
-    """Runs the requests of jobs here that their work need not wait for."""
     jobs_at_once: int = 1
     """So many jobs of a plan are begun elsewhere at the same time; they are committed one after the other, in
     the order of the plan."""
@@ -170,7 +168,9 @@ class Compactor:
         shard: CompactedShard,
         settings: CompactionSettings,
         config: CompactorConfig = DEFAULT_CONFIG,
+        run_beside: RunBeside = run_here,
     ) -> None:
+        """`run_beside`: for `JobExecution`, of jobs that are executed here."""
         self._filesystem = filesystem
         self._clock = clock
         self._ids = ids
@@ -179,6 +179,7 @@ class Compactor:
         self._catalog = shard.catalog
         self._settings = settings
         self._config = config
+        self._run_beside = run_beside
         self._budget = UploadBudget(clock)
         path = config.exclusions_path
         kept = None if path is None else ExclusionFile(filesystem, path)
@@ -381,9 +382,7 @@ class Compactor:
         if self._config.execution_elsewhere is not None:
             return self._config.execution_elsewhere(order, stop, run.on_transfer)
         self._budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
-        return JobExecution(
-            self._filesystem, self._clock, self._ids, run.store, order, self._config.run_beside
-        )
+        return JobExecution(self._filesystem, self._clock, self._ids, run.store, order, self._run_beside)
 
     def _execute(
         self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry], cost: JobCost

@@ -20,15 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from stratalog.base.call_beside import CallBeside
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.base.scheduler import RunBeside, call_beside, end_call, run_here
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.compaction.plan.input_need import NOTHING, GrowingRange, InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import PieceReader, SliceReader
-from stratalog.objectstore.ahead_stream import AheadStream
 from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.ahead_stream import AheadStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -95,7 +96,7 @@ class InputStreams:
         self._held: tuple[int, Buffer] | None = None
         """The position and the data of the last slice that was read as a whole."""
         self._is_closed = False
-        self._drained = call_beside(run_beside, self._drain_keys)
+        self._drained = CallBeside(run_beside, self._drain_keys)
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
         """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
@@ -223,7 +224,7 @@ class InputStreams:
         """Returns once nothing of the object is on its way. May be called again."""
         self._is_closed = True
         self._held, self._block = None, _NOTHING
-        end_call(self._drained)
+        self._drained.end()
         if self._data is not None:
             self._data.close()
         self._keys_arriving.close()

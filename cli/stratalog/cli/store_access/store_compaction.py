@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import InvalidConfigError, LogStoreError, StoppingError
+from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
 from stratalog.cli.interrupts import stopped_by_signals
 from stratalog.cli.long_work import progress_bar
@@ -212,22 +213,25 @@ def store_compaction(
                 return settings
             return dataclasses.replace(settings, max_partition_bytes=elsewhere.max_partition_bytes)
 
-        config = DEFAULT_CONFIG._replace(
-            topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop, run_beside=run_beside
-        )
+        config = DEFAULT_CONFIG._replace(topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop)
         if elsewhere is not None:
             config = config._replace(
                 execution_elsewhere=elsewhere.execution, jobs_at_once=elsewhere.jobs_at_once
             )
         compactors = [
-            _compactor(actor, catalog, shard, f"{directory}/{shard:04d}", config)
+            _compactor(actor, catalog, shard, f"{directory}/{shard:04d}", config, run_beside)
             for shard in range(actor.identity.shard_count)
         ]
         yield StoreCompaction(actor, catalog, compactors, layers, stop)
 
 
 def _compactor(
-    actor: StoreActor, catalog: Catalog, number: int, spool_directory: str, config: CompactorConfig
+    actor: StoreActor,
+    catalog: Catalog,
+    number: int,
+    spool_directory: str,
+    config: CompactorConfig,
+    run_beside: RunBeside,
 ) -> Compactor:
     from stratalog.base.posix_filesystem import PosixFileSystem
     from stratalog.compaction.compaction_settings import CompactionSettings
@@ -240,7 +244,7 @@ def _compactor(
     metadata = MetadataLog.open(actor, number, partial(read_directory, actor.store, StoreLayout(number)))
     shard = CompactedShard(actor.store, actor.identity.store_id, metadata, catalog)
     settings = CompactionSettings(spool_directory=spool_directory)
-    return Compactor(PosixFileSystem(), actor.clock, actor.ids, shard, settings, config)
+    return Compactor(PosixFileSystem(), actor.clock, actor.ids, shard, settings, config, run_beside)
 
 
 def _config_of(topic: TopicEntry, defaults: LogConfig) -> LogConfig | None:

@@ -11,10 +11,10 @@ was proved: with the last request, which has its checksum for the store to compa
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 
+from stratalog.base.call_beside import CallBeside
 from stratalog.base.errors import StoreError
 from stratalog.base.filesystem import Buffer
 from stratalog.compaction.output.part_sends import PartSends
@@ -50,7 +50,7 @@ class OutputStream:
         """The end of the object, once there is no window any more: less than a part."""
         self._proved_bytes = 0
         self._sends = sends
-        self._last_sent: Future[None] | None = None
+        self._last_sent: CallBeside[None] | None = None
         """The last part, which `writes` belongs to until it is there."""
         self._part_count = 0
         self._crc = 0
@@ -105,7 +105,7 @@ class OutputStream:
             self._window.close()
         finally:
             if self._last_sent is not None:
-                wait((self._last_sent,))
+                self._last_sent.end()
             # The sweep of orphans aborts it later.
             with suppress(StoreError):
                 self._writes.abort()

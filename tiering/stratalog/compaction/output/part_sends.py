@@ -4,9 +4,9 @@ holds it and those that are gathered."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
-from stratalog.base.scheduler import RunBeside, call_beside
+from stratalog.base.call_beside import CallBeside
+from stratalog.base.scheduler import RunBeside
 
 
 class PartSends:
@@ -14,14 +14,14 @@ class PartSends:
 
     def __init__(self, run_beside: RunBeside) -> None:
         self._run_beside = run_beside
-        self._under_way: Future[None] | None = None
+        self._under_way: CallBeside[None] | None = None
 
-    def begin(self, send: Callable[[], None]) -> Future[None]:
+    def begin(self, send: Callable[[], None]) -> CallBeside[None]:
         """Begin to send a part, once the one before is there. Raises the error of that one, and of this one
-        if it has ended; so the next call, or the future's user, learns of each error."""
+        if it has ended; so the next call, or who takes the result, learns of each error."""
         self._wait()
-        self._under_way = sent = call_beside(self._run_beside, send)
-        if sent.done():
+        self._under_way = sent = CallBeside(self._run_beside, send)
+        if sent.has_ended:
             self._wait()
         return sent
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.errors import ObjectNotFoundError
-from stratalog.objectstore.ahead_stream import AheadStream
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
+from stratalog.remote.objects.ahead_stream import AheadStream
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.tiered.stores.open_streams_store import OpenStreamsStore

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 
-from stratalog.base.scheduler import RunBeside, call_beside, end_call
+from stratalog.base.call_beside import CallBeside
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.objectstore.resuming_reads import ResumingStream
 
-_END: Future[bytes] = Future()
-_END.set_result(b"")
+_END = CallBeside(run_here, bytes)
+"""Behind the last block."""
 
 
 class AheadStream:
@@ -42,16 +42,16 @@ class AheadStream:
     def close(self) -> None:
         """Release the connection, once the block on its way is there. May be called repeatedly."""
         self._unasked_bytes = 0
-        end_call(self._next)
+        self._next.end()
         if self._stream is not None:
             self._stream.close()
 
-    def _ask(self, size: int) -> Future[bytes]:
+    def _ask(self, size: int) -> CallBeside[bytes]:
         size = min(size, self._unasked_bytes)
         if size == 0:
             return _END
         self._unasked_bytes -= size
-        return call_beside(self._run_beside, partial(self._read, size))
+        return CallBeside(self._run_beside, partial(self._read, size))
 
     def _read(self, size: int) -> bytes:
         if self._stream is None:
