@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from typing import cast
+from typing import Any, cast
 
 from stratalog.compaction.compaction_progress import Transfer
 from stratalog.objectstore.counted import CountedObjectStore
@@ -49,7 +49,7 @@ def test_a_message_that_stops_a_job_is_taken_once() -> None:
 
 def test_progress_of_several_threads_arrives_whole_and_once() -> None:
     clock = ManualClock()
-    here, there = Pipe()
+    here, there = cast("tuple[Any, Any]", Pipe())
     received: list[Progress] = []
 
     def receive() -> None:
