@@ -139,6 +139,24 @@ def test_batches_that_lie_over_the_ends_of_reads_make_these_no_smaller() -> None
     assert world.store.read_sizes == [first_bytes] + [chunk_bytes] * whole + [rest]
 
 
+def test_an_input_that_waits_for_its_turn_has_little_on_its_way() -> None:
+    """Others are read meanwhile, and there may be hundreds."""
+    world = World()
+    batches = [
+        encode_batch([Record(0, 1000, b"%d" % number, bytes(60_000))], base_offset=number)
+        for number in range(40)
+    ]
+    name = world.tiered.upload(dict.fromkeys(world.tips[:2], batches))
+    entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips[:2]]
+    streams = opened(world, name, entries, chunk_bytes=1 << 20)
+    for number, entry in enumerate(entries):
+        assert b"".join(streams.slice_reader(entry).rows()) == b"".join(batches)
+        read_bytes = sum(world.store.read_sizes)
+        assert max(world.store.read_sizes) == 1 << 20
+        assert 0 <= read_bytes - (number + 1) * entry.data_bytes <= 2 * (64 << 10)
+    streams.close()
+
+
 def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> None:
     world = World()
     store = world.store
