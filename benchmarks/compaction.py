@@ -6,8 +6,8 @@ itself costs. Rates are those of the bytes that are moved, read and written.
 
 Stores: a local directory, and a real S3 server (SeaweedFS) where it is installed. A directory has no HTTP:
 its GET copies from the page cache, and its rows show what compaction costs in CPU where transport is almost
-free. One row has the store in memory, where a number of records a second is promised. Allocator and garbage
-collector are set as in a server.
+free. One row has the store in memory, where a number of records a second is promised. Allocator, garbage
+collector and threads are those of a server's process of jobs.
 
 A full run has 8 inputs with as much data as the uploader puts into an object by default, 480 MiB together,
 and a quick one has 16 MiB. Partitions share the bytes of a load, so their slices are small in a quick run (4
@@ -21,6 +21,7 @@ import dataclasses
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from random import Random
 
@@ -30,6 +31,7 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
+from stratalog.compaction.job_execution import REQUESTS_BESIDE
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
@@ -37,7 +39,12 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader_settings import UploaderSettings
-from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
+from stratalog.server.process_tuning import (
+    exempt_loaded_objects,
+    keep_freed_memory,
+    share_interpreter_lock,
+    share_one_heap,
+)
 from tests.support.tiered.s3_servers import ServerMissingError, seaweedfs_server
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -45,6 +52,8 @@ PROMISED_RECORDS_PER_S = 6e6
 """Records of 100 bytes, with the store in memory."""
 OBJECTS = 8
 CHUNK_BYTES = 4 << 20
+_THREADS = ThreadPoolExecutor(REQUESTS_BESIDE)
+"""For what runs beside the work of jobs, as the process of jobs has them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +121,7 @@ class Bench:
         self._upload()
         self._refs = [live.ref for live in self.tiered.metadata.refresh().objects.values()]
         self.report: CompactionReport | None = None
-        self._compactor = self.tiered.compactor()
+        self._compactor = self.tiered.compactor(run_beside=_THREADS.submit)
         # A store may have written past the page cache: then the first to read would wait for the disk.
         self._read_inputs()
         # As a server does at the end of its start. The garbage of the set-up is not the work's, either.
@@ -217,6 +226,8 @@ def row_in_memory(load: Load) -> Row:
 def measure(quick: bool) -> Iterator[Row]:
     """Compaction of object files, beside bare GET and PUT of the same bytes."""
     keep_freed_memory()
+    share_one_heap()
+    share_interpreter_lock()
     yield row_in_memory(loads(quick=quick)[2])
     with tempfile.TemporaryDirectory() as root:
         yield from rows_of(

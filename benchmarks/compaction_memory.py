@@ -2,8 +2,7 @@
 
 The promise is a bound that holds whatever the inputs are, with the default settings: many partitions or one,
 many keys or few. Values are zeros, so that the files, which are packed, take little of the disk. The process
-that compacts has one view of the metadata, and an allocator, as a server has; in a server another process
-executes the job.
+that compacts has one view of the metadata as a server has, and allocator and threads as its process of jobs.
 
 A quick run takes a sixty-fourth of the bytes and the keys.
 """
@@ -22,10 +21,12 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_execution import REQUESTS_BESIDE
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.process_tuning import keep_freed_memory
+from stratalog.server.beside_threads import running_beside
+from stratalog.server.process_tuning import keep_freed_memory, share_one_heap
 from tests.support.packed_files import PackedFileSystem
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -108,10 +109,12 @@ def compact(root: str, total_bytes: int) -> None:
         return dataclasses.replace(settings, max_job_bytes=2 * total_bytes)
 
     keep_freed_memory()
+    share_one_heap()
     tiered = open_store(root)
-    compactor = tiered.compactor(change=change)
-    del tiered
-    (report,) = compactor.run_once()
+    with running_beside(REQUESTS_BESIDE) as run_beside:
+        compactor = tiered.compactor(change=change, run_beside=run_beside)
+        del tiered
+        (report,) = compactor.run_once()
     assert report.refused is None, report
     assert report.inputs == OBJECTS
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB)

@@ -14,6 +14,7 @@ from uuid import UUID
 from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor, CompactorConfig, ExecutionElsewhere
@@ -96,6 +97,7 @@ class TieredStore:
         store: ObjectStore | None = None,
         change: Callable[[CompactionSettings], CompactionSettings] = lambda settings: settings,
         defaults: Callable[[Mapping[str, str]], LogConfig] = lambda _: LogConfig(),
+        run_beside: RunBeside = run_here,
     ) -> Compactor:
         """A compactor that works through `store`, by default this one's."""
         store = store or self.store
@@ -107,6 +109,7 @@ class TieredStore:
             self.shard(store),
             settings,
             CompactorConfig(defaults, execution_elsewhere=self.execution_elsewhere),
+            run_beside,
         )
 
     def shard(self, store: ObjectStore, clock: Clock | None = None) -> CompactedShard:

@@ -181,8 +181,8 @@ def test_large_outputs_take_a_put_for_each_part() -> None:
     gathering = JobGathering(job.input_names)
     for one in (run, *job.runs[1:]):
         gathering.add(one)
-    assert cost_of(dataclasses.replace(job, needs=gathering.needs), SETTINGS).put_count == 7 + 2, (
-        "parts of 32 MiB, the beginning and the end"
+    assert cost_of(dataclasses.replace(job, needs=gathering.needs), SETTINGS).put_count == 13 + 2, (
+        "parts of 16 MiB, the beginning and the end"
     )
 
 

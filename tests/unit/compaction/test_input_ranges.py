@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
-from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.input_streams import InputBuffers, InputStreams
 from stratalog.compaction.plan.input_need import ByteRange, InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.objectstore.counted import CountedObjectStore, RequestKind
@@ -115,9 +115,8 @@ def opened(world: World, name: str, entries: Sequence[SliceEntry], *, chunk_byte
         world.tiered.metadata.refresh().objects[name].ref,
         InputNeed(data=whole_range, carried=whole_range),
         lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
-        chunk_bytes=chunk_bytes,
-        buffered_bytes=0,
-        at_work=SliceAtWork(),
+        InputBuffers(chunk_bytes=chunk_bytes, small_bytes=0),
+        SliceAtWork(),
     )
     streams.small_key_stream(entries[0].key_stream or KeyStreamRef(0, 0, 0, 0, 0))
     world.store.read_sizes.clear()
@@ -134,8 +133,28 @@ def test_batches_that_lie_over_the_ends_of_reads_make_these_no_smaller() -> None
     streams = opened(world, name, [live.entry], chunk_bytes=chunk_bytes)
     assert b"".join(streams.slice_reader(live.entry).rows()) == b"".join(batches)
     streams.close()
-    whole, rest = divmod(live.entry.data_bytes, chunk_bytes)
-    assert world.store.read_sizes == [chunk_bytes] * whole + [rest]
+    # How large the slice is shows when the second block is asked for.
+    first_bytes = 64 << 10
+    whole, rest = divmod(live.entry.data_bytes - first_bytes, chunk_bytes)
+    assert world.store.read_sizes == [first_bytes] + [chunk_bytes] * whole + [rest]
+
+
+def test_an_input_that_waits_for_its_turn_has_little_on_its_way() -> None:
+    """Others are read meanwhile, and there may be hundreds."""
+    world = World()
+    batches = [
+        encode_batch([Record(0, 1000, b"%d" % number, bytes(60_000))], base_offset=number)
+        for number in range(40)
+    ]
+    name = world.tiered.upload(dict.fromkeys(world.tips[:2], batches))
+    entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips[:2]]
+    streams = opened(world, name, entries, chunk_bytes=1 << 20)
+    for number, entry in enumerate(entries):
+        assert b"".join(streams.slice_reader(entry).rows()) == b"".join(batches)
+        read_bytes = sum(world.store.read_sizes)
+        assert max(world.store.read_sizes) == 1 << 20
+        assert 0 <= read_bytes - (number + 1) * entry.data_bytes <= 2 * (64 << 10)
+    streams.close()
 
 
 def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> None:

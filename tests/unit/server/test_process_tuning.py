@@ -22,3 +22,22 @@ assert gc.collect() >= 1, "later garbage is found as ever"
 
 def test_loaded_objects_are_exempt_from_collection() -> None:
     subprocess.run([sys.executable, "-c", SCRIPT], check=True)
+
+
+ONE_HEAP = """
+import ctypes, sys, threading
+from stratalog.server.process_tuning import share_one_heap
+is_set = share_one_heap()
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_size_t
+here, there = malloc(1 << 16), []
+thread = threading.Thread(target=lambda: there.append(malloc(1 << 16)))
+thread.start()
+thread.join()
+# The heap of another thread would be a mapping far away.
+assert not is_set or abs(here - there[0]) < 16 << 20, (here, there)
+"""
+
+
+def test_threads_share_one_heap() -> None:
+    subprocess.run([sys.executable, "-c", ONE_HEAP], check=True)

@@ -8,6 +8,7 @@ the plan: an estimate for the jobs to come, and the cost of the job at work (`jo
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -78,13 +79,15 @@ class CompactionProgress(NamedTuple):
 
 
 class ProgressMeter:
-    """Measures one run of a compactor. Not thread-safe: guarded by the run."""
+    """Measures one run of a compactor. Thread-safe: `_lock` is held by each method, and while the progress is
+    told."""
 
     def __init__(self, clock: Clock, tell: Callable[[CompactionProgress], None]) -> None:
         """`tell` gets the progress when jobs are planned, begin and end, and every `TELL_PERIOD_S` meanwhile,
-        if anything has happened."""
+        if anything has happened; on the thread that brings it."""
         self._clock = clock
         self._tell = tell
+        self._lock = threading.RLock()
         self._begin_s = clock.monotonic_s()
         self._told_s = self._begin_s
         self.transfer = Transfer()
@@ -120,15 +123,17 @@ class ProgressMeter:
 
     def plan(self, sizes: Sequence[JobSize]) -> None:
         """These jobs come next, and no others."""
-        self._known = list(sizes)
-        self.tell()
+        with self._lock:
+            self._known = list(sizes)
+            self.tell()
 
     def begin_job(self, partition_count: int, cost: JobCost) -> None:
         """The next of the planned jobs begins."""
-        self._known[0] = JobSize(partition_count, cost.read_bytes)
-        self._job_begin = self.transfer
-        self._job_partition_count = 0
-        self.tell()
+        with self._lock:
+            self._known[0] = JobSize(partition_count, cost.read_bytes)
+            self._job_begin = self.transfer
+            self._job_partition_count = 0
+            self.tell()
 
     @property
     def transfer_of_job(self) -> Transfer:
@@ -137,24 +142,27 @@ class ProgressMeter:
 
     def end_job(self) -> None:
         """The job at work has ended, well or not."""
-        self._known.pop(0)
-        self._done_job_count += 1
-        self._done_partition_count += self._job_partition_count
-        self._job_partition_count = 0
-        self._job_begin = self.transfer
-        self.tell()
+        with self._lock:
+            self._known.pop(0)
+            self._done_job_count += 1
+            self._done_partition_count += self._job_partition_count
+            self._job_partition_count = 0
+            self._job_begin = self.transfer
+            self.tell()
 
     def add_partition(self, record_count: int, kept_count: int) -> None:
         """The job at work has rewritten a partition of `record_count` records."""
-        self._job_partition_count += 1
-        self._kept_record_count += kept_count
-        self._dropped_record_count += record_count - kept_count
-        self._tell_at_times()
+        with self._lock:
+            self._job_partition_count += 1
+            self._kept_record_count += kept_count
+            self._dropped_record_count += record_count - kept_count
+            self._tell_at_times()
 
     def add_transfer(self, done: Transfer) -> None:
         """Requests and bytes that have just been transferred."""
-        self.transfer = self.transfer.plus(done)
-        self._tell_at_times()
+        with self._lock:
+            self.transfer = self.transfer.plus(done)
+            self._tell_at_times()
 
     def _tell_at_times(self) -> None:
         if self._clock.monotonic_s() - self._told_s >= TELL_PERIOD_S:
@@ -162,8 +170,9 @@ class ProgressMeter:
 
     def tell(self) -> None:
         """Report the progress now."""
-        self._told_s = self._clock.monotonic_s()
-        self._tell(self.progress)
+        with self._lock:
+            self._told_s = self._clock.monotonic_s()
+            self._tell(self.progress)
 
 
 def _remaining_ms(elapsed_ms: int, done_bytes: int, planned_bytes: int) -> int | None:

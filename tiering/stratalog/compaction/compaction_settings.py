@@ -55,15 +55,15 @@ class CompactionSettings:
 
     job_memory_bytes: int = 96 << 20
     """Bytes of its inputs (half) and outputs that a job keeps in memory; beyond, it takes files in
-    `spool_directory`. Default 96 MiB. Two chunks, a part of an output, key blocks and one bit a record come
+    `spool_directory`. Default 96 MiB. Two chunks, two parts of outputs, key blocks and one bit a record come
     on top."""
 
     max_scratch_bytes: int = 2**63 - 1
     """Bytes of these files, and of the copies of slices whose keys must be hashed. A job that may need more,
     or more than the disk has free, does not begin. Default: what is free."""
 
-    output_part_bytes: int = 32 << 20
-    """Bytes of a part of an output: they are sent while more are written. Default 32 MiB; stores take no less
+    output_part_bytes: int = 16 << 20
+    """Bytes of a part of an output: they are sent while more are written. Default 16 MiB; stores take no less
     than 5 MiB. Raise it where requests are dear; an output has at most 10,000 parts.
     """
 

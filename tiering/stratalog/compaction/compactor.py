@@ -46,6 +46,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_progress import CompactionProgress, ProgressMeter, Transfer
@@ -173,7 +174,9 @@ class Compactor:
         shard: CompactedShard,
         settings: CompactionSettings,
         config: CompactorConfig = DEFAULT_CONFIG,
+        run_beside: RunBeside = run_here,
     ) -> None:
+        """`run_beside`: for `JobExecution`, of jobs that are executed here."""
         self._filesystem = filesystem
         self._clock = clock
         self._ids = ids
@@ -182,6 +185,7 @@ class Compactor:
         self._catalog = shard.catalog
         self._settings = settings
         self._config = config
+        self._run_beside = run_beside
         self._budget = UploadBudget(clock)
         path = config.exclusions_path
         kept = None if path is None else ExclusionFile(filesystem, path)
@@ -384,7 +388,7 @@ class Compactor:
         if self._config.execution_elsewhere is not None:
             return self._config.execution_elsewhere(order, stop, run.on_transfer)
         self._budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
-        return JobExecution(self._filesystem, self._clock, self._ids, run.store, order)
+        return JobExecution(self._filesystem, self._clock, self._ids, run.store, order, self._run_beside)
 
     def _execute(
         self, run: _Run, execution: Execution, topics: Mapping[UUID, TopicEntry], cost: JobCost

@@ -18,14 +18,18 @@ commit, so it contains the same entries and is not decoded again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
+from stratalog.base.call_beside import CallBeside
 from stratalog.base.errors import StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.compaction.plan.input_need import GrowingRange, InputNeed
+from stratalog.base.scheduler import RunBeside, run_here
+from stratalog.compaction.plan.input_need import NOTHING, GrowingRange, InputNeed
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.slice_reader import PieceReader, SliceReader
-from stratalog.objectstore.resuming_reads import ResumingReads, ResumingStream
+from stratalog.objectstore.resuming_reads import ResumingReads
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.ahead_stream import AheadStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -33,11 +37,22 @@ from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, is_plain_index
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
-_READ_AHEAD_BYTES = 256 << 10
-"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own.
-The rest stays in memory, so it is less where an input has less memory, down to `_LEAST_READ_BYTES`."""
-_LEAST_READ_BYTES = 64 << 10
+_BLOCK_BYTES = 1 << 20
+"""Asked of the data at a time, where a slice is smaller: each read of a connection has a price of its own. It
+is less where an input has less memory, for the block in use and the one on its way, down to
+`_LEAST_BLOCK_BYTES`."""
+_LEAST_BLOCK_BYTES = 64 << 10
 _NOTHING = memoryview(b"")
+
+
+class InputBuffers(NamedTuple):
+    """The memory of an input."""
+
+    chunk_bytes: int
+    """The largest read of its data."""
+    small_bytes: int
+    """A range up to this is read as one block; of a larger one, the block in use and the next are no larger
+    together, but for those of a large slice."""
 
 
 class InputStreams:
@@ -50,33 +65,38 @@ class InputStreams:
         ref: ObjectRef,
         need: InputNeed,
         make_scratch: Callable[[], Spool],
-        *,
-        chunk_bytes: int,
-        buffered_bytes: int,
+        buffers: InputBuffers,
         at_work: SliceAtWork,
+        run_beside: RunBeside = run_here,
     ) -> None:
+        """GET 1 is sent beside, now."""
         self.reads = reads
         """The object; it counts the requests."""
         self._ref = ref
         self._directory_position, self._directory_bytes = ref.directory_position, ref.directory_bytes
         self._at_work = at_work
-        self._make_scratch = make_scratch
-        self._chunk_bytes = chunk_bytes
-        self._buffered_bytes = buffered_bytes
+        self._run_beside = run_beside
+        self._chunk_bytes = buffers.chunk_bytes
+        self._small_bytes = buffers.small_bytes
+        self._block_bytes = min(_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, buffers.small_bytes // 2))
+        self._keys_arriving = make_scratch()
         self._key_part: Spool | None = None
+        """The same, once all of it is there."""
         self._key_bytes: memoryview | None = None
         """The same, if it is one piece of memory."""
         self._need = need
         self._will_read = GrowingRange(need.carried)
-        self._data_part: Spool | None = None
-        self._data: ResumingStream | SpoolReader | None = None
+        self._data: AheadStream | None = None
         self._data_position = 0
-        self._data_end_position = 0
+        self._asked_end_position = 0
+        """The end of the block that is on its way, at the least."""
         self._slice_end_position = 0
-        self._ahead = _NOTHING
-        """Data that were read and not yet asked for."""
+        self._block = _NOTHING
+        """The part of the block in use that was not asked for."""
         self._held: tuple[int, Buffer] | None = None
         """The position and the data of the last slice that was read as a whole."""
+        self._is_closed = False
+        self._drained = CallBeside(run_beside, self._drain_keys)
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
         """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
@@ -154,6 +174,12 @@ class InputStreams:
         assert self._data is None
         self._will_read.add(entry.data_position, entry.data_bytes)
 
+    def begin(self) -> None:
+        """Let the data come, if there are any to read: they will be used soon. Raises StoreCorruptError, and
+        what the store raises for GET 1."""
+        if self._data is None and self._will_read.bytes != NOTHING:
+            self._open_data()
+
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
         """A reader of the data of a slice that `will_read` has named, or that is carried. Call it once for
         each slice, in order, and read to the end. Raises StoreCorruptError, and what the store raises.
@@ -188,30 +214,29 @@ class InputStreams:
         if self._key_part is None:
             self._open_keys()
         if entry.data_bytes > 0:
-            self._open_data()
+            if self._data is None:
+                self._open_data()
             self._slice_end_position = entry.data_end_position
             self._skip_to(entry.data_position)
         self._at_work.begin(self._ref.name, entry)
 
     def close(self) -> None:
-        """May be called again."""
-        self._held, self._ahead = None, _NOTHING
-        data, self._data = self._data, None
-        if data is not None and not isinstance(data, SpoolReader):
-            data.close()
-        for scratch in (self._key_part, self._data_part):
-            if scratch is not None:
-                scratch.close()
-        self._key_part = self._data_part = self._key_bytes = None
+        """Returns once nothing of the object is on its way. May be called again."""
+        self._is_closed = True
+        self._held, self._block = None, _NOTHING
+        self._drained.end()
+        if self._data is not None:
+            self._data.close()
+        self._keys_arriving.close()
+        self._key_part = self._key_bytes = None
 
     def _open_keys(self) -> Spool:
         if self._key_part is not None:
             return self._key_part
         ref = self._ref
         self._at_work.begin(ref.name, None)
-        self._key_part = keys = self._make_scratch()
-        end_position = max(ref.key_streams_end, self._need.index_end)
-        self._drain(ref.directory_position, end_position - ref.directory_position, keys)
+        self._drained.result()
+        self._key_part = keys = self._keys_arriving
         self._key_bytes = keys.in_one_piece()
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
@@ -221,53 +246,58 @@ class InputStreams:
             raise self._corrupt("is said to have data outside its own part")
         return keys
 
-    def _open_data(self) -> None:
-        if self._data is not None:
-            return
-        self._data_position, self._data_end_position = self._will_read.bytes
-        size_bytes = self._data_end_position - self._data_position
-        if size_bytes <= self._buffered_bytes:
-            self._data_part = self._make_scratch()
-            self._drain(self._data_position, size_bytes, self._data_part)
-            self._data = SpoolReader(self._data_part, 0, size_bytes)
-        else:
-            self._data = self.reads.open_range(self._data_position, size_bytes)
-
-    def _drain(self, position: int, size_bytes: int, scratch: Spool) -> None:
-        stream = self.reads.open_range(position, size_bytes)
+    def _drain_keys(self) -> None:
+        ref, keys = self._ref, self._keys_arriving
+        size_bytes = max(ref.key_streams_end, self._need.index_end) - ref.directory_position
+        # What stays in memory is one piece if it can be.
+        piece_bytes = self._chunk_bytes if size_bytes <= self._small_bytes else self._block_bytes
+        stream = self.reads.open_range(ref.directory_position, size_bytes)
         try:
-            while scratch.size_bytes < size_bytes:
-                data = stream.read(min(self._chunk_bytes, size_bytes - scratch.size_bytes))
+            while keys.size_bytes < size_bytes and not self._is_closed:
+                data = stream.read(min(piece_bytes, size_bytes - keys.size_bytes))
                 if not data:
                     raise self._corrupt("is shorter than the metadata log says")
-                scratch.append(data)
+                keys.append(data)
         finally:
             stream.close()
+
+    def _open_data(self) -> None:
+        if self._key_part is None:
+            self._open_keys()
+        begin, end = self._will_read.bytes
+        size_bytes = end - begin
+        first_bytes = size_bytes if size_bytes <= self._small_bytes else self._block_bytes
+        self._data_position, self._asked_end_position = begin, begin + first_bytes
+        self._data = AheadStream(
+            self._run_beside, lambda: self.reads.open_range(begin, size_bytes), size_bytes, first_bytes
+        )
 
     def _read_data(self, size: int) -> Buffer:
         """At least one byte and at most `size`, as a part of the bytes that came; none only at the end of the
         object."""
-        assert self._data is not None
-        if isinstance(self._data, SpoolReader):
-            data = self._data.read_some(size)
-        else:
-            ahead = self._ahead or memoryview(self._data.read(self._request_bytes()))
-            # An empty part would keep all of them in memory.
-            data, self._ahead = ahead[:size], ahead[size:] or _NOTHING
+        block = self._block
+        if not block:
+            assert self._data is not None
+            next_bytes = self._next_bytes()
+            block = memoryview(self._data.read(next_bytes))
+            self._asked_end_position += next_bytes
+        # An empty part would keep the whole block in memory.
+        data, self._block = block[:size], block[size:] or _NOTHING
         self._data_position += len(data)
         return data
 
-    def _request_bytes(self) -> int:
-        """Asked of the data at once: a part of the slice, or more where that is little."""
-        left_bytes = min(self._slice_end_position - self._data_position, self._chunk_bytes)
-        ahead_bytes = min(_READ_AHEAD_BYTES, max(_LEAST_READ_BYTES, self._buffered_bytes // 2))
-        return min(max(left_bytes, ahead_bytes), self._data_end_position - self._data_position)
+    def _next_bytes(self) -> int:
+        """The size of the block behind the one that is on its way: what the slice has left behind that, where
+        it is much. So an input that waits for its turn has no more than a block."""
+        return max(
+            self._block_bytes, min(self._slice_end_position - self._asked_end_position, self._chunk_bytes)
+        )
 
     def _skip_to(self, position: int) -> None:
         # The stream only moves forward: partitions come in the order of their slices.
         assert self._data_position <= position
         while self._data_position < position:
-            if not self._read_data(min(self._chunk_bytes, position - self._data_position)):
+            if not self._read_data(position - self._data_position):
                 raise self._corrupt("is shorter than the metadata log says")
 
     def _corrupt(self, problem: str) -> StoreCorruptError:

@@ -20,13 +20,15 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, ObjectArchivedError, ObjectNotFoundError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.input_streams import InputStreams
+from stratalog.compaction.input_streams import InputBuffers, InputStreams
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.output.job_output import JobOutput
 from stratalog.compaction.output.output_division import OutputBounds, pieces_of
 from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.part_sends import PartSends
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.compaction.partition_rewriter import PartitionRewriter, RewrittenPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
@@ -52,7 +54,11 @@ from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 from stratalog.remote.store_layout import StoreLayout
 
-_MAX_BUFFERED_INPUT_BYTES = 8 << 20
+REQUESTS_BESIDE = 8
+"""Requests of one job, or of the jobs of one process, that are under way at once."""
+_MAX_SMALL_INPUT_BYTES = 8 << 20
+_BEGIN_AHEAD_BYTES = 8 << 20
+"""An input is asked for its data when so many bytes of the run come before them: a stream must not idle."""
 
 
 class JobClock(NamedTuple):
@@ -165,9 +171,16 @@ class JobExecution:
     """One execution of one job, in this process. Not thread-safe: used once, by one thread."""
 
     def __init__(
-        self, filesystem: FileSystem, clock: Clock, ids: IdGenerator, store: ObjectStore, order: JobOrder
+        self,
+        filesystem: FileSystem,
+        clock: Clock,
+        ids: IdGenerator,
+        store: ObjectStore,
+        order: JobOrder,
+        run_beside: RunBeside = run_here,
     ) -> None:
-        """`clock`: for the pauses before broken streams are resumed, and outputs sent again."""
+        """`clock`: for the pauses before broken streams are resumed, and outputs sent again. `run_beside`
+        runs the requests that the work need not wait for; with threads, `store` must be thread-safe."""
         job, settings = order.job, order.settings
         self.current: TopicIdPartition | None = None
         """The partition that is being rewritten; if the execution fails, the one to blame."""
@@ -182,6 +195,10 @@ class JobExecution:
         self._ids = ids
         self._store = store
         self._order = order
+        self._run_beside = run_beside
+        self._sends = PartSends(run_beside)
+        self._waiting: set[str] = set()
+        """The inputs whose data were not asked for."""
         self._decided = order.decided or {}
         self._layout = StoreLayout(order.shard)
         self._settings = settings
@@ -207,6 +224,7 @@ class JobExecution:
             closing.callback(self._close_inputs)
             self._open_inputs()
             self._decide()
+            self._waiting = set(self.inputs)
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
@@ -249,11 +267,25 @@ class JobExecution:
     def _rewrite(self, run: PartitionRun, output: JobOutput) -> RunCounts:
         """Rewrite a run."""
         self.current = run.topic_id_partition
+        self._begin_data(run)
         plan = self._plans.pop(run.topic_id_partition, None)
         if plan is not None or run.mode is RunMode.CARRY:
             return self._rewrite_parts(run, plan, output)
         with self._plan(run) as plan:
             return self._rewrite_parts(run, plan, output)
+
+    def _begin_data(self, run: PartitionRun) -> None:
+        """Let the inputs send the data of a run side by side, where these come soon."""
+        if not self._waiting:
+            return
+        before_bytes = 0
+        for live in run.slices:
+            if before_bytes > _BEGIN_AHEAD_BYTES:
+                return
+            before_bytes += live.entry.data_bytes
+            if live.object_name in self._waiting:
+                self._waiting.discard(live.object_name)
+                self.inputs[live.object_name].begin()
 
     def _rewrite_parts(self, run: PartitionRun, plan: SurvivorPlan | None, output: JobOutput) -> RunCounts:
         """Rewrite each part of a run into an object of its own. The survivors are those of the whole run."""
@@ -313,9 +345,12 @@ class JobExecution:
                 live_object.ref,
                 self.job.needs.inputs[name],
                 self._make_scratch,
-                chunk_bytes=self._settings.read_chunk_bytes,
-                buffered_bytes=min(self._share_bytes, _MAX_BUFFERED_INPUT_BYTES),
-                at_work=self.at_work,
+                InputBuffers(
+                    chunk_bytes=self._settings.read_chunk_bytes,
+                    small_bytes=min(self._share_bytes, _MAX_SMALL_INPUT_BYTES),
+                ),
+                self.at_work,
+                self._run_beside,
             )
 
     def _close_inputs(self) -> None:
@@ -329,7 +364,7 @@ class JobExecution:
         key = self._layout.data_key(name)
         writes = RepeatedWrites(self._clock, self._store, key, PutAttempts())
         window = partial(self._make_scratch, window_bytes(self.job, self._settings))
-        return OutputStream(name, writes, window, part_bytes(self.job, self._settings))
+        return OutputStream(name, writes, window, part_bytes(self.job, self._settings), self._sends)
 
     def _make_scratch(self, memory_bytes: int | None = None) -> Spool:
         path = f"{self._settings.spool_directory}/{self._ids.uuid()}{SCRATCH_SUFFIX}"

@@ -38,7 +38,8 @@ def window_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
 
 
 def input_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
-    """The memory of each spool of an input: for its key streams, its data, and a slice that is hashed."""
+    """The memory of an input, three times: for its key streams, for the blocks of its data, and for a slice
+    that is hashed."""
     return settings.job_memory_bytes // (6 * len(job.inputs))
 
 

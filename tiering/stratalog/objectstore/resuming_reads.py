@@ -19,7 +19,8 @@ MAX_PAUSE_S = 5.0
 
 
 class ResumingReads:
-    """Reads ranges of one object, and counts its requests. Not thread-safe: guarded by its user."""
+    """Reads ranges of one object, one after the other, and counts its requests. Not thread-safe: guarded by
+    its user."""
 
     def __init__(self, store: ObjectStore, clock: Clock, key: str) -> None:
         self.key = key

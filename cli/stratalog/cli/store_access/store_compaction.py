@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import InvalidConfigError, LogStoreError, StoppingError
+from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
 from stratalog.cli.interrupts import stopped_by_signals
 from stratalog.cli.long_work import progress_bar
@@ -193,12 +194,15 @@ def store_compaction(
     """The compactors of the store that `url` names, with scratch files in a directory that goes at the end.
     They execute jobs on this thread, or `elsewhere`. Raises InvalidConfigError, StoreError."""
     from stratalog.compaction.compactor import DEFAULT_CONFIG
+    from stratalog.compaction.job_execution import REQUESTS_BESIDE
     from stratalog.remote.metadata.catalog.catalog import Catalog
+    from stratalog.server.beside_threads import running_beside
 
     layers.check()
     stop = StopSignal()
     with (
         store_actor(url, "compactor") as actor,
+        running_beside(REQUESTS_BESIDE) as run_beside,
         TemporaryDirectory(prefix="stratalog-compaction-") as directory,
     ):
         catalog = Catalog.open(actor)
@@ -215,14 +219,19 @@ def store_compaction(
                 execution_elsewhere=elsewhere.execution, jobs_at_once=elsewhere.jobs_at_once
             )
         compactors = [
-            _compactor(actor, catalog, shard, f"{directory}/{shard:04d}", config)
+            _compactor(actor, catalog, shard, f"{directory}/{shard:04d}", config, run_beside)
             for shard in range(actor.identity.shard_count)
         ]
         yield StoreCompaction(actor, catalog, compactors, layers, stop)
 
 
 def _compactor(
-    actor: StoreActor, catalog: Catalog, number: int, spool_directory: str, config: CompactorConfig
+    actor: StoreActor,
+    catalog: Catalog,
+    number: int,
+    spool_directory: str,
+    config: CompactorConfig,
+    run_beside: RunBeside,
 ) -> Compactor:
     from stratalog.base.posix_filesystem import PosixFileSystem
     from stratalog.compaction.compaction_settings import CompactionSettings
@@ -235,7 +244,7 @@ def _compactor(
     metadata = MetadataLog.open(actor, number, partial(read_directory, actor.store, StoreLayout(number)))
     shard = CompactedShard(actor.store, actor.identity.store_id, metadata, catalog)
     settings = CompactionSettings(spool_directory=spool_directory)
-    return Compactor(PosixFileSystem(), actor.clock, actor.ids, shard, settings, config)
+    return Compactor(PosixFileSystem(), actor.clock, actor.ids, shard, settings, config, run_beside)
 
 
 def _config_of(topic: TopicEntry, defaults: LogConfig) -> LogConfig | None:

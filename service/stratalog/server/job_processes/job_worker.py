@@ -1,5 +1,5 @@
 """The process that executes jobs of compaction for a server: `python -m` this module, with the number of the
-pipe and the digest of the server's software. It has one thread.
+pipe and the digest of the server's software. One thread works; others wait for the store beside it.
 
 It ends once the pipe is closed, also by the death of the server: a job at work stops before its next request
 and aborts its uploads. It executes, and commits nothing; the server plans, commits, and knows the history.
@@ -14,24 +14,32 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
+from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_progress import TELL_PERIOD_S, Transfer
 from stratalog.compaction.execution_end import Done, Failed, execute_to_end
-from stratalog.compaction.job_execution import JobExecution, JobOrder
+from stratalog.compaction.job_execution import REQUESTS_BESIDE, JobExecution, JobOrder
 from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.objectstore.counted import CountedObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.remote.tier.upload_budget import UploadBudget
+from stratalog.server.beside_threads import running_beside
 from stratalog.server.job_processes.messages import OTHER_SOFTWARE, Hello, Progress
 from stratalog.server.job_processes.software_on_disk import software_digest
-from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
+from stratalog.server.process_tuning import (
+    exempt_loaded_objects,
+    keep_freed_memory,
+    share_interpreter_lock,
+    share_one_heap,
+)
 
 _NICENESS = 10
 _OOM_SCORE = 500
@@ -41,29 +49,33 @@ _Pipe = Connection
 Send = Callable[[object], None]
 
 
-class _PipeSignal(StopSignal):
-    """Is set by the next message, or by the end of the pipe. One thread looks at it."""
+class PipeSignal(StopSignal):
+    """Is set by the next message, or by the end of the pipe. Thread-safe: `_lock` guards the message, which
+    is taken once."""
 
-    __slots__ = ("_pipe",)
+    __slots__ = ("_lock", "_pipe")
 
     def __init__(self, pipe: _Pipe) -> None:
         super().__init__()
         self._pipe = pipe
+        self._lock = threading.Lock()
 
     @property
     def is_set(self) -> bool:
-        if not super().is_set and self._pipe.poll():
-            self.set()
-            try:
-                self._pipe.recv()
-            except (EOFError, OSError):
-                # The server is gone.
-                pass
-        return super().is_set
+        with self._lock:
+            if not super().is_set and self._pipe.poll():
+                self.set()
+                try:
+                    self._pipe.recv()
+                except (EOFError, OSError):
+                    # The server is gone.
+                    pass
+            return super().is_set
 
 
-class _Teller:
-    """Collects the progress of a job, and sends it from time to time. Not thread-safe: guarded by the job."""
+class Teller:
+    """Collects the progress of a job, and sends it from time to time. Thread-safe: `_lock` is held by each
+    method."""
 
     def __init__(self, send: Send, clock: Clock, store: CountedObjectStore) -> None:
         self._send = send
@@ -73,14 +85,17 @@ class _Teller:
         self._told_s = clock.monotonic_s() - TELL_PERIOD_S
         self._transfer = Transfer()
         self._runs: list[tuple[int, int]] = []
+        self._lock = threading.RLock()
 
     def add_transfer(self, done: Transfer) -> None:
-        self._transfer = self._transfer.plus(done)
-        self._tell_at_times()
+        with self._lock:
+            self._transfer = self._transfer.plus(done)
+            self._tell_at_times()
 
     def add_run(self, record_count: int, kept_count: int) -> None:
-        self._runs.append((record_count, kept_count))
-        self._tell_at_times()
+        with self._lock:
+            self._runs.append((record_count, kept_count))
+            self._tell_at_times()
 
     def _tell_at_times(self) -> None:
         if self._clock.monotonic_s() - self._told_s >= TELL_PERIOD_S:
@@ -88,10 +103,11 @@ class _Teller:
 
     def tell(self) -> None:
         """Send what has happened since the last time."""
-        self._told_s = self._clock.monotonic_s()
-        self._send(Progress(self._transfer, tuple(self._runs), self._store.take_counts()))
-        self._transfer = Transfer()
-        self._runs.clear()
+        with self._lock:
+            self._told_s = self._clock.monotonic_s()
+            self._send(Progress(self._transfer, tuple(self._runs), self._store.take_counts()))
+            self._transfer = Transfer()
+            self._runs.clear()
 
 
 class _LogToPipe(logging.Handler):
@@ -112,11 +128,27 @@ class _LogToPipe(logging.Handler):
             pass
 
 
-class JobWorker:
-    """Executes jobs that come through a pipe. Not thread-safe: the process has one thread."""
+class Sender:
+    """Sends messages. Thread-safe: `_lock` is held while one is sent."""
 
-    def __init__(self, pipe: _Pipe, store_url: str) -> None:
+    def __init__(self, pipe: _Pipe) -> None:
         self._pipe = pipe
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send a message. Raises OSError if the server is gone."""
+        with self._lock:
+            self._pipe.send(message)
+
+
+class JobWorker:
+    """Executes jobs that come through a pipe. Not thread-safe: one thread works."""
+
+    def __init__(self, pipe: _Pipe, send: Send, store_url: str, run_beside: RunBeside) -> None:
+        """`run_beside` runs the requests that the work need not wait for."""
+        self._pipe = pipe
+        self._send = send
+        self._run_beside = run_beside
         self._filesystem = PosixFileSystem()
         self._clock = SystemClock()
         self._ids = SystemIdGenerator()
@@ -131,15 +163,15 @@ class JobWorker:
             message = self._pipe.recv()
             # The job that another message is about has ended.
             if isinstance(message, JobOrder):
-                self._pipe.send(self._execute(message))
+                self._send(self._execute(message))
 
     def _execute(self, order: JobOrder) -> Done | Failed:
         budget = self._budgets.setdefault(order.shard, UploadBudget(self._clock))
         budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
-        teller = _Teller(self._pipe.send, self._clock, self._store)
-        signal_ = _PipeSignal(self._pipe)
+        teller = Teller(self._send, self._clock, self._store)
+        signal_ = PipeSignal(self._pipe)
         store = PacedObjectStore(self._store, order.shard, budget, signal_, teller.add_transfer)
-        execution = JobExecution(self._filesystem, self._clock, self._ids, store, order)
+        execution = JobExecution(self._filesystem, self._clock, self._ids, store, order, self._run_beside)
         ended = execute_to_end(execution, teller.add_run)
         teller.tell()
         return ended
@@ -163,11 +195,15 @@ def _main(pipe: _Pipe) -> None:
     try:
         hello = pipe.recv()
         assert isinstance(hello, Hello)
-        logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(pipe.send)])
-        worker = JobWorker(pipe, hello.store_url)
-        keep_freed_memory()
-        exempt_loaded_objects()
-        worker.run()
+        share_one_heap()
+        send = Sender(pipe).send
+        logging.basicConfig(level=hello.log_level, handlers=[_LogToPipe(send)])
+        with running_beside(REQUESTS_BESIDE) as run_beside:
+            worker = JobWorker(pipe, send, hello.store_url, run_beside)
+            keep_freed_memory()
+            share_interpreter_lock()
+            exempt_loaded_objects()
+            worker.run()
     except (EOFError, OSError):
         # The server has closed the pipe, or is gone.
         pass

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from stratalog.objectstore.protocol import ReadStream
+import threading
+
+from stratalog.objectstore.protocol import ObjectStore, ReadStream
 from tests.support.tiered.counting_object_store import CountingObjectStore
 
 
 class OpenStreamsStore(CountingObjectStore):
-    """An object store that knows how many of its streams are open. Not thread-safe: one test uses it."""
+    """An object store that knows how many of its streams are open. Thread-safe: `_guard` guards the count."""
 
-    open_count = 0
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.open_count = 0
+        self._guard = threading.Lock()
 
     def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        self.open_count += 1
-        return _CountedStream(super().open_range(key, position, size, if_match=if_match), self)
+        stream = super().open_range(key, position, size, if_match=if_match)
+        self.count(1)
+        return _CountedStream(stream, self)
+
+    def count(self, opened: int) -> None:
+        """So many streams more, or less, are open."""
+        with self._guard:
+            self.open_count += opened
 
 
 class _CountedStream:
@@ -31,6 +42,6 @@ class _CountedStream:
         return self._inner.etag()
 
     def close(self) -> None:
-        self._store.open_count -= self._is_open
+        self._store.count(-self._is_open)
         self._is_open = False
         self._inner.close()

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.base.filesystem import Buffer
+from stratalog.base.scheduler import run_here
 from stratalog.compaction.kept_records import KeptTally
 from stratalog.compaction.output.output_stream import OutputStream
+from stratalog.compaction.output.part_sends import PartSends
 from stratalog.compaction.output.verifier import PlannedSlice
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.batch import batches
@@ -89,7 +91,7 @@ class World:
         """The byte of the object that changes in its window."""
         self._part_bytes = part_bytes
         self._memory_bytes = memory_bytes
-        self.stream = OutputStream(NAME, writes, self._make_window, part_bytes)
+        self.stream = OutputStream(NAME, writes, self._make_window, part_bytes, PartSends(run_here))
         self.writer = ObjectWriter(self.filesystem, HEADER, SETTINGS, self.stream)
 
     def _make_window(self) -> Spool:
@@ -207,7 +209,9 @@ class _StuckWindow(Spool):
 def test_an_upload_is_aborted_if_its_window_cannot_be_removed() -> None:
     filesystem, store = MemoryFileSystem(), MemoryObjectStore(ManualClock())
     writes = RepeatedWrites(ManualClock(), store, "data", PutAttempts())
-    stream = OutputStream(NAME, writes, lambda: _StuckWindow(filesystem, "/spool/0.scratch", 100), 100)
+    stream = OutputStream(
+        NAME, writes, lambda: _StuckWindow(filesystem, "/spool/0.scratch", 100), 100, PartSends(run_here)
+    )
     writes.put_part(1, [b"x"])
     assert [one.key for one in store.list_uploads("")] == ["data"]
     with pytest.raises(OSError) as failed:  # noqa: PT011 - its number is compared

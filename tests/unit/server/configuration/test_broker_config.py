@@ -90,7 +90,7 @@ OURS = {
     "remote.compaction.merge.fanout": "4",
     "remote.compaction.min.live.ratio": "0.5",
     "remote.compaction.object.bytes": "268435456",
-    "remote.compaction.output.part.bytes": "33554432",
+    "remote.compaction.output.part.bytes": "16777216",
     "remote.compaction.price.get": "0.0004",
     "remote.compaction.price.put": "0.005",
     "remote.compaction.price.storage": "0.023",

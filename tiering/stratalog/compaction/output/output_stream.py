@@ -1,7 +1,7 @@
 """Sends an output object while it is written: each part is proved first, as a reader of the store would see
 it.
 
-    ObjectWriter -> window (part_bytes) -> ObjectProof -> part of a multipart upload
+    ObjectWriter -> window (part_bytes) -> ObjectProof -> part of a multipart upload, sent beside the work
 
 Header and data go out as they come. Directory, key streams, indexes and footer follow when the object ends.
 An object that is not larger than one part is put with one request. The object appears only after all of it
@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
+from stratalog.base.call_beside import CallBeside
 from stratalog.base.errors import StoreError
 from stratalog.base.filesystem import Buffer
+from stratalog.compaction.output.part_sends import PartSends
 from stratalog.compaction.output.verifier import ObjectProof, PartsReader, PlannedSlice
 from stratalog.objectstore.content_digest import content_crc
 from stratalog.remote.objects.object_writer import FinishedObject
@@ -28,7 +31,12 @@ class OutputStream:
     was not finished."""
 
     def __init__(
-        self, name: str, writes: RepeatedWrites, make_window: Callable[[], Spool], part_bytes: int
+        self,
+        name: str,
+        writes: RepeatedWrites,
+        make_window: Callable[[], Spool],
+        part_bytes: int,
+        sends: PartSends,
     ) -> None:
         """`make_window` makes a place for up to `part_bytes`, which it may keep in memory or not."""
         self.size_bytes = 0
@@ -41,6 +49,9 @@ class OutputStream:
         self._proved: list[Buffer] = []
         """The end of the object, once there is no window any more: less than a part."""
         self._proved_bytes = 0
+        self._sends = sends
+        self._last_sent: CallBeside[None] | None = None
+        """The last part, which `writes` belongs to until it is there."""
         self._part_count = 0
         self._crc = 0
         """CRC-32C of all bytes that were proved."""
@@ -55,8 +66,9 @@ class OutputStream:
         self._proof.end_slice(entry, planned)
 
     def append(self, data: Buffer) -> None:
-        """Add bytes at the end, and send a part that is full. Raises StoreError, and StoreCorruptError or
-        CorruptRecordError if the part fails its proof; OSError if a window's disk fails."""
+        """Add bytes at the end, and send a part that is full. Raises StoreError, also for a part that was
+        sent before, of this output or another; StoreCorruptError or CorruptRecordError if the part fails its
+        proof; OSError if a window's disk fails."""
         rest = memoryview(data)
         while rest.nbytes:
             room_bytes = self._part_bytes - self._window.size_bytes
@@ -81,6 +93,8 @@ class OutputStream:
             self._writes.put_whole(self._proved)
             return
         self._send(self._proved)
+        assert self._last_sent is not None, "a part was sent"
+        self._last_sent.result()
         self._writes.complete(self._crc)
 
     def close(self) -> None:
@@ -90,6 +104,8 @@ class OutputStream:
         try:
             self._window.close()
         finally:
+            if self._last_sent is not None:
+                self._last_sent.end()
             # The sweep of orphans aborts it later.
             with suppress(StoreError):
                 self._writes.abort()
@@ -121,4 +137,4 @@ class OutputStream:
 
     def _send(self, part: list[Buffer]) -> None:
         self._part_count += 1
-        self._writes.put_part(self._part_count, part)
+        self._last_sent = self._sends.begin(partial(self._writes.put_part, self._part_count, part))
