@@ -87,7 +87,8 @@ def tuple_columns(rows: Sequence[Any], shape: Sequence[int]) -> tuple[array[int]
     """The plain-Python form of ``number_columns.tuple_columns``."""
     columns: array[int] = array("q")
     lists: list[array[int]] = []
-    if not all(isinstance(row, tuple) and len(row) == len(shape) for row in rows):
+    _require_tuples(rows)
+    if any(len(row) != len(shape) for row in rows):
         raise InvalidRequestError(OTHER_SHAPE)
     for place, kind in enumerate(shape):
         values = [row[place] for row in rows]

@@ -286,7 +286,7 @@ class Sink:
 
 def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
     """The result of phase 2, the output, and the bits of what is left."""
-    entry = entry_of(data, tombstone_count=int(rule.has_tombstones))
+    entry = entry_of(data, tombstone_count=int(rule.has_tombstones))._replace(end_offset=rule.end_offset)
     live = LiveSlice("object", 0, rule.end_offset, entry)
     topic = TopicPolicy(
         topic_id=UUID(int=1),

@@ -104,7 +104,7 @@ class PartitionRewriter:
         and `ObjectWriter` raise.
         """
         run, topic = self._run, self._run.topic
-        slices = run.slices.unpacked()
+        slices, read = run.slices.unpacked(), frozenset(self._plan.read_indexes(run.slices))
         self._inputs = inputs
         self._writer.begin_slice(
             topic.topic_id,
@@ -116,7 +116,7 @@ class PartitionRewriter:
             copy = self._plan.copies.get(index)
             if copy is not None:
                 reader = SliceReader(live.entry, SpoolReader(copy, 0, copy.size_bytes).read_some, chunk_bytes)
-            elif self._plan.drops_all(index, live.entry):
+            elif index not in read:
                 continue
             else:
                 reader = inputs[live.object_name].slice_reader(live.entry)

@@ -27,7 +27,6 @@ from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock
-from stratalog.remote.objects.slice_entry import SliceEntry
 from stratalog.remote.objects.spool import Spool
 
 
@@ -148,18 +147,14 @@ class SurvivorPlan:
         """Whether the key streams of all slices are small, and were proved and merged with one call."""
         return not self._parts and not self.copies
 
-    def drops_all(self, index: int, entry: SliceEntry) -> bool:
-        """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
-        read all the same."""
-        return not (any(self.survivors[index]) or entry.marker_count or entry.has_aborted)
-
     def read_indexes(self, slices: RunSlices) -> Sequence[int]:
-        """The indexes of the run's slices that `drops_all` does not drop: their data are read."""
+        """The indexes of the run's slices whose data are read: by its proved key stream a record survives, or
+        there are markers."""
         markers, aborted = slices.column("marker_count"), slices.column("has_aborted")
         return [
             index
-            for index, kept in enumerate(zip(map(any, self.survivors), markers, aborted, strict=True))
-            if any(kept)
+            for index, reasons in enumerate(zip(map(any, self.survivors), markers, aborted, strict=True))
+            if any(reasons)
         ]
 
     def key_sources(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> list[KeySource]:
