@@ -22,6 +22,14 @@ steps_behind(values, groups, sizes) -> array
     before the first one. A group is a number below the number of rows; others raise InvalidRequestError.
 places_behind(steps, groups, sizes) -> array
     The reverse: the values from the differences.
+tuple_columns(rows, shape) -> (columns, lists)
+    The numbers in tuples that are alike, as the columns of one array, one behind the other. `shape` says how
+    many each field has: `SKIPPED` for none, `NUMBER` for a field that is one, more for a tuple of so many. A
+    negative count is for a field that may also be None: before its columns comes one with 1, or 0 for None,
+    and then its numbers are 0. `PAIRS` is for a tuple of any number of pairs: its column has the number of
+    pairs up to and with those of the row, and `lists` has an array of all pairs for each such field. Unsigned
+    numbers become the signed ones with the same 64 bits. Tuples of another shape, and numbers of more bits,
+    raise InvalidRequestError.
 """
 
 from __future__ import annotations
@@ -29,8 +37,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.record.native.kernels import NATIVE
+from stratalog.record.pure_number_columns import NUMBER, PAIRS, SKIPPED
 
 __all__ = (
+    "NUMBER",
+    "PAIRS",
+    "SKIPPED",
     "differences",
     "format_numbers",
     "parse_numbers",
@@ -38,6 +50,7 @@ __all__ = (
     "running_sums",
     "steps_behind",
     "sums",
+    "tuple_columns",
 )
 
 if TYPE_CHECKING or not NATIVE:
@@ -49,6 +62,7 @@ if TYPE_CHECKING or not NATIVE:
         running_sums,
         steps_behind,
         sums,
+        tuple_columns,
     )
 else:
     from stratalog.record.native._kernels import (
@@ -59,4 +73,5 @@ else:
         running_sums,
         steps_behind,
         sums,
+        tuple_columns,
     )

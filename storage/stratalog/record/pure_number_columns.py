@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from operator import add, sub
+from typing import Any
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 
@@ -17,6 +18,10 @@ NOT_NUMBERS = "the text is not a list of so many numbers"
 NUMBER_TOO_LARGE = "a number does not fit 64 bits, or a group is not one of the column's"
 OTHER_LENGTH = "columns differ in length"
 NO_COLUMN = "a column of 64-bit numbers is expected"
+OTHER_SHAPE = "a tuple does not have the shape of the others"
+SKIPPED = 0
+NUMBER = 1
+PAIRS = 100
 _NUMBER = "(?:0|-?[1-9][0-9]{0,18})"
 _NUMBERS = re.compile(rf"\[{_NUMBER}(?:,{_NUMBER})*\]")
 
@@ -76,6 +81,54 @@ def places_behind(steps: array[int], groups: array[int], sizes: array[int]) -> a
         return value
 
     return _fitting(map(place, steps, groups, sizes))
+
+
+def tuple_columns(rows: Sequence[Any], shape: Sequence[int]) -> tuple[array[int], list[array[int]]]:
+    """The plain-Python form of ``number_columns.tuple_columns``."""
+    columns: array[int] = array("q")
+    lists: list[array[int]] = []
+    _require_tuples(rows)
+    if any(len(row) != len(shape) for row in rows):
+        raise InvalidRequestError(OTHER_SHAPE)
+    for place, kind in enumerate(shape):
+        values = [row[place] for row in rows]
+        if kind == PAIRS:
+            _require_tuples(values)
+            pairs = [pair for value in values for pair in value]
+            columns += array("q", accumulate(map(len, values)))
+            lists.append(array("q", chain.from_iterable(zip(*_numbers_of(pairs, 2), strict=True))))
+            continue
+        if kind < 0:
+            columns += array("q", [value is not None for value in values])
+            none = 0 if kind == -NUMBER else (0,) * -kind
+            values = [none if value is None else value for value in values]
+        if abs(kind) == NUMBER:
+            columns.extend(_signed(values))
+        elif kind != SKIPPED:
+            for column in _numbers_of(values, abs(kind)):
+                columns += column
+    return columns, lists
+
+
+def _numbers_of(tuples: Sequence[Any], size: int) -> list[array[int]]:
+    """The columns of tuples of that size."""
+    _require_tuples(tuples)
+    if any(len(one) != size for one in tuples):
+        raise InvalidRequestError(OTHER_SHAPE)
+    return [_signed([one[place] for one in tuples]) for place in range(size)]
+
+
+def _require_tuples(values: Sequence[object]) -> None:
+    if not all(isinstance(value, tuple) for value in values):
+        raise InvalidRequestError(OTHER_SHAPE)
+
+
+def _signed(values: Sequence[Any]) -> array[int]:
+    if not all(isinstance(value, int) for value in values):
+        raise InvalidRequestError(OTHER_SHAPE)
+    if not all(-(1 << 63) <= value < 1 << 64 for value in values):
+        raise InvalidRequestError(NUMBER_TOO_LARGE)
+    return array("q", [value - (value >> 63 << 64) if value > 0 else value for value in values])
 
 
 def _ends(values: array[int], groups: array[int], sizes: array[int]) -> array[int]:

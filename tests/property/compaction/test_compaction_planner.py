@@ -142,7 +142,7 @@ def require_within_span(run: PartitionRun, partition: TieredPartition) -> None:
         (live.entry.max_timestamp for live in partition.slices if live.end_offset <= run.base_offset),
         default=-1,
     )
-    for part in run.parts:
+    for part in (run.slices[first:end] for first, end in run.parts):
         start_ms = max(newest_ms, part[0].entry.min_timestamp)
         newest_ms = max(newest_ms, *(live.entry.max_timestamp for live in part))
         if len(part) > 1:
@@ -478,7 +478,7 @@ def test_a_compaction_is_divided_and_covers_its_partition_all_the_same() -> None
     topics = {policy.topic_id: policy}
     (job,) = plan(shard.state(), topics, NOW_MS, CompactionSettings(spool_directory="/spool")).jobs
     assert job.runs[0].covers
-    assert [len(part) for part in job.runs[0].parts] == [2, 2, 1]
+    assert list(job.runs[0].parts) == [(0, 2), (2, 4), (4, 5)]
     shard.commit(job)
     assert shard.partitions[TopicIdPartition(policy.topic_id, 0)].compacted_upto == 50
     assert not plan(shard.state(), topics, NOW_MS, CompactionSettings(spool_directory="/spool")).jobs
@@ -759,7 +759,7 @@ def test_slices_beyond_a_bound_that_was_lowered_stay_by_themselves() -> None:
     settings = CompactionSettings(spool_directory="/spool")
     lowered = dataclasses.replace(wide, span=SliceSpan(max_bytes=1_000))
     (job,) = plan(shard.state(), {wide.topic_id: lowered}, NOW_MS, settings).jobs
-    assert [len(part) for part in job.runs[0].parts] == [1, 1, 2]
+    assert list(job.runs[0].parts) == [(0, 1), (1, 2), (2, 4)]
     shard.commit(job)
     assert not plan(shard.state(), {wide.topic_id: lowered}, NOW_MS, settings).jobs
 

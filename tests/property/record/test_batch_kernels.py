@@ -27,6 +27,7 @@ from stratalog.compaction.keys.survivor_plan import SurvivorPlan, merge_keys
 from stratalog.compaction.output.verifier import PartsReader
 from stratalog.compaction.partition_rewriter import PartitionRewriter
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.slice_reader import SliceReader
 from stratalog.compaction.tombstone_rule import TombstoneRule
@@ -285,7 +286,7 @@ class Sink:
 
 def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
     """The result of phase 2, the output, and the bits of what is left."""
-    entry = entry_of(data, tombstone_count=int(rule.has_tombstones))
+    entry = entry_of(data, tombstone_count=int(rule.has_tombstones))._replace(end_offset=rule.end_offset)
     live = LiveSlice("object", 0, rule.end_offset, entry)
     topic = TopicPolicy(
         topic_id=UUID(int=1),
@@ -302,7 +303,7 @@ def rewritten(data: bytes, survivors: bytearray, rule: BatchFilter) -> object:
         mode=RunMode.COMPACT,
         covers=False,
         log_start_offset=rule.first_offset,
-        slices=(live,),
+        slices=RunSlices((live,)),
     )
     plan = SurvivorPlan()
     plan.survivors = [bytearray(survivors)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record import pure_number_columns
+from stratalog.record.number_columns import NUMBER, PAIRS, SKIPPED
 from tests.support.kernels import both_kinds, each_kind
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
@@ -212,3 +213,105 @@ def test_columns_of_another_length_or_type_are_refused(kernels: Any) -> None:
             kernels.steps_behind(one, one, other)
     with pytest.raises(TypeError):
         kernels.parse_numbers(b"[1]", 1)
+
+
+SHAPE = (SKIPPED, NUMBER, 3, -NUMBER, PAIRS, -2, PAIRS)
+ANY_NUMBERS = NUMBERS | st.integers(LARGEST, 2 * LARGEST + 1) | st.booleans()
+PAIR_LISTS = st.lists(st.tuples(ANY_NUMBERS, ANY_NUMBERS), max_size=3).map(tuple)
+ROWS = st.lists(
+    st.tuples(
+        st.text(),
+        ANY_NUMBERS,
+        st.tuples(ANY_NUMBERS, ANY_NUMBERS, ANY_NUMBERS),
+        st.none() | ANY_NUMBERS,
+        PAIR_LISTS,
+        st.none() | st.tuples(ANY_NUMBERS, ANY_NUMBERS),
+        PAIR_LISTS,
+    ),
+    max_size=5,
+)
+
+
+class Row(NamedTuple):
+    """A tuple with a class of its own."""
+
+    number: int
+    pairs: tuple[tuple[int, int], ...]
+
+
+@each_kernel
+@given(ROWS)
+def test_numbers_of_tuples_are_columns(kernels: Any, rows: list[tuple[Any, ...]]) -> None:
+    flat: list[list[int]] = []
+    pairs, others = list[int](), list[int]()
+    for _, number, three, maybe, some, two, more in rows:
+        pairs += (number for pair in some for number in pair)
+        others += (number for pair in more for number in pair)
+        ends = len(pairs) // 2, len(others) // 2
+        row = [
+            number,
+            *three,
+            maybe is not None,
+            maybe or 0,
+            ends[0],
+            two is not None,
+            *(two or (0, 0)),
+            ends[1],
+        ]
+        flat.append(row)
+    expected = [number for place in range(11) for number in (row[place] for row in flat)]
+    columns, lists = kernels.tuple_columns(rows, SHAPE)
+    assert (columns.typecode, [number % (1 << 64) for number in columns]) == (
+        "q",
+        [number % (1 << 64) for number in expected],
+    )
+    assert [[number % (1 << 64) for number in one] for one in lists] == [
+        [number % (1 << 64) for number in one] for one in (pairs, others)
+    ]
+
+
+@each_kernel
+def test_tuples_of_a_class_have_columns(kernels: Any) -> None:
+    rows = [Row(7, ()), Row(8, ((1, 2),))]
+    assert kernels.tuple_columns(rows, (NUMBER, PAIRS)) == (column(7, 8, 0, 1), [column(1, 2)])
+    assert kernels.tuple_columns((), (NUMBER, PAIRS)) == (column(), [column()])
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("shape", "row"),
+    [
+        (NUMBER, ("1",)),
+        (NUMBER, (None,)),
+        (NUMBER, (1.0,)),
+        (NUMBER, ((1,),)),
+        (NUMBER, (1 << 64,)),
+        (NUMBER, (-(1 << 63) - 1,)),
+        (NUMBER, ()),
+        (NUMBER, (1, 2)),
+        (NUMBER, [1]),
+        (NUMBER, 1),
+        (SKIPPED, ()),
+        (2, (None,)),
+        (2, (1,)),
+        (2, ((1,),)),
+        (2, ((1, 2, 3),)),
+        (2, ([1, 2],)),
+        (2, ((1, "2"),)),
+        (-2, ((1, None),)),
+        (-NUMBER, ("",)),
+        (PAIRS, (None,)),
+        (PAIRS, (1,)),
+        (PAIRS, ([(1, 2)],)),
+        (PAIRS, ((1, 2),)),
+        (PAIRS, (((1, 2), (3,)),)),
+        (PAIRS, (((1, 2), (3, 1 << 64)),)),
+        (PAIRS, (((1, 2), [3, 4]),)),
+    ],
+)
+def test_tuples_of_another_shape_are_refused(kernels: Any, shape: int, row: Any) -> None:
+    sound = {NUMBER: (1,), 2: ((1, 2),), PAIRS: (((1, 2),),), SKIPPED: (0,)}[abs(shape)]
+    assert kernels.tuple_columns([sound], (shape,))
+    for rows in ([row], [sound, row], [row, sound]):
+        with pytest.raises(InvalidRequestError):
+            kernels.tuple_columns(rows, (shape,))

@@ -10,6 +10,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_execution import CompactedShard, JobClock, JobExecution
 from stratalog.compaction.plan.compaction_job import CompactionJob, JobReason, PartitionRun, RunMode
 from stratalog.compaction.plan.job_gathering import JobGathering
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.log.log_config import LogConfig
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
@@ -42,7 +43,7 @@ def carry(
         mode=RunMode.CARRY,
         covers=False,
         log_start_offset=state.partition(tip).log_start_offset,
-        slices=tuple(slices),
+        slices=RunSlices(slices),
         part_counts=part_counts,
     )
     found = [state.objects.get(name) for name in sorted(live.object_name for live in slices)]

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.compaction_job import CompactionJob, PartitionRun, RunMode
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
@@ -167,8 +168,8 @@ class Shard:
 
     def _outputs(self, run: PartitionRun) -> Iterator[tuple[PartitionRun, int]]:
         """The slices that each output slice replaces, and its size: each input keeps the same share."""
-        for slices in run.parts:
-            part = dataclasses.replace(run, slices=slices, part_counts=())
+        for first, end in run.parts:
+            part = run.part(first, end)
             size_bytes = self._output_bytes(part)
             share = size_bytes / max(part.data_bytes, 1)
             if size_bytes <= self._max_slice_bytes:
@@ -176,14 +177,14 @@ class Shard:
                 continue
             piece: list[LiveSlice] = []
             piece_bytes = 0
-            for live in slices:
+            for live in part.slices:
                 kept_bytes = round(live.entry.data_bytes * share)
                 if piece and piece_bytes + kept_bytes > self._max_slice_bytes:
-                    yield dataclasses.replace(part, slices=tuple(piece)), piece_bytes
+                    yield dataclasses.replace(part, slices=RunSlices(piece)), piece_bytes
                     piece, piece_bytes = [], 0
                 piece.append(live)
                 piece_bytes += kept_bytes
-            yield dataclasses.replace(part, slices=tuple(piece)), piece_bytes
+            yield dataclasses.replace(part, slices=RunSlices(piece)), piece_bytes
 
     def _replace(self, run: PartitionRun, name: str, size_bytes: int, settled_end_offset: int) -> None:
         """Replace a part of a run by one slice. The parts of a run come in order. The whole run decides all

@@ -53,8 +53,8 @@ class World:
             planned = compactor.plan(["t"]).jobs
             if not planned:
                 return jobs
-            runs = [run.unpacked() for job in planned for run in job.runs]
-            jobs += ([live.base_offset for live in run.slices] for run in runs)
+            runs = [run for job in planned for run in job.runs]
+            jobs += (list(run.slices.column("base_offset")) for run in runs)
             assert all(report.refused is None for report in compactor.run_once(["t"]))
             assert len(jobs) < 50, "it comes to no end"
 

@@ -15,6 +15,7 @@ from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.plan.job_cost import cost_of
 from stratalog.compaction.plan.job_gathering import JobGathering
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -177,7 +178,7 @@ def test_large_outputs_take_a_put_for_each_part() -> None:
     assert cost_of(job, smaller).put_count == 2, "so many objects"
     live = job.runs[0].slices[0]
     large = live._replace(entry=live.entry._replace(data_bytes=200 << 20))
-    run = dataclasses.replace(job.runs[0], slices=(large, *job.runs[0].slices[1:]))
+    run = dataclasses.replace(job.runs[0], slices=RunSlices((large, *job.runs[0].slices[1:])))
     gathering = JobGathering(job.input_names)
     for one in (run, *job.runs[1:]):
         gathering.add(one)

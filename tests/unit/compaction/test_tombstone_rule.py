@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.job_time import MAX_JOB_MS
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.end_transaction_marker import ControlType, EndTransactionMarker
@@ -38,7 +39,7 @@ def run_of(mode: RunMode, *, covers: bool, delete_retention_ms: int = 500) -> Pa
         mode=mode,
         covers=covers,
         log_start_offset=0,
-        slices=(slice_of(0, 10), slice_of(10, 20, open_since=15)),
+        slices=RunSlices((slice_of(0, 10), slice_of(10, 20, open_since=15))),
     )
 
 

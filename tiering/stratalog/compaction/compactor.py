@@ -449,7 +449,7 @@ class Compactor:
                 break
             try:
                 outcome = self._metadata.replace(
-                    {run.topic_id_partition: run.ranges for run in job.runs},
+                    {run.topic_id_partition: run.slices.ranges for run in job.runs},
                     job.input_names,
                     result.stored,
                     covers={run.topic_id_partition: run.settles_tombstones for run in job.runs},
@@ -457,7 +457,7 @@ class Compactor:
                     drops_records=any(run.mode is RunMode.COMPACT for run in job.runs),
                     withdrawn=withdrawn,
                     compared_from={
-                        run.topic_id_partition: run.first_offset(run.slices[0])
+                        run.topic_id_partition: run.first_offset
                         for run in job.runs
                         if run.mode is RunMode.COMPACT and run.topic.hashing.has_versions
                     },

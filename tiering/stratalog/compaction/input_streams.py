@@ -102,16 +102,21 @@ class InputStreams:
         """The bytes of a slice's key stream, not proved; None if it is too large for one piece. Raises
         StoreCorruptError, and what the store raises.
         """
-        position, size_bytes = stream.position - self._directory_position, stream.size_bytes
-        if size_bytes > SMALL_STREAM_BYTES:
+        if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
+        return self.keys_at(stream.position, stream.size_bytes)
+
+    def keys_at(self, position: int, size_bytes: int) -> Buffer:
+        """The bytes of a key stream at that position of the object, not proved. Raises as
+        `small_key_stream`."""
         keys_in_memory = self._key_bytes
-        if keys_in_memory is not None and self._directory_bytes <= position:
-            data = keys_in_memory[position : position + size_bytes]
+        place = position - self._directory_position
+        if keys_in_memory is not None and self._directory_bytes <= place:
+            data = keys_in_memory[place : place + size_bytes]
             if len(data) == size_bytes:
                 return data
         keys = self._key_part or self._open_keys()
-        return keys.read_at(self._place_among_keys(stream, keys), stream.size_bytes)
+        return keys.read_at(self._place_among_keys(position, size_bytes, keys), size_bytes)
 
     def proved_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
         """Read a key stream again that phase 1 has proved: the disk of the scratch may give back other
@@ -128,7 +133,9 @@ class InputStreams:
         stream = entry.key_stream
         assert stream is not None
         keys = self._key_part or self._open_keys()
-        reader = SpoolReader(keys, self._place_among_keys(stream, keys), stream.size_bytes)
+        reader = SpoolReader(
+            keys, self._place_among_keys(stream.position, stream.size_bytes, keys), stream.size_bytes
+        )
 
         def read(size: int) -> Buffer:
             # Streams are read by turns.
@@ -137,11 +144,11 @@ class InputStreams:
 
         return read_key_stream(read, stream, entry.record_count)
 
-    def _place_among_keys(self, stream: KeyStreamRef, keys: Spool) -> int:
-        position = stream.position - self._ref.directory_position
-        if position < self._ref.directory_bytes or position + stream.size_bytes > keys.size_bytes:
+    def _place_among_keys(self, position: int, size_bytes: int, keys: Spool) -> int:
+        place = position - self._ref.directory_position
+        if place < self._ref.directory_bytes or place + size_bytes > keys.size_bytes:
             raise self._corrupt("refers to a key stream outside its own part")
-        return position
+        return place
 
     def slice_index(self, entry: SliceEntry) -> SliceIndex:
         """The index of the slice, which has its producers. Raises StoreCorruptError, StoreNotUsableError for
@@ -167,12 +174,12 @@ class InputStreams:
             raise self._corrupt("has an index that fails its checksum")
         return data
 
-    def will_read(self, entry: SliceEntry) -> None:
-        """The data of this slice, of a run that is not carried, will be read. Call it before any slice is
+    def will_read(self, data_position: int, data_bytes: int) -> None:
+        """These data of a slice, of a run that is not carried, will be read. Call it before any slice is
         read: GET 2 asks for no more than these and those of carried runs, and is not sent if there are none.
         """
         assert self._data is None
-        self._will_read.add(entry.data_position, entry.data_bytes)
+        self._will_read.add(data_position, data_bytes)
 
     def begin(self) -> None:
         """Let the data come, if there are any to read: they will be used soon. Raises StoreCorruptError, and

@@ -157,7 +157,7 @@ def blamed_for(execution: Execution, error: LogStoreError) -> frozenset[TopicIdP
     name = failed_input(execution.job, error)
     if name is None:
         return frozenset(runs if execution.current is None else {execution.current})
-    return frozenset(tip for tip, run in runs.items() if any(live.object_name == name for live in run.slices))
+    return frozenset(tip for tip, run in runs.items() if name in run.slices.object_names)
 
 
 def failed_input(job: CompactionJob, error: Exception) -> str | None:
@@ -235,7 +235,7 @@ class JobExecution:
                 )
             )
             records_in = records_out = tombstones_removed = 0
-            for run in map(PartitionRun.unpacked, self.job.runs):
+            for run in self.job.runs:
                 counts = self._rewrite(run, output)
                 on_run(counts.records_in, counts.records_out)
                 records_in += counts.records_in
@@ -253,11 +253,13 @@ class JobExecution:
         with contextlib.ExitStack() as closing:
             closing.callback(self._close_inputs)
             self._open_inputs()
-            for packed in self.job.runs:
-                if packed.mode is RunMode.COMPACT:
-                    for live in packed.unpacked().hashed_slices():
-                        self.inputs[live.object_name].will_read(live.entry)
-            for run in map(PartitionRun.unpacked, self.job.runs):
+            for run in self.job.runs:
+                if run.mode is RunMode.COMPACT:
+                    for live in run.hashed_slices():
+                        self.inputs[live.object_name].will_read(
+                            live.entry.data_position, live.entry.data_bytes
+                        )
+            for run in self.job.runs:
                 if run.mode is RunMode.COMPACT:
                     self.current = run.topic_id_partition
                     with SurvivorPlan.undecided(run, self.inputs, self._make_scratch, self._settings) as plan:
@@ -279,13 +281,13 @@ class JobExecution:
         if not self._waiting:
             return
         before_bytes = 0
-        for live in run.slices:
+        for name, data_bytes in zip(run.slices.object_names, run.slices.column("data_bytes"), strict=True):
             if before_bytes > _BEGIN_AHEAD_BYTES:
                 return
-            before_bytes += live.entry.data_bytes
-            if live.object_name in self._waiting:
-                self._waiting.discard(live.object_name)
-                self.inputs[live.object_name].begin()
+            before_bytes += data_bytes
+            if name in self._waiting:
+                self._waiting.discard(name)
+                self.inputs[name].begin()
 
     def _rewrite_parts(self, run: PartitionRun, plan: SurvivorPlan | None, output: JobOutput) -> RunCounts:
         """Rewrite each part of a run into an object of its own. The survivors are those of the whole run."""
@@ -307,18 +309,19 @@ class JobExecution:
     def _decide(self) -> None:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices will
         be read. Bits are held until phase 2 of their run."""
-        for packed in self.job.runs:
-            if packed.mode is not RunMode.COMPACT:
+        for run in self.job.runs:
+            if run.mode is not RunMode.COMPACT:
                 continue
-            run = packed.unpacked()
             self.current = run.topic_id_partition
             plan = None if run.topic_id_partition in self._decided else SurvivorPlan.at_once(run, self.inputs)
             if plan is None and not run.hashed_slices():
                 plan = self._plan(run)
             if plan is not None:
                 self._plans[run.topic_id_partition] = plan
-            for live in run.slices if plan is None else plan.read_slices(run.slices):
-                self.inputs[live.object_name].will_read(live.entry)
+            slices = run.slices
+            positions, sizes = slices.column("data_position"), slices.column("data_bytes")
+            for index in range(len(slices)) if plan is None else plan.read_indexes(slices):
+                self.inputs[slices.object_names[index]].will_read(positions[index], sizes[index])
 
     def _plan(self, run: PartitionRun) -> SurvivorPlan:
         decided = self._decided.get(run.topic_id_partition)

@@ -9,7 +9,7 @@ those at the end of the last slice; leader epochs are those of all slices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
@@ -104,6 +104,7 @@ class PartitionRewriter:
         and `ObjectWriter` raise.
         """
         run, topic = self._run, self._run.topic
+        slices, read = run.slices.unpacked(), frozenset(self._plan.read_indexes(run.slices))
         self._inputs = inputs
         self._writer.begin_slice(
             topic.topic_id,
@@ -111,26 +112,26 @@ class PartitionRewriter:
             run.topic_id_partition.partition,
             base_offset=run.base_offset,
         )
-        for index, live in enumerate(run.slices):
+        for index, live in enumerate(slices):
             copy = self._plan.copies.get(index)
             if copy is not None:
                 reader = SliceReader(live.entry, SpoolReader(copy, 0, copy.size_bytes).read_some, chunk_bytes)
-            elif self._plan.drops_all(index, live.entry):
+            elif index not in read:
                 continue
             else:
                 reader = inputs[live.object_name].slice_reader(live.entry)
             self._rewrite_slice(index, live, reader)
         self._flush()
-        end = end_of(run, inputs, self._aborted)
-        self._writer.end_slice(end, self._keys(inputs))
+        end = end_of(run, slices[-1], inputs, self._aborted)
+        self._writer.end_slice(end, self._keys(slices, inputs))
         return RewrittenPartition(self._tally.result(), self._tombstones_removed)
 
-    def _keys(self, inputs: Mapping[str, InputStreams]) -> SortedKeys | None:
+    def _keys(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> SortedKeys | None:
         """The keys of the output, once all its records are written; None if some of them have none, or are
         undecided."""
-        if not self._writer.may_have_keys or self._run.slices[-1].entry.open_transactions:
+        if not self._writer.may_have_keys or slices[-1].entry.open_transactions:
             return None
-        sources = self._plan.key_sources(self._run.slices, inputs)
+        sources = self._plan.key_sources(slices, inputs)
         hashing = self._run.topic.hashing
         return SortedKeys(hashing, merged_keys(hashing, sources, self._writer.record_count))
 

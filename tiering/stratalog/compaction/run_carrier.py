@@ -33,6 +33,7 @@ class RunCarrier:
     def __init__(self, run: PartitionRun, writer: ObjectWriter, inputs: Mapping[str, InputStreams]) -> None:
         assert run.mode is RunMode.CARRY
         self._run = run
+        self._slices = run.slices.unpacked()
         self._writer = writer
         self._inputs = inputs
         self._tally = CarriedTally()
@@ -48,14 +49,14 @@ class RunCarrier:
             base_offset=run.base_offset,
         )
         survivors: list[bytearray | None] = []
-        for live in run.slices:
+        for live in self._slices:
             reader = self._inputs[live.object_name].slice_reader(live.entry)
-            if run.first_offset(live) > live.entry.base_offset:
+            if run.first_offset_of(live) > live.entry.base_offset:
                 survivors.append(self._carry_rest(live, reader))
             else:
                 survivors.append(None)
                 self._carry_whole(live, reader)
-        end = end_of(run, self._inputs, aborted_in(run, self._inputs))
+        end = end_of(run, self._slices[-1], self._inputs, aborted_in(run, self._inputs))
         writer.end_slice(end, self._keys(survivors))
         return RewrittenPartition(self._tally.result(), 0)
 
@@ -67,7 +68,7 @@ class RunCarrier:
 
     def _carry_rest(self, live: LiveSlice, reader: SliceReader) -> bytearray:
         """Returns a bit for each record of the slice, whether it was carried."""
-        first_offset = self._run.first_offset(live)
+        first_offset = self._run.first_offset_of(live)
         survivors = new_bitmap(live.entry.record_count, survives=True)
         ordinal = 0
         for row in reader.rows():
@@ -81,19 +82,18 @@ class RunCarrier:
 
     def _keys(self, survivors: Sequence[bytearray | None]) -> SortedKeys | None:
         """The keys of the output, if the inputs have key streams for all records, and none is undecided."""
-        run = self._run
-        if not run.topic.is_compacted or not all(map(run.has_keys, run.slices)):
+        run, slices = self._run, self._slices
+        if not run.topic.is_compacted or not all(map(run.has_keys, slices)):
             return None
-        if run.slices[-1].entry.open_transactions:
+        if slices[-1].entry.open_transactions:
             return None
-        streams = [live.entry.key_stream for live in run.slices]
+        streams = [live.entry.key_stream for live in slices]
         hashing = run.topic.hashing
         is_small = not hashing.has_versions and all(
             stream is None or stream.size_bytes <= SMALL_STREAM_BYTES for stream in streams
         )
         sources = [
-            self._source(live, bits, is_small=is_small)
-            for live, bits in zip(run.slices, survivors, strict=True)
+            self._source(live, bits, is_small=is_small) for live, bits in zip(slices, survivors, strict=True)
         ]
         return SortedKeys(hashing, merged_keys(hashing, sources, self._writer.record_count))
 

@@ -47,6 +47,8 @@ class RunTransactions:
     @staticmethod
     def of(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> RunTransactions:
         """Read which transactions of the run were aborted. Raises as `index_of`."""
+        if not run.slices.are_transactional:
+            return RunTransactions()
         aborted = [
             (one.producer_id, one.first_offset, one.last_offset)
             for live in run.slices

@@ -54,7 +54,8 @@ def compact_small_run(
     start = SliceStart(
         topic.topic_id, topic.name, run.topic_id_partition.partition, run.base_offset, topic.hashing
     )
-    writer.append_compacted(start, compacted, end_of(run, inputs, ()))
+    last = run.slices[-1] if not kept or kept[-1][0].end_offset < run.end_offset else kept[-1][0]
+    writer.append_compacted(start, compacted, end_of(run, last, inputs, ()))
     records = KeptRecords(
         compacted.records_count, compacted.first_offset, compacted.last_offset, compacted.fingerprint
     )
@@ -63,17 +64,16 @@ def compact_small_run(
 
 def _kept_slices(run: PartitionRun, plan: SurvivorPlan) -> list[tuple[LiveSlice, bytearray]] | None:
     """The slices with survivors, with their bits; None if the run is not small and plain by its entries."""
-    if not plan.has_whole_streams:
+    slices = run.slices
+    if not plan.has_whole_streams or slices.are_transactional:
         return None
     left_bytes = MAX_RUN_BYTES
     kept: list[tuple[LiveSlice, bytearray]] = []
-    for live, survivors in zip(run.slices, plan.survivors, strict=True):
-        entry = live.entry
-        if entry.marker_count or entry.has_aborted or entry.open_transactions:
-            return None
+    for index, survivors in enumerate(plan.survivors):
         if any(survivors):
-            left_bytes -= entry.data_bytes
-            if entry.codec_mask != _PLAIN or left_bytes < 0:
+            live = slices[index]
+            left_bytes -= live.entry.data_bytes
+            if live.entry.codec_mask != _PLAIN or left_bytes < 0:
                 return None
             kept.append((live, survivors))
     return kept

@@ -54,9 +54,7 @@ class DividedOrder:
         """Runs with more data are divided."""
         self._order = order
         self._large = tuple(
-            run.unpacked()
-            for run in order.job.runs
-            if run.data_bytes > max_task_bytes and len(run.slices) > 1
+            run for run in order.job.runs if run.data_bytes > max_task_bytes and len(run.slices) > 1
         )
         self._compacted = tuple(run for run in self._large if run.mode is RunMode.COMPACT)
 
@@ -115,11 +113,10 @@ class DividedOrder:
 
     def _of_runs(self, runs: tuple[PartitionRun, ...]) -> JobOrder:
         job = self._order.job
-        unpacked = list(map(PartitionRun.unpacked, runs))
-        names = {live.object_name for run in unpacked for live in run.slices}
+        names = {name for run in runs for name in run.slices.object_names}
         inputs = tuple(live for live in job.inputs if live.ref.name in names)
         gathering = JobGathering(live.ref.name for live in inputs)
-        for run in unpacked:
+        for run in runs:
             gathering.add(run)
         part = dataclasses.replace(
             job,

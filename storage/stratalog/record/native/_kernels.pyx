@@ -21,13 +21,13 @@ from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_SetObject
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_AsUnsignedLongLong, PyLong_Check
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport INT32_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -43,7 +43,7 @@ from stratalog.record.native.key_entries import (
     KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, VERSIONS_DIFFER, KeyEntries)
 from stratalog.record.record import Record
 from stratalog.record.native.pure_consumer_records import record_text
-from stratalog.record.pure_number_columns import NO_COLUMN, NOT_NUMBERS, NUMBER_TOO_LARGE, OTHER_LENGTH
+from stratalog.record.pure_number_columns import NO_COLUMN, NOT_NUMBERS, NUMBER_TOO_LARGE, OTHER_LENGTH, OTHER_SHAPE
 from stratalog.record.plain.plain_section import (
     NEGATIVE_TIMESTAMP, NO_NAME, NO_RECORDS, KeyPlace, PlainSection, require_plain)
 from stratalog.record.record_rows import SentRows

@@ -20,6 +20,7 @@ from stratalog.cleaner.failure_kind import FailureKind
 from stratalog.client.errors import error_of_call
 from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.manager.moves.log_move import MoveProgress, MoveState
 from stratalog.record.record import Record
 from stratalog.server.background.tier_compaction import PlannedCompaction
@@ -264,7 +265,7 @@ async def test_a_page_of_another_plan_is_refused(
     # The first job was done meanwhile: by its number, the next page would begin behind the wrong item.
     name = job.inputs[0].ref.name
     runs = (
-        dataclasses.replace(run, slices=tuple(live for live in run.slices if live.object_name == name))
+        dataclasses.replace(run, slices=RunSlices([live for live in run.slices if live.object_name == name]))
         for run in job.runs
     )
     other = dataclasses.replace(job, inputs=job.inputs[:1], runs=tuple(runs))

@@ -20,12 +20,10 @@ from stratalog.compaction.output.output_division import OutputBounds, divided
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.tiered.compaction_history import CompactionHistory
-from tests.support.tiered.sample_entry import sample_entry
 from tests.support.tiered.tiered_store import TieredStore
 
 UPLOADS = 8
@@ -40,11 +38,10 @@ RECORDS = 10
 def test_pieces_are_consecutive_within_the_bounds_and_few(
     sizes: list[tuple[int, int, int]], data_bytes: int, record_count: int
 ) -> None:
-    slices: list[LiveSlice] = []
+    all_bytes = [size * count for size, count, _ in sizes]
+    all_counts = [count for _, count, _ in sizes]
     survivors: list[bytearray] = []
-    for number, (size, count, kept) in enumerate(sizes):
-        entry = sample_entry(number * 10, number * 10 + 10, data_bytes=size * count, record_count=count)
-        slices.append(LiveSlice(f"object-{number}", entry.base_offset, entry.end_offset, entry))
+    for _, count, kept in sizes:
         bits = new_bitmap(count)
         bits[:] = ((1 << min(kept, count)) - 1).to_bytes(len(bits), "little")
         survivors.append(bits)
@@ -52,9 +49,9 @@ def test_pieces_are_consecutive_within_the_bounds_and_few(
     for bitmaps in (None, survivors):
         kept_of = [min(kept, count) if bitmaps is not None else count for _, count, kept in sizes]
         weights = [(size * kept, kept) for (size, _, _), kept in zip(sizes, kept_of, strict=True)]
-        pieces = list(divided(slices, bitmaps, bounds))
+        pieces = list(divided(all_bytes, all_counts, bitmaps, bounds))
         assert [first for first, _ in pieces] == [0, *(end for _, end in pieces[:-1])]
-        assert pieces[-1][1] == len(slices)
+        assert pieces[-1][1] == len(sizes)
         for first, end in pieces:
             assert first < end
             inside = weights[first:end]

@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from stratalog.base.filesystem import Buffer
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputStreams
 from stratalog.compaction.keys.key_cursor import KeyCursor
@@ -22,12 +21,12 @@ from stratalog.compaction.keys.merged_keys import KeySource
 from stratalog.compaction.keys.slice_hasher import SliceHasher
 from stratalog.compaction.keys.survivor_bits import new_bitmap
 from stratalog.compaction.plan.compaction_job import PartitionRun
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.run_transactions import RunTransactions
 from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.objects.key_stream import KeyBlock
-from stratalog.remote.objects.slice_entry import SliceEntry
+from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock
 from stratalog.remote.objects.spool import Spool
 
 
@@ -63,25 +62,22 @@ class SurvivorPlan:
     def at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> SurvivorPlan | None:
         """The survivors of a run with usable, small key streams without versions, with one call. None for
         another run, and for a damaged one: the long way finds the damage again and names it. Raises as
-        `small_key_stream`."""
-        if run.topic.hashing.has_versions:
+        `keys_at`."""
+        slices, sizes = run.slices, run.slices.column("key_stream.size_bytes")
+        if not run.has_plain_keys or max(sizes) > SMALL_STREAM_BYTES:
             return None
-        hash_key_id = run.topic.hashing.hash_key_id
-        is_transactional = bool(run.slices[-1].entry.open_transactions)
-        key_streams: list[tuple[Buffer, int, int, int]] = []
-        for live in run.slices:
-            entry, stream = live.entry, live.entry.key_stream
-            if stream is None or stream.hash_key_id != hash_key_id:
-                return None
-            data = inputs[live.object_name].small_key_stream(stream)
-            if data is None:
-                return None
-            key_streams.append((data, stream.entry_count, stream.crc, entry.record_count))
-            is_transactional = is_transactional or entry.has_aborted
-        survivors = merge_key_streams(key_streams)
+        places = zip(slices.object_names, slices.column("key_stream.position"), sizes, strict=True)
+        key_streams = zip(
+            [inputs[name].keys_at(position, size_bytes) for name, position, size_bytes in places],
+            slices.column("key_stream.entry_count"),
+            slices.column("key_stream.crc"),
+            slices.column("record_count"),
+            strict=True,
+        )
+        survivors = merge_key_streams(list(key_streams))
         if survivors is None:
             return None
-        plan = SurvivorPlan(RunTransactions.of(run, inputs) if is_transactional else None)
+        plan = SurvivorPlan(RunTransactions.of(run, inputs) if slices.are_transactional else None)
         plan.survivors = survivors
         return plan
 
@@ -128,7 +124,10 @@ class SurvivorPlan:
                 if entry.key_stream is not None and run.has_keys(live):
                     parts = (partial(streams.key_blocks, entry),)
                 elif not run.has_keys(live):
-                    parts = plan._hashed_parts(index, run, streams, make_scratch, settings.hash_part_entries)
+                    copy = plan.copies[index] = make_scratch()
+                    plan._closing.callback(copy.close)
+                    hasher = plan._hasher(live, run, make_scratch, settings.hash_part_entries)
+                    parts = hasher.hash_slice(streams.slice_reader(entry), copy, plan.survivors[index])
                 plan._parts.append(parts)
             on_error.pop_all()
         return plan
@@ -148,14 +147,15 @@ class SurvivorPlan:
         """Whether the key streams of all slices are small, and were proved and merged with one call."""
         return not self._parts and not self.copies
 
-    def drops_all(self, index: int, entry: SliceEntry) -> bool:
-        """Whether no record of that slice survives, by its proved key stream. A slice with markers must be
-        read all the same."""
-        return not (any(self.survivors[index]) or entry.marker_count or entry.has_aborted)
-
-    def read_slices(self, slices: Sequence[LiveSlice]) -> Sequence[LiveSlice]:
-        """Those of the run's slices that `drops_all` does not drop: their data are read."""
-        return [live for index, live in enumerate(slices) if not self.drops_all(index, live.entry)]
+    def read_indexes(self, slices: RunSlices) -> Sequence[int]:
+        """The indexes of the run's slices whose data are read: by its proved key stream a record survives, or
+        there are markers."""
+        markers, aborted = slices.column("marker_count"), slices.column("has_aborted")
+        return [
+            index
+            for index, reasons in enumerate(zip(map(any, self.survivors), markers, aborted, strict=True))
+            if any(reasons)
+        ]
 
     def key_sources(self, slices: Sequence[LiveSlice], inputs: Mapping[str, InputStreams]) -> list[KeySource]:
         """The keys of the slices of which records stay. Call it after phase 2, which clears the bits of
@@ -182,27 +182,18 @@ class SurvivorPlan:
         part.copies = {index - first: copy for index, copy in self.copies.items() if first <= index < end}
         return part
 
-    def _hashed_parts(
-        self,
-        index: int,
-        run: PartitionRun,
-        streams: InputStreams,
-        make_scratch: Callable[[], Spool],
-        max_part_entries: int,
-    ) -> Sequence[Callable[[], Iterator[KeyBlock]]]:
-        entry = run.slices[index].entry
-        copy = self.copies[index] = make_scratch()
-        self._closing.callback(copy.close)
+    def _hasher(
+        self, live: LiveSlice, run: PartitionRun, make_scratch: Callable[[], Spool], max_part_entries: int
+    ) -> SliceHasher:
         keys = KeyParts(
             make_scratch,
-            entry.record_count,
+            live.entry.record_count,
             max_part_entries,
             keeps_repeats=False,
             has_versions=run.topic.hashing.has_versions,
         )
         self._closing.callback(keys.close)
-        hasher = SliceHasher(run.topic.hashing, self.transactions, keys, run.first_offset(run.slices[index]))
-        return hasher.hash_slice(streams.slice_reader(entry), copy, self.survivors[index])
+        return SliceHasher(run.topic.hashing, self.transactions, keys, run.first_offset_of(live))
 
 
 def merge_keys(cursors: Sequence[KeyCursor]) -> None:

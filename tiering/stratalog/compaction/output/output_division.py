@@ -15,7 +15,6 @@ from typing import NamedTuple
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.keys.survivor_bits import survivor_count
 from stratalog.compaction.plan.compaction_job import PartitionRun
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT
 
 
@@ -46,36 +45,35 @@ def pieces_of(
     run: PartitionRun, survivors: Sequence[bytes | bytearray] | None, bounds: OutputBounds
 ) -> Iterator[OutputPiece]:
     """The pieces of a run, in order. `survivors` as in `divided`."""
-    first = 0
-    for place, slices in enumerate(run.parts):
-        bits = None if survivors is None else survivors[first : first + len(slices)]
-        for begin, end in divided(slices, bits, bounds):
-            yield OutputPiece(place, first + begin, first + end, begin > 0)
-        first += len(slices)
+    data_bytes, record_counts = run.slices.column("data_bytes"), run.slices.column("record_count")
+    for place, (first, end) in enumerate(run.parts):
+        bits = None if survivors is None else survivors[first:end]
+        for begin, stop in divided(data_bytes[first:end], record_counts[first:end], bits, bounds):
+            yield OutputPiece(place, first + begin, first + stop, begin > 0)
 
 
 def divided(
-    slices: Sequence[LiveSlice], survivors: Sequence[bytes | bytearray] | None, bounds: OutputBounds
+    data_bytes: Sequence[int],
+    record_counts: Sequence[int],
+    survivors: Sequence[bytes | bytearray] | None,
+    bounds: OutputBounds,
 ) -> Iterator[tuple[int, int]]:
-    """The pieces [first, end) of consecutive slices: few, and each within the bounds where a slice is.
-    `survivors` has the bits of each slice; None if all records stay."""
-    all_bytes = sum([live.entry.data_bytes for live in slices])
-    all_count = sum([live.entry.record_count for live in slices])
-    if all_bytes <= bounds.data_bytes and all_count <= bounds.record_count:
+    """The pieces [first, end) of consecutive slices with so many bytes and records: few, and each within the
+    bounds where a slice is. `survivors` has the bits of each slice; None if all records stay."""
+    if sum(data_bytes) <= bounds.data_bytes and sum(record_counts) <= bounds.record_count:
         # So is what stays of them.
-        yield 0, len(slices)
+        yield 0, len(data_bytes)
         return
     first = piece_bytes = piece_count = 0
-    for index, live in enumerate(slices):
-        entry = live.entry
-        data_bytes, count = entry.data_bytes, entry.record_count
-        if survivors is not None and count:
+    for index, (all_bytes, record_count) in enumerate(zip(data_bytes, record_counts, strict=True)):
+        size_bytes, count = all_bytes, record_count
+        if survivors is not None and record_count:
             count = survivor_count(survivors[index])
-            data_bytes = -(-data_bytes * count // entry.record_count)
-        is_over = piece_bytes + data_bytes > bounds.data_bytes or piece_count + count > bounds.record_count
+            size_bytes = -(-all_bytes * count // record_count)
+        is_over = piece_bytes + size_bytes > bounds.data_bytes or piece_count + count > bounds.record_count
         if is_over and index > first:
             yield first, index
             first, piece_bytes, piece_count = index, 0, 0
-        piece_bytes += data_bytes
+        piece_bytes += size_bytes
         piece_count += count
-    yield first, len(slices)
+    yield first, len(data_bytes)

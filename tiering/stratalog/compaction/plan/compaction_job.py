@@ -12,11 +12,10 @@ from uuid import UUID
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.plan.job_needs import JobNeeds
-from stratalog.compaction.plan.packed_slices import PackedSlices
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
-from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, LiveSlice
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
-from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 
 
 class RunMode(enum.Enum):
@@ -49,7 +48,7 @@ class Refusal(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRun(ConsecutiveSlices):
+class PartitionRun:
     """Consecutive live slices of one partition that a job replaces, by one slice or by a few that are within
     the topic's bound (`SliceSpan`). Immutable."""
 
@@ -61,26 +60,17 @@ class PartitionRun(ConsecutiveSlices):
     reappear.
     """
     log_start_offset: int
-    slices: Sequence[LiveSlice]
-    """An immutable sequence: `PackedSlices` where a job has very many."""
+    slices: RunSlices
     part_counts: tuple[int, ...] = ()
     """For each output slice the number of slices that it replaces; empty if there is one output."""
 
-    def packed(self) -> PartitionRun:
-        """The run with its slices in few bytes."""
-        return dataclasses.replace(self, slices=PackedSlices(self.slices))
-
-    def unpacked(self) -> PartitionRun:
-        """The run with its slices as objects, for a piece of work on it."""
-        if isinstance(self.slices, PackedSlices):
-            return dataclasses.replace(self, slices=self.slices.unpacked())
-        return self
+    @property
+    def base_offset(self) -> int:
+        return self.slices.base_offset
 
     @property
-    def ranges(self) -> SliceRanges:
-        """The objects and offsets that tell its slices from others."""
-        slices = self.slices
-        return slices.ranges if isinstance(slices, PackedSlices) else SliceRanges.of(slices)
+    def end_offset(self) -> int:
+        return self.slices.end_offset
 
     @property
     def part_count(self) -> int:
@@ -88,12 +78,12 @@ class PartitionRun(ConsecutiveSlices):
         return max(1, len(self.part_counts))
 
     @property
-    def parts(self) -> tuple[Sequence[LiveSlice], ...]:
-        """The slices that each output slice replaces. Each lies in another object."""
+    def parts(self) -> Sequence[tuple[int, int]]:
+        """The slices [first, end) that each output slice replaces. Each lies in another object."""
         if not self.part_counts:
-            return (self.slices,)
+            return ((0, len(self.slices)),)
         ends = itertools.accumulate(self.part_counts)
-        return tuple(self.slices[first:end] for first, end in itertools.pairwise((0, *ends)))
+        return tuple(itertools.pairwise((0, *ends)))
 
     def part(self, first: int, end: int) -> PartitionRun:
         """The slices [first, end) alone, which become one slice."""
@@ -103,47 +93,53 @@ class PartitionRun(ConsecutiveSlices):
 
     @property
     def data_bytes(self) -> int:
-        return sum(live.entry.data_bytes for live in self.slices)
+        return sum(self.slices.column("data_bytes"))
 
     @property
     def record_count(self) -> int:
-        return sum([live.entry.record_count for live in self.slices])
+        return sum(self.slices.column("record_count"))
 
     @property
     def settles_tombstones(self) -> bool:
         """Whether tombstones get their horizon here, and go when it has passed."""
         return self.covers and self.mode is RunMode.COMPACT
 
+    @property
+    def first_offset(self) -> int:
+        """The first offset of the run that is readable."""
+        return max(self.base_offset, self.log_start_offset)
+
     def has_keys(self, live: LiveSlice) -> bool:
         """Whether the keys of a slice are known without its data: it has a usable key stream, or no
         records."""
-        return self._has_keys(live, self.topic.hashing.hash_key_id)
-
-    def hashed_slices(self) -> Sequence[LiveSlice]:
-        """The slices whose keys are not known without their data."""
-        hash_key_id = self.topic.hashing.hash_key_id
-        return [live for live in self.slices if not self._has_keys(live, hash_key_id)]
-
-    def _has_keys(self, live: LiveSlice, hash_key_id: int) -> bool:
         stream = live.entry.key_stream
         if live.entry.record_count == 0:
             return True
-        if self.topic.hashing.has_versions and self.first_offset(live) > live.entry.base_offset:
+        if self.topic.hashing.has_versions and self.first_offset_of(live) > live.entry.base_offset:
             # A record that is not readable any more might win.
             return False
-        return stream is not None and stream.hash_key_id == hash_key_id
+        return stream is not None and stream.hash_key_id == self.topic.hashing.hash_key_id
 
-    def first_offset(self, live: LiveSlice) -> int:
+    @property
+    def has_plain_keys(self) -> bool:
+        """Whether each slice has a usable key stream, without versions."""
+        hashing = self.topic.hashing
+        return not hashing.has_versions and self.slices.have_key_streams(hashing.hash_key_id)
+
+    def hashed_slices(self) -> Sequence[LiveSlice]:
+        """The slices whose keys are not known without their data."""
+        return () if self.has_plain_keys else [live for live in self.slices if not self.has_keys(live)]
+
+    def first_offset_of(self, live: LiveSlice) -> int:
         """The first offset of a slice that is readable."""
         return max(live.base_offset, self.log_start_offset)
 
     def check(self) -> None:
-        """Slices tile, and no object gives two."""
-        assert self.slices
-        assert not self.has_holes, "a run has no holes"
-        assert len({live.object_name for live in self.slices}) == len(self.slices)
+        """No object gives two slices, and parts make up the run."""
+        names = self.slices.object_names
+        assert len(set(names)) == len(names)
         assert self.mode is RunMode.CARRY or self.topic.is_compacted
-        assert not self.part_counts or sum(self.part_counts) == len(self.slices), "parts make up the run"
+        assert not self.part_counts or sum(self.part_counts) == len(names), "parts make up the run"
         assert all(count > 0 for count in self.part_counts), "no part is empty"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.input_need import GrowingRange, InputNeed
@@ -40,46 +40,50 @@ class JobGathering:
     def add(self, run: PartitionRun) -> None:
         """Check one more run, and gather its needs. It reads no other inputs."""
         run.check()
-        hashing, is_carried = run.topic.hashing, run.mode is RunMode.CARRY
-        hash_key_id, has_versions = hashing.hash_key_id, hashing.has_versions
+        slices, is_carried = run.slices, run.mode is RunMode.CARRY
+        index_bytes, data_bytes = slices.column("index.size_bytes"), slices.column("data_bytes")
+        key_bytes = slices.column("key_stream.size_bytes")
+        positions = zip(
+            slices.object_names,
+            slices.column("index.position"),
+            index_bytes,
+            slices.column("data_position"),
+            data_bytes,
+            strict=True,
+        )
         tallies = self._tallies
-        record_count = most_count = all_key_bytes = 0
-        stored_bytes: list[int] = []
-        unlike: list[LiveSlice] = []
-        # The slices of a job are many, and lie in no cache: each is looked at once.
-        for slices in run.parts:
-            part_bytes = 0
-            for live in slices:
-                entry = live.entry
-                stream = entry.key_stream
-                key_bytes = 0 if stream is None else stream.size_bytes
-                index_position, index_bytes, _ = entry.index
-                data_position, data_bytes = entry.data_position, entry.data_bytes
-                tally = tallies[live.object_name]
-                tally.slice_count += 1
-                tally.index_end = max(tally.index_end, index_position + index_bytes)
-                tally.data.add(data_position, data_bytes)
-                if is_carried:
-                    tally.carried.add(data_position, data_bytes)
-                part_bytes += data_bytes + key_bytes + index_bytes
-                record_count += entry.record_count
-                if stream is None or stream.hash_key_id != hash_key_id or has_versions:
-                    unlike.append(live)
-                else:
-                    all_key_bytes += key_bytes
-                    most_count += stream.entry_count + entry.marker_count
-            stored_bytes.append(part_bytes)
-        most_count += sum(_most_kept(run, live) for live in unlike)
+        for name, index_position, size_bytes, data_position, data_size in positions:
+            tally = tallies[name]
+            tally.slice_count += 1
+            tally.index_end = max(tally.index_end, index_position + size_bytes)
+            tally.data.add(data_position, data_size)
+            if is_carried:
+                tally.carried.add(data_position, data_size)
+        record_count = run.record_count
+        if run.has_plain_keys:
+            most_count = sum(slices.column("key_stream.entry_count")) + sum(slices.column("marker_count"))
+            all_key_bytes = sum(key_bytes)
+        else:
+            unpacked = slices.unpacked()
+            most_count = sum(_most_kept(run, live) for live in unpacked)
+            all_key_bytes = sum(_new_key_bytes(run, live) for live in unpacked)
+            if not is_carried:
+                self._add_hashed(run, unpacked)
         share = 1.0 if is_carried else _kept_share(run, record_count, most_count)
-        for place, size_bytes in enumerate(stored_bytes):
-            self._output_bytes[run.topic.kind, place] += round(share * size_bytes)
+        for place, (first, end) in enumerate(run.parts):
+            stored_bytes = sum(
+                map(sum, (column[first:end] for column in (data_bytes, key_bytes, index_bytes)))
+            )
+            self._output_bytes[run.topic.kind, place] += round(share * stored_bytes)
         if run.topic.is_compacted:
-            self._key_bytes += all_key_bytes + sum(_new_key_bytes(run, live) for live in unlike)
-        hashed = [live for live in unlike if not is_carried and not run.has_keys(live)]
+            self._key_bytes += all_key_bytes
+
+    def _add_hashed(self, run: PartitionRun, slices: Sequence[LiveSlice]) -> None:
+        hashed = [live for live in slices if not run.has_keys(live)]
         if hashed:
             self._hashed.append(
                 HashedRun(
-                    has_versions,
+                    run.topic.hashing.has_versions,
                     array("Q", [live.entry.record_count for live in hashed]),
                     array("Q", [live.entry.data_bytes for live in hashed]),
                 )
@@ -120,7 +124,8 @@ def _kept_share(run: PartitionRun, record_count: int, most_count: int) -> float:
     """The part of a compacted run's records that stays, an estimate."""
     if not record_count:
         return 1.0
-    first = run.slices[0].entry
-    density = first.record_count / (first.end_offset - first.base_offset)
-    kept_count = max(first.record_count, density * (run.end_offset - run.base_offset))
+    slices = run.slices
+    first_count = slices.column("record_count")[0]
+    density = first_count / (slices.column("end_offset")[0] - slices.column("base_offset")[0])
+    kept_count = max(first_count, density * (run.end_offset - run.base_offset))
     return min(1.0, kept_count / record_count, most_count / record_count)

@@ -10,10 +10,8 @@ from stratalog.compaction.plan.compaction_job import CompactionJob, JobSize, Par
 from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
+from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.shard_survey import ShardSurvey
-
-HELD_SLICES = 1 << 15
-"""A job holds so many slices as objects, of 1.1 KiB each; it packs those behind them."""
 
 
 class PlannedJobs(Sequence[CompactionJob]):
@@ -81,13 +79,10 @@ class PlannedJobs(Sequence[CompactionJob]):
         return job
 
     def _runs(self, choices: Iterable[RunChoice], gathering: JobGathering) -> Iterator[PartitionRun]:
-        """Runs with so many slices as objects as `HELD_SLICES` says, and the others packed."""
-        slice_count = 0
         for choice in choices:
             run = self._run(choice)
             gathering.add(run)
-            slice_count += len(run.slices)
-            yield run if slice_count <= HELD_SLICES else run.packed()
+            yield run
 
     def _run(self, choice: RunChoice) -> PartitionRun:
         outlook = self._survey.outlook(choice.partition)
@@ -99,7 +94,7 @@ class PlannedJobs(Sequence[CompactionJob]):
             mode=choice.mode,
             covers=choice.covers,
             log_start_offset=outlook.log_start_offset,
-            slices=tuple(self._survey.state.partition(tip).slices[choice.first : choice.end]),
+            slices=RunSlices(self._survey.state.partition(tip).slices[choice.first : choice.end]),
             part_counts=counts if len(counts) > 1 else (),
         )
 

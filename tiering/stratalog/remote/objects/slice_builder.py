@@ -484,7 +484,6 @@ def _built(
         last_batch=contents.last_batch,
         key_stream=None if keys is None else _unplaced_ref(keys),
     )
-    entry.check()
     return BuiltSlice(entry, None if keys is None else keys.stream, encoded_index)
 
 

@@ -186,12 +186,15 @@ class SliceEntry(NamedTuple):
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:
     """The leader epochs of consecutive slices, each with its first start offset."""
+    return ascending_epochs(itertools.chain.from_iterable(entry.leader_epochs for entry in entries))
+
+
+def ascending_epochs(pairs: Iterable[tuple[int, int]]) -> tuple[LeaderEpoch, ...]:
+    """The same from the pairs of epoch and start offset of all slices."""
     joined: list[LeaderEpoch] = []
     last_epoch = last_start_offset = -2
-    for entry in entries:
-        for leader_epoch in entry.leader_epochs:
-            epoch, start_offset = leader_epoch
-            if epoch > last_epoch and start_offset > last_start_offset:
-                joined.append(leader_epoch)
-                last_epoch, last_start_offset = epoch, start_offset
+    for epoch, start_offset in pairs:
+        if epoch > last_epoch and start_offset > last_start_offset:
+            joined.append(LeaderEpoch(epoch, start_offset))
+            last_epoch, last_start_offset = epoch, start_offset
     return tuple(joined)

@@ -22,11 +22,12 @@ between two slices that no object has become a gap with the reason `object_lost`
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.shard.live_slice import ConsecutiveSlices, Gap, GapReason, LiveSlice
+from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import LastBatch, SliceEntry
@@ -42,13 +43,26 @@ class Upload(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Output(ConsecutiveSlices):
+class Output:
     """The slices of one partition that a compaction has made; a job that died half-way left holes in them.
     Immutable."""
 
     slices: Sequence[LiveSlice]
     inputs: frozenset[str]
     """The names of the objects that the job has read."""
+
+    @property
+    def base_offset(self) -> int:
+        return self.slices[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.slices[-1].end_offset
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether the slices do not tile."""
+        return any(one.end_offset != two.base_offset for one, two in itertools.pairwise(self.slices))
 
 
 class LostOffsets(NamedTuple):

@@ -127,3 +127,99 @@ def steps_behind(values, groups, sizes):
 def places_behind(steps, groups, sizes):
     """See ``number_columns.places_behind``."""
     return behind(steps, groups, sizes, False)
+
+
+cdef enum:
+    SKIPPED = 0
+    NUMBER = 1
+    PAIRS = 100
+
+
+cdef int64_t number_of(object value) except? -1:
+    """A number of 64 bits, signed or unsigned, as a signed one with the same bits."""
+    cdef int overflow = 0
+    cdef int64_t number
+    if not PyLong_Check(value):
+        raise InvalidRequestError(OTHER_SHAPE)
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow == 0:
+        return number
+    try:
+        return <int64_t> PyLong_AsUnsignedLongLong(value)
+    except OverflowError as error:
+        raise InvalidRequestError(NUMBER_TOO_LARGE) from error
+
+
+cdef int require_tuple(object value, Py_ssize_t size) except -1:
+    if not PyTuple_Check(value) or (size >= 0 and PyTuple_GET_SIZE(value) != size):
+        raise InvalidRequestError(OTHER_SHAPE)
+    return 0
+
+
+cdef int put_numbers(object value, Py_ssize_t size, int64_t *target, size_t step) except -1:
+    """Write the numbers of a tuple, one in `step` places."""
+    cdef Py_ssize_t index
+    require_tuple(value, size)
+    for index in range(size):
+        target[<size_t> index * step] = number_of((<tuple> value)[index])
+    return 0
+
+
+cdef object pairs_column(list values, int64_t *target):
+    """All pairs of the tuples; `target` gets the number of those up to each tuple."""
+    cdef size_t index, size = 0, count = <size_t> len(values)
+    cdef Export place
+    for index in range(count):
+        require_tuple(values[index], -1)
+        size += <size_t> PyTuple_GET_SIZE(values[index])
+        target[index] = <int64_t> size
+    pairs = ONE_ZERO * (2 * size)
+    place = export(pairs, PyBUF_WRITABLE)
+    size = 0
+    for value in values:
+        for pair in <tuple> value:
+            put_numbers(pair, 2, <int64_t *> place.data + size, 1)
+            size += 2
+    return pairs
+
+
+cdef size_t column_count(object shape) except? 0:
+    cdef size_t width = 0
+    cdef Py_ssize_t kind
+    for kind in shape:
+        width += 1 if kind == PAIRS else <size_t> (kind if kind >= 0 else 1 - kind)
+    return width
+
+
+def tuple_columns(rows, shape):
+    """See ``number_columns.tuple_columns``."""
+    cdef list all_rows = list(rows), lists = []
+    cdef size_t index, count = <size_t> len(all_rows)
+    cdef Py_ssize_t kind, place = 0, size = <Py_ssize_t> len(shape)
+    cdef int64_t *target
+    cdef Export exported
+    for row in all_rows:
+        require_tuple(row, size)
+    columns = ONE_ZERO * (column_count(shape) * count)
+    exported = export(columns, PyBUF_WRITABLE)
+    target = <int64_t *> exported.data
+    for place in range(size):
+        kind = shape[place]
+        if kind == PAIRS:
+            lists.append(pairs_column([(<tuple> row)[place] for row in all_rows], target))
+            target += count
+            continue
+        if kind < 0:
+            for index in range(count):
+                target[index] = (<tuple> all_rows[index])[place] is not None
+            target += count
+        for index in range(count):
+            value = (<tuple> all_rows[index])[place]
+            if kind < 0 and value is None:
+                continue
+            if kind == NUMBER or kind == -NUMBER:
+                target[index] = number_of(value)
+            elif kind != SKIPPED:
+                put_numbers(value, kind if kind > 0 else -kind, target + index, count)
+        target += count * <size_t> (kind if kind >= 0 else -kind)
+    return columns, lists

@@ -11,8 +11,6 @@ and records of it too. So its records before the gap count as aborted.
 from __future__ import annotations
 
 import enum
-import itertools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from stratalog.base.types import TopicIdPartition
@@ -111,24 +109,3 @@ class LiveSlice(NamedTuple):
             for one in self.gap.abandoned
             if one.first_offset < end_offset
         ]
-
-
-class ConsecutiveSlices:
-    """Some slices of a partition in order, at least one. The base of immutable classes that have such."""
-
-    __slots__ = ()
-
-    slices: Sequence[LiveSlice]
-
-    @property
-    def base_offset(self) -> int:
-        return self.slices[0].base_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self.slices[-1].end_offset
-
-    @property
-    def has_holes(self) -> bool:
-        """Whether the slices do not tile."""
-        return any(one.end_offset != two.base_offset for one, two in itertools.pairwise(self.slices))
