@@ -6,13 +6,20 @@ former state was read, or not at all. So two drivers never decide differently.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import NamedTuple
 
-from stratalog.base.errors import CorruptRecordError, UnexpectedOffsetError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    UnexpectedOffsetError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.client.append_record import AppendRecord
 from stratalog.client.client import Client
+from stratalog.client.retry import LONG_WORK, Patience
 from stratalog.pipeline.sink.staging_topic import DECISIONS, StagedTask
 from stratalog.pipeline.sink.target_batches import Target
 
@@ -104,13 +111,20 @@ class DecisionLog:
         return Decision.from_json(values[-1] if values else None), end_offset
 
     async def write(self, decision: Decision, end_offset: int) -> bool:
-        """Append a decision where the log ended. Returns False if another one is there. Raises LogStoreError;
-        then it may be there, and `read` says so."""
+        """Append a decision where the log ended. Returns False if another one is there. Raises
+        LogStoreError."""
         topic, number = self._partition
-        try:
-            await self._client.append(
-                topic, number, [AppendRecord(None, decision.to_json())], expected_offset=end_offset
-            )
-        except UnexpectedOffsetError:
-            return False
-        return True
+        records = [AppendRecord(None, decision.to_json())]
+        patience = Patience(LONG_WORK)
+        start_s = asyncio.get_running_loop().time()
+        while True:
+            try:
+                await self._client.append(topic, number, records, expected_offset=end_offset)
+            except UnexpectedOffsetError:
+                # An earlier try may be stored, and its answer lost.
+                last, _ = await self.read()
+                return last == decision
+            except LogStoreError as error:
+                await patience.bear(error, start_s)
+            else:
+                return True

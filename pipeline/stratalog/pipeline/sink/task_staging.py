@@ -54,7 +54,7 @@ class TaskStaging:
         with self._client.producer(linger_ms=0) as producer:
             for one in chain((first,), complete):
                 headers = target_headers(one.target)
-                producer.send(topic, self._attempt, one.batch, partition=ROWS, headers=headers)
+                _ = producer.send(topic, self._attempt, one.batch, partition=ROWS, headers=headers)
                 counts[one.target] += one.record_count
                 batch_count += 1
         end_offset = self._end_offset()

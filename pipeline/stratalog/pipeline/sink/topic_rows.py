@@ -37,7 +37,12 @@ def tables_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[
         raise InvalidRequestError("a row has no topic; fill the column topic, or set the option topic")
     names = topics.dictionary.to_pylist()
     for index, name in enumerate(names):
-        yield name, table if len(names) == 1 else table.filter(pc.equal(topics.indices, index))
+        yield (
+            name,
+            table
+            if len(names) == 1
+            else table.filter(pc.equal(topics.indices, pa.scalar(index, topics.indices.type))),
+        )
 
 
 def _without_nulls(headers: Any) -> Any:

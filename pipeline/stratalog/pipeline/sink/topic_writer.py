@@ -57,7 +57,7 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = options
         self._staging_topic = staging_topic_name(options.job_id or str(SystemIdGenerator().uuid()))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Write the rows of a task, in an executor. Raises LogStoreError."""
         return _write(self._options, self._staging_topic, iterator)
 
@@ -101,7 +101,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         """Write the rows of a task, in an executor. Raises LogStoreError."""
         return _write(self._options, staging_topic_name(_query_id()), iterator)
 
