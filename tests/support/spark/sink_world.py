@@ -40,7 +40,8 @@ class MortalClient(Client):
     loop."""
 
     def __init__(self, address: str, fatal_append: int | None, *, is_stored: bool, is_fatal: bool) -> None:
-        """`fatal_append` is the number of the append, from 0; None: none. `is_stored`: behind its effect."""
+        """`fatal_append` is the number of the append, from 0; None: none. `is_stored`: behind its effect, and
+        that of a later append if the server refuses it."""
         super().__init__(address, retry=RetryPolicy(deadline_s=10, first_pause_s=0.001))
         self._fatal_append = fatal_append
         self._is_stored = is_stored
@@ -55,11 +56,12 @@ class MortalClient(Client):
 
     async def _mortal(self, append: Coroutine[Any, Any, AppendAck]) -> AppendAck:
         number, self.append_count = self.append_count, self.append_count + 1
-        if number != self._fatal_append:
+        if self._fatal_append is None or number < self._fatal_append:
             return await append
         if self._is_stored:
             await append
         append.close()
+        self._fatal_append = None
         raise DiedError if self._is_fatal else ServerUnavailableError("the connection broke")
 
 

@@ -40,7 +40,7 @@ class BatchCommit:
         """`client` is patient, `topic` is the staging topic, which exists once anything was staged."""
         self._client = client
         self._topic = topic
-        self._durability = durability
+        self._durability: DurabilityLike | None = durability
         self._log = DecisionLog(client, topic)
 
     async def commit(self, batch: int, tasks: Sequence[StagedTask]) -> None:
@@ -97,7 +97,7 @@ class BatchCommit:
 
     async def _apply(self, decision: Decision, *, is_resumed: bool) -> None:
         """Append the rows of a decision, or those that are missing if it `is_resumed`."""
-        appends = Appends(self._client, decision.producer_id, decision.producer_epoch, self._durability)
+        appends = Appends(self._client, decision, self._durability)
         stored = [0] * len(decision.plans)
         try:
             if is_resumed:

@@ -15,7 +15,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.messages import DurabilityLike
 from stratalog.client.retry import LONG_WORK, Patience
-from stratalog.pipeline.sink.decision_log import TargetPlan
+from stratalog.pipeline.sink.decision_log import Decision, TargetPlan
 from stratalog.record.batch import decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import MAX_BATCH_LENGTH, batch_of_section, encode_batch
@@ -28,8 +28,7 @@ class Appends(NamedTuple):
     """What the appenders of a decision share."""
 
     client: Client
-    producer_id: int
-    producer_epoch: int
+    decision: Decision
     durability: DurabilityLike | None
     """That of the last batch of a partition, and so of all before it; None: the topic's."""
 
@@ -96,6 +95,7 @@ class TargetAppender:
 
     async def _send(self, batch: bytes, sequence: int, durability: DurabilityLike | None) -> None:
         header = parse_header(batch)
+        decision = self._appends.decision
         topic, topic_id, partition = self._plan.target
         numbered = batch_of_section(
             memoryview(batch)[HEADER_SIZE:],
@@ -103,7 +103,7 @@ class TargetAppender:
             records_count=header.records_count,
             base_timestamp=header.base_timestamp,
             max_timestamp=header.max_timestamp,
-            producer=BatchProducer(self._appends.producer_id, self._appends.producer_epoch, sequence),
+            producer=BatchProducer(decision.producer_id, decision.producer_epoch, sequence),
         )
         ack = await self._appends.client.append_batches(
             topic, partition, numbered, durability=durability, topic_id=topic_id
@@ -129,7 +129,7 @@ async def stored_count(appends: Appends, plan: TargetPlan) -> int:
     The partition knows its last producers. It forgets one whose records have old times, so without an answer
     the log is read from the end at the decision on."""
     topic, _, partition = plan.target
-    identity = (appends.producer_id, appends.producer_epoch)
+    identity = (appends.decision.producer_id, appends.decision.producer_epoch)
     for one in await appends.client.admin.list_producers(topic, partition):
         if (one.producer_id, one.producer_epoch) == identity:
             return one.last_sequence + 1

@@ -1,6 +1,6 @@
 """The rows of an Arrow batch by their topics. Imports pyarrow."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
@@ -25,28 +25,32 @@ def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[st
 def tables_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of each topic, in their order, with the columns that a producer takes. `topic` is that
     of all rows; None: the column has it. Raises InvalidRequestError for a row without a topic."""
-    columns = {name: batch.column(name) for name in batch.schema.names if name in COLUMNS}
+    columns: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names if name in COLUMNS}
     if "headers" in columns:
         columns["headers"] = _without_nulls(columns["headers"])
     table = pa.RecordBatch.from_pydict(columns)
-    if topic is not None:
+    if topic is None:
+        yield from _divided(table, batch.column("topic"))
+    else:
         yield topic, table
-        return
-    topics: Any = batch.column("topic").dictionary_encode()
+
+
+def _divided(table: pa.RecordBatch, topics: Any) -> Iterator[tuple[str, pa.RecordBatch]]:
     if topics.null_count:
         raise InvalidRequestError("a row has no topic; fill the column topic, or set the option topic")
-    names = topics.dictionary.to_pylist()
+    encoded: Any = topics.dictionary_encode()
+    names: list[str] = encoded.dictionary.to_pylist()
     for index, name in enumerate(names):
-        yield (
-            name,
-            table
-            if len(names) == 1
-            else table.filter(pc.equal(topics.indices, pa.scalar(index, topics.indices.type))),
-        )
+        yield name, table if len(names) == 1 else _selected(table, encoded.indices, index)
+
+
+def _selected(table: pa.RecordBatch, indices: Any, index: int) -> pa.RecordBatch:
+    return table.filter(pc.equal(indices, pa.scalar(index, indices.type)))
 
 
 def _without_nulls(headers: Any) -> Any:
     """Rows without headers as rows with none."""
     if headers.null_count == 0:
         return headers
-    return pc.coalesce(headers, pa.scalar([], headers.type))
+    none: Any = pa.scalar([], headers.type)
+    return pc.coalesce(headers, none)
