@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -18,7 +20,9 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicPartition
+from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import ROWS, StagedTask
+from stratalog.pipeline.sink.task_appends import append_rows
 from stratalog.record.key_partition import partition_for_key
 from tests.support.logs.sampling import IS_WHOLE, SEED
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -248,7 +252,7 @@ async def test_a_batch_that_the_server_finds_too_large_is_divided(
     world = SinkWorld(bench, topic="t")
     task = await world.stage([table(rows_of_task(0, 50))])
     await bench.client.topics.alter("t", {"max.message.bytes": 300})
-    deaths = [await world.dies(0, [task], number, is_stored=True) for number in (6, 8, 7, 5, 9, 6)]
+    deaths = [await world.dies(0, [task], number, is_stored=True) for number in (6, 2, 2, 2, 2)]
     assert sum(deaths) > 2
     await world.commit(0, [task])
     assert await values(bench) == [value for _, value in rows_of_task(0, 50)]
@@ -294,3 +298,46 @@ async def test_found_records_get_the_durability_too(tmp_path: Path, durability: 
         tiered = await bench.client.offsets([TopicPartition("t", 0)], "latest-tiered")
         assert tiered == {TopicPartition("t", 0): 7 if durability == "object" else -1}
         assert await values(bench) == [value for _, value in rows] * 2
+
+
+async def test_delivery_at_least_once_appends_in_the_task(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t", delivery="atLeastOnce", compression="lz4")
+
+    def write() -> int:
+        with world.options.service.sync_client() as client:
+            return append_rows(client, [table(rows_of_task(0, 30)), table([])], world.options)
+
+    assert await asyncio.to_thread(write) == 30
+    assert len(await values(bench)) == 30
+    assert world.staging_topic not in await bench.topic_names()
+
+
+async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBench) -> None:
+    pytest.importorskip("pyspark")
+    from stratalog.pipeline.sink.topic_writer import TopicWriter
+
+    await bench.client.topics.create("t", partitions=1)
+    options = SinkWorld(bench, topic="t").options
+
+    def run(options: SinkOptions, *, is_aborted: bool) -> None:
+        writer = TopicWriter(options)
+        task: TopicWriter = pickle.loads(pickle.dumps(writer))
+        messages = [task.write(iter([table(rows_of_task(0, 3))])), task.write(iter([]))]
+        if is_aborted:
+            writer.abort([messages[0], None])
+        else:
+            writer.commit([*messages])
+
+    await asyncio.to_thread(run, options, is_aborted=True)
+    assert await bench.topic_names() == ["t"]
+    assert await values(bench) == []
+    await asyncio.to_thread(run, options, is_aborted=False)
+    assert await bench.topic_names() == ["t"]
+    named = replace(options, job_id="load")
+    for _ in range(2):
+        await asyncio.to_thread(run, named, is_aborted=False)
+    # Spark aborts when a commit has failed, though the job is decided on.
+    await asyncio.to_thread(run, named, is_aborted=True)
+    assert await bench.topic_names() == ["spark-sink-load", "t"]
+    assert len(await values(bench)) == 6
