@@ -1,4 +1,4 @@
-"""What the driver has decided, in a partition of the staging topic: the last record is the state.
+"""The decisions of the driver, in a partition of the staging topic: the last record is the state.
 
 A decision is made once for each batch: a record is appended at the offset at which the log ended when the
 former state was read, or not at all. So two drivers never decide differently.

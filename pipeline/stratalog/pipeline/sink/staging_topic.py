@@ -2,7 +2,7 @@
 
 Each has a topic of its own, of two partitions:
 
-* `DECISIONS`: what the driver has decided, a `decision_log`.
+* `DECISIONS`: the decisions of the driver, a `decision_log`.
 * `ROWS`: the record batches of all tasks, each the value of a record. Its key is the attempt of a task, and
   its headers are the partition that the batch goes to. Batches of attempts that were not chosen are never
   read, and deleted with the others.
@@ -35,7 +35,7 @@ _SEGMENT_BYTES = 64 << 20
 
 
 class StagedTask(NamedTuple):
-    """What an attempt of a task has staged."""
+    """The batches that an attempt of a task has staged."""
 
     attempt: str
     """Its id, that of no other attempt."""

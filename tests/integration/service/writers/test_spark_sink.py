@@ -234,11 +234,11 @@ async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench:
     world = SinkWorld(bench)
     with pytest.raises(UnknownTopicOrPartitionError):
         await world.stage([table([("a", b"1")], topic=pa.array(["missing"]))])
-    with pytest.raises(InvalidRequestError, match="no topic"):
+    with pytest.raises(InvalidRequestError):
         await world.stage([table([("a", b"1")], topic=pa.array([None], pa.string()))])
-    with pytest.raises(InvalidRequestError, match="fewer partitions") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         await world.stage([table([("a", b"1")], topic=pa.array(["t"]), partition=pa.array([2], pa.int32()))])
-    assert refused.value.fields["topic"] == "t"
+    assert refused.value.fields == {"topic": "t", "partition": 2, "partition_count": 2}
     with pytest.raises(RecordTooLargeError):
         await world.stage([table([("a", b"1" * 500)], topic=pa.array(["t"]))])
 
@@ -269,7 +269,7 @@ async def test_a_partition_that_refuses_the_rows_is_named_and_the_next_try_goes_
     with pytest.raises(InvalidTimestampError) as refused:
         await world.commit(0, [task])
     assert refused.value.fields["staging_topic"] == world.staging_topic
-    assert "goes on where it stopped" in refused.value.__notes__[0]
+    assert len(refused.value.__notes__) == 1
     await bench.client.topics.alter("t", {"message.timestamp.after.max.ms": 2**62})
     await world.commit(0, [await world.stage([batch])])
     assert await bench.values("t") == [[b"1"], [b"2"]]
@@ -280,8 +280,9 @@ async def test_staged_rows_that_are_gone_are_noticed(bench: ServiceBench) -> Non
     world = SinkWorld(bench, topic="t")
     task = await world.stage([table(rows_of_task(0, 12))])
     forged = task._replace(batch_count=task.batch_count + 1)
-    with pytest.raises(CorruptRecordError, match="missing or doubled"):
+    with pytest.raises(CorruptRecordError) as refused:
         await world.commit(0, [forged])
+    assert refused.value.fields["attempts"] == task.attempt
 
 
 @pytest.mark.parametrize("durability", ["disk", "object"])

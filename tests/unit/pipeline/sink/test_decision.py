@@ -33,7 +33,7 @@ def test_a_decision_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b"7", TEXT.replace("1", "2", 1).encode()])
 def test_what_is_no_decision_is_refused(text: bytes | None) -> None:
-    with pytest.raises(CorruptRecordError, match="cannot be read"):
+    with pytest.raises(CorruptRecordError):
         Decision.from_json(text)
 
 
@@ -41,8 +41,9 @@ def test_a_staged_batch_is_read_as_it_was_written() -> None:
     target = Target("t", "id", 3)
     batch = encode_batch([Record(0, 0, None, b"1"), Record(0, 0, None, b"2")])
     assert staged_batch(target_headers(target), batch) == TargetBatch(target, batch, 2)
-    with pytest.raises(CorruptRecordError, match="let no other program write"):
+    with pytest.raises(CorruptRecordError) as refused:
         staged_batch((("topic", b"t"),), batch)
+    assert refused.value.fields == {"headers": "topic"}
 
 
 def test_staged_rows_are_as_durable_as_the_rows_have_to_be() -> None:
