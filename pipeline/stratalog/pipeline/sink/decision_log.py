@@ -70,7 +70,7 @@ class Decision(NamedTuple):
 
     @classmethod
     def from_json(cls, text: bytes | None) -> Decision:
-        """Raises CorruptRecordError."""
+        """The decision of a record. Raises CorruptRecordError."""
         try:
             fields = json.loads(text or b"")
             version = fields.pop("version")

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.pipeline.sink.target_batches import Target, TargetBatch
+from stratalog.pipeline.sink.target_batches import MAX_BATCH_BYTES, Target, TargetBatch
 from stratalog.record.header import parse_header
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ DECISIONS = 0
 ROWS = 1
 PARTITION_COUNT = 2
 
-MAX_STAGED_BYTES = 30 << 20
-"""The largest batch of the topic: a request of 32 MiB has room for it."""
+_MAX_STAGED_BYTES = MAX_BATCH_BYTES + (64 << 10)
+"""The largest batch of the topic: one batch of a partition in a record."""
 
 _SEGMENT_BYTES = 64 << 20
 """Staged rows are deleted by the segment."""
@@ -60,7 +60,7 @@ def staging_config(*, is_object_durable: bool) -> dict[str, ConfigValue]:
         "retention.ms": -1,
         "retention.bytes": -1,
         "segment.bytes": _SEGMENT_BYTES,
-        "max.message.bytes": MAX_STAGED_BYTES,
+        "max.message.bytes": _MAX_STAGED_BYTES,
         "remote.storage.enable": is_object_durable,
         "min.durability": "object" if is_object_durable else "disk",
     }

@@ -79,8 +79,7 @@ class TopicWriter(DataSourceArrowWriter):
         try:
             await BatchCommit(client, self._staging_topic, self._options.durability).commit(0, tasks)
         except LogStoreError as error:
-            job_id = self._staging_topic.removeprefix(staging_topic_name(""))
-            error.add_note(f"The option jobId of this job is {job_id}.")
+            error.fields["jobId"] = self._staging_topic.removeprefix(staging_topic_name(""))
             raise
         if self._options.job_id is None:
             with contextlib.suppress(LogStoreError):

@@ -28,7 +28,8 @@ def test_a_decision_is_read_as_it_was_written() -> None:
     assert DECISION.to_json() == TEXT
     for decision in (DECISION, DECISION.applied()):
         assert Decision.from_json(decision.to_json().encode()) == decision
-    assert DECISION.applied().tasks == DECISION.applied().plans == ()
+    assert not DECISION.applied().tasks
+    assert not DECISION.applied().plans
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b"7", TEXT.replace("1", "2", 1).encode()])
