@@ -1,4 +1,4 @@
-"""The Python producer over a loopback connection, beside a bare stream of batches, and `send` alone.
+"""The Python producer over a loopback connection, beside a bare stream; `send` alone; and the sink of Spark.
 
 * Records of one partition, with keys of 16 bytes, through a producer that is idempotent as by default. The
   reference sends the same bytes as prebuilt batches over the same AppendStream: what a client can do that
@@ -8,6 +8,9 @@
 * `send` alone, without an event loop and a server: the accumulator. The reference is `produce` of
   confluent-kafka into its local queue without a broker, if it can be imported (it is no requirement of ours);
   otherwise a million calls a second, which are promised.
+* The sink of Spark, without Spark: rows that a task stages and the driver appends, each once. The reference
+  is its delivery at least once: a producer appends the same Arrow batches. Exactly once sends each row three
+  times: a task stages it, and the driver reads it and appends it. In a cluster many tasks stage at a time.
 """
 
 from __future__ import annotations
@@ -16,17 +19,26 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 import report
 from append_fetch import LOG, OPTIONS, appends_of, push_stream
 from kafka_peers import confluent_kafka_or_none
 from server_process import running, stratalog_command
 from stratalog.base.types import Durability
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
+from stratalog.pipeline.sink.batch_commit import BatchCommit
+from stratalog.pipeline.sink.sink_options import SinkOptions, parse_sink_options
+from stratalog.pipeline.sink.staging_topic import staging_topic_name
+from stratalog.pipeline.sink.task_appends import append_rows
+from stratalog.pipeline.sink.task_staging import TaskStaging
 from stratalog.record.builder import encode_batch
 from stratalog.record.native.record_accumulator import RecordAccumulator
 from stratalog.record.record import Record
@@ -38,6 +50,12 @@ IN_FLIGHT_COUNT = 5
 WRITE_TARGET = 0.05
 """Where the page cache has memory at hand, a plain write is at the rate of a copy."""
 SEND_TARGET = 1_000_000
+PARTITION_COUNT = 12
+"""The partitions that rows of Spark go to."""
+ROW_COUNT = 10_000
+"""Rows of an Arrow batch, as Spark makes them."""
+SINK_SHAPES = ((100, 0.2), (1024, 0.2))
+"""The size of values, and the least part of the rate at least once."""
 CHUNK_COUNT = 500
 MB = 1_000_000
 SHAPES = ((100, "records/s", 0.3), (1024, "MB/s", 0.5))
@@ -175,15 +193,82 @@ def send_row(quick: bool) -> report.Row:
     return report.Row(work=work, unit="records/s", ours=ours, reference=reference, target=1.0)
 
 
+# --- the sink of Spark --------------------------------------------------------------------------------------
+
+
+def batches_of(value_bytes: int, size_bytes: int) -> list[pa.RecordBatch]:
+    batch_count = max(1, size_bytes // (ROW_COUNT * value_bytes))
+    return [
+        pa.RecordBatch.from_pydict(
+            {
+                "key": [b"%016d" % (number * ROW_COUNT + row) for row in range(ROW_COUNT)],
+                "value": [bytes(value_bytes)] * ROW_COUNT,
+            }
+        )
+        for number in range(batch_count)
+    ]
+
+
+def append_plainly(client: SyncClient, options: SinkOptions, batches: Sequence[pa.RecordBatch]) -> float:
+    """Seconds to append the rows in the task."""
+    start_s = time.perf_counter()
+    append_rows(client, batches, options)
+    return time.perf_counter() - start_s
+
+
+def write_once(
+    client: SyncClient, options: SinkOptions, batches: Sequence[pa.RecordBatch], name: str
+) -> float:
+    """Seconds to stage the rows in a task and to commit them in the driver."""
+    topic = staging_topic_name(name)
+
+    async def commit() -> None:
+        async with options.service.client() as driver:
+            await BatchCommit(driver, topic, None).commit(0, [task])
+
+    start_s = time.perf_counter()
+    task = TaskStaging(client, topic, name, options).stage(batches, 0)
+    client.run(commit())
+    return time.perf_counter() - start_s
+
+
+def sink_rows(address: str, quick: bool) -> list[report.Row]:
+    """Writes of Spark's rows, exactly once and at least once."""
+    rows: list[report.Row] = []
+    names = map(str, count())
+    with SyncClient(address) as client:
+        for value_bytes, target in SINK_SHAPES:
+            topic = f"rows-of-{value_bytes}"
+            client.topics.create(topic, partitions=PARTITION_COUNT)
+            options = parse_sink_options({"server": address, "topic": topic}, is_stream=False)
+            batches = batches_of(value_bytes, (50 if quick else 100) * MB)
+            size_mb = len(batches) * ROW_COUNT * value_bytes / MB
+            ours_s, reference_s = report.pair_of_median_ratio(
+                (write_once(client, options, batches, next(names)), append_plainly(client, options, batches))
+                for _ in range(3 if quick else 5)
+            )
+            rows.append(
+                report.Row(
+                    work=f"sink, {value_bytes} B values / at least once",
+                    unit="MB/s",
+                    ours=size_mb / ours_s,
+                    reference=size_mb / reference_s,
+                    target=target,
+                )
+            )
+    return rows
+
+
 def measure(quick: bool) -> list[report.Row]:
-    """The producer beside a bare stream, and `send` alone."""
+    """The producer beside a bare stream, `send` alone, and the sink of Spark."""
     keep_freed_memory()
     with (
         tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder,
         running(*stratalog_command(f"{folder}/data")) as server,
     ):
         rows = asyncio.run(measure_producer(server.address, Path(folder), quick))
-    return [*rows, send_row(quick)]
+        of_sink = sink_rows(server.address, quick)
+    return [*rows, send_row(quick), *of_sink]
 
 
 if __name__ == "__main__":
