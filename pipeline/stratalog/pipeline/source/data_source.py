@@ -1,8 +1,9 @@
-"""`spark.read.format("stratalog")` and `spark.readStream.format("stratalog")`: topics from the object store.
+"""`format("stratalog")` in Spark: topics from the object store, and rows to the service.
 
 ``read_options`` has the options, ``schema`` the columns. The driver and every executor find credentials as
 boto3 does. Spark 4.3 does not tell a Python source which columns a query uses, so a query that needs few of
 them names them, in its own `.schema(...)` or in the option `columns`; only those are decoded and moved.
+``sink_options`` has the options of writes, which go through a running service.
 
 Light to import, because Spark imports it in each process that looks for a data source: it needs pyspark and
 the standard library.
@@ -10,10 +11,17 @@ the standard library.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
+from stratalog.pipeline.sink.sink_options import SinkOptions, parse_sink_options, require_columns
 from stratalog.pipeline.source.read_options import is_pushdown_wanted, parse_options, wanted_columns
 from stratalog.pipeline.source.schema import ALL_COLUMNS, COLUMNS_BY_NAME, spark_schema
 from stratalog.pipeline.source.topic_reader import FilteringTopicReader, TopicReader
@@ -41,6 +49,30 @@ class StratalogDataSource(DataSource):
         from stratalog.pipeline.source.stream_reader import TopicStreamReader
 
         return TopicStreamReader(parse_options(self.options, is_stream=True), _column_names(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Make the writer of a batch job. Raises InvalidConfigError for an option or a column that cannot be
+        written, UnsupportedOperationError for another mode than append."""
+        from stratalog.pipeline.sink.topic_writer import TopicWriter
+
+        return TopicWriter(self._sink_options(schema, is_overwrite=overwrite, is_stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        """Make the writer of a stream. Raises as `writer`."""
+        from stratalog.pipeline.sink.topic_writer import TopicStreamWriter
+
+        return TopicStreamWriter(self._sink_options(schema, is_overwrite=overwrite, is_stream=True))
+
+    def _sink_options(self, schema: StructType, *, is_overwrite: bool, is_stream: bool) -> SinkOptions:
+        if is_overwrite:
+            raise UnsupportedOperationError(
+                'a log is only appended to; use .outputMode("append") or "update"'
+                if is_stream
+                else 'a log is only appended to; use .mode("append")'
+            )
+        options = parse_sink_options(self.options, is_stream=is_stream)
+        require_columns(((one.name, one.dataType.simpleString()) for one in schema.fields), options)
+        return options
 
 
 def _column_names(schema: StructType) -> tuple[str, ...]:

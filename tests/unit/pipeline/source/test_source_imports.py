@@ -102,3 +102,17 @@ def test_what_travels_to_executors_has_no_credentials(
     for secret in (b"AKIASENTINEL", b"secret-sentinel", hash_key):
         assert secret not in travelling
     assert repr(tasks[0]) == "SlicePartition(1 spans)"
+
+
+def test_grpc_is_loaded_when_a_task_writes_and_not_before(tmp_path: Path) -> None:
+    from pyspark.sql.types import StructType
+
+    from stratalog.pipeline.source.data_source import StratalogDataSource
+
+    source = StratalogDataSource({"server": "localhost:1", "topic": "t"})
+    schema = StructType().add("value", "binary")
+    (tmp_path / "writers").write_bytes(
+        pickle.dumps((source.writer(schema, False), source.streamWriter(schema, False)))
+    )
+    program = f"import pickle; pickle.load(open({str(tmp_path / 'writers')!r}, 'rb'))"
+    assert modules_after(program) <= {"pyarrow"}

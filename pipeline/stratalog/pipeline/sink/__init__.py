@@ -1,0 +1,1 @@
+"""The sink of `format("stratalog")`: rows of Spark, appended through the service."""

@@ -1,0 +1,184 @@
+"""The part of the driver in a write: it decides on the attempts whose rows count, and appends these.
+
+The decision is durable before the first row of it is appended. So a driver that dies on the way leaves either
+nothing, or a decision, and the next one goes on with it, whatever attempts it has been given itself. A batch
+that was decided and appended is never looked at again: its tasks may have run once more in vain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError, LogStoreError
+from stratalog.base.types import TopicPartition
+from stratalog.client.channel import CALL_TIMEOUT_S
+from stratalog.client.client import Client
+from stratalog.client.messages import DurabilityLike
+from stratalog.pipeline.sink.decision_log import ChosenTask, Decision, DecisionLog, TargetPlan
+from stratalog.pipeline.sink.staging_topic import DECISIONS, ROWS, StagedTask, staged_batch
+from stratalog.pipeline.sink.target_appender import Appends, TargetAppender, stored_count
+from stratalog.pipeline.sink.target_batches import Target, TargetBatch
+from stratalog.record.batch_producer import MAX_PRODUCER_EPOCH, MAX_SEQUENCE
+from stratalog.v1 import log_pb2
+
+_ROUND_BYTES = 16 << 20
+"""Staged batches that are appended at a time, those of different partitions side by side."""
+
+_ADVICE = (
+    "The batch is decided on, and some of its rows may be appended. Remove the cause and start the write"
+    " again (a batch job with the option jobId): it goes on where it stopped. If a partition can never take"
+    " the rows, delete the staging topic: the batch is then made anew, and rows may be appended twice."
+)
+
+
+class BatchCommit:
+    """Commits the batches of a query, or a job, one after the other. Belongs to one event loop."""
+
+    def __init__(self, client: Client, topic: str, durability: DurabilityLike | None) -> None:
+        """`client` is patient, `topic` is the staging topic, which exists once anything was staged."""
+        self._client = client
+        self._topic = topic
+        self._durability: DurabilityLike | None = durability
+        self._log = DecisionLog(client, topic)
+
+    async def commit(self, batch: int, tasks: Sequence[StagedTask]) -> None:
+        """Append the rows of these tasks, unless the batch was decided on before: then those of then, as far
+        as they are missing. Raises LogStoreError; the same call may be repeated, also with other attempts."""
+        staged = [task for task in tasks if task.batch_count]
+        is_resumed = True
+        while True:
+            last, end_offset = await self._log.read()
+            if last is not None and not last.is_applied:
+                await self._apply(last, is_resumed=is_resumed)
+                await self._log.write(last.applied(), end_offset)
+                await self._forget(last, end_offset)
+            elif (last is not None and last.batch >= batch) or not staged:
+                return
+            else:
+                decision = await self._decision(batch, staged, last)
+                # Another driver may have decided meanwhile.
+                is_resumed = not await self._log.write(decision, end_offset)
+
+    async def has_decided(self, batch: int) -> bool:
+        """Whether the batch has a decision, so that its staged rows are needed."""
+        last, _ = await self._log.read()
+        return last is not None and last.batch >= batch
+
+    async def _decision(self, batch: int, tasks: Sequence[StagedTask], last: Decision | None) -> Decision:
+        counts: Counter[Target] = Counter()
+        for task in tasks:
+            counts.update(dict(task.record_counts))
+        for target, count in counts.items():
+            if count > MAX_SEQUENCE:
+                raise InvalidRequestError(
+                    "a batch has more rows for one partition than a producer can number; divide it",
+                    topic=target.topic,
+                    partition=target.partition,
+                    record_count=count,
+                    max_record_count=MAX_SEQUENCE,
+                )
+        places = {target: TopicPartition(target.topic, target.partition) for target in counts}
+        ends = await self._client.offsets(list(places.values()), "latest")
+        if last is None or last.producer_epoch == MAX_PRODUCER_EPOCH:
+            call = self._client.log.InitProducer(log_pb2.InitProducerRequest(), timeout=CALL_TIMEOUT_S)
+            given = await self._client.channel.call(call, is_repeatable=True)
+            producer_id, producer_epoch = given.producer_id, given.producer_epoch
+        else:
+            producer_id, producer_epoch = last.producer_id, last.producer_epoch + 1
+        return Decision(
+            batch=batch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            tasks=tuple(ChosenTask.of(task) for task in tasks),
+            plans=tuple(TargetPlan(target, count, ends[places[target]]) for target, count in counts.items()),
+        )
+
+    async def _apply(self, decision: Decision, *, is_resumed: bool) -> None:
+        """Append the rows of a decision, or those that are missing if it `is_resumed`."""
+        appends = Appends(self._client, decision, self._durability)
+        stored = [0] * len(decision.plans)
+        try:
+            if is_resumed:
+                stored = [await stored_count(appends, plan) for plan in decision.plans]
+            appenders = {
+                plan.target: TargetAppender(appends, plan, count)
+                for plan, count in zip(decision.plans, stored, strict=True)
+            }
+            async for batches in self._staged(decision.tasks):
+                by_target: dict[Target, list[bytes]] = {}
+                for one in batches:
+                    by_target.setdefault(one.target, []).append(one.batch)
+                await _all_of(_add(appenders[target], some) for target, some in by_target.items())
+            await _all_of(appender.finish() for appender in appenders.values())
+            await self._secure(target for target, one in appenders.items() if one.has_found_records)
+        except LogStoreError as error:
+            error.fields |= {"staging_topic": self._topic, "batch": decision.batch}
+            error.add_note(_ADVICE)
+            raise
+        for plan in decision.plans:
+            assert appenders[plan.target].record_count == plan.record_count
+
+    async def _secure(self, targets: Iterable[Target]) -> None:
+        """Give records that were found in partitions the durability."""
+        if self._durability is None:
+            return
+        for target in targets:
+            if self._durability == "object":
+                await self._client.admin.upload([target.topic])
+            else:
+                [flushed] = await self._client.admin.flush(target.topic, [target.partition])
+                if flushed.error is not None:
+                    raise flushed.error
+
+    async def _staged(self, tasks: Iterable[ChosenTask]) -> AsyncIterator[list[TargetBatch]]:
+        """Yield the batches of these attempts in the order in which they were staged, always the same. Raises
+        CorruptRecordError if one is missing."""
+        left = {task.attempt.encode(): task.batch_count for task in tasks}
+        consumer = self._client.consume(
+            self._topic,
+            start={ROWS: min(task.start_offset for task in tasks)},
+            until={ROWS: max(task.end_offset for task in tasks)},
+            partitions=[ROWS],
+        )
+        async with consumer:
+            ready: list[TargetBatch] = []
+            async for records in consumer.batches():
+                for record in records:
+                    if record.key in left:
+                        left[record.key] -= 1
+                        ready.append(staged_batch(record.headers, record.value))
+                if sum(len(one.batch) for one in ready) >= _ROUND_BYTES:
+                    yield ready
+                    ready = []
+            yield ready
+        if any(left.values()):
+            raise CorruptRecordError(
+                "staged rows of the batch are missing or doubled; delete the staging topic and start the"
+                " write again, which may append rows twice",
+                topic=self._topic,
+                attempts=", ".join(name.decode() for name, count in left.items() if count),
+            )
+
+    async def _forget(self, decision: Decision, end_offset: int) -> None:
+        """Delete the rows of a decision that is applied, those of attempts beside it, and former decisions.
+        It was the last one before `end_offset`."""
+        rows_end_offset = max(task.end_offset for task in decision.tasks)
+        ends = {ROWS: rows_end_offset, DECISIONS: end_offset}
+        for deleted in await self._client.admin.delete_records_of(self._topic, ends):
+            if deleted.error is not None:
+                raise deleted.error
+
+
+async def _add(appender: TargetAppender, batches: Iterable[bytes]) -> None:
+    for batch in batches:
+        await appender.add(batch)
+
+
+async def _all_of(works: Iterable[Awaitable[None]]) -> None:
+    """Await all, and raise the first failure only when none runs any more."""
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,107 @@
+"""The options of a write: their names, their forms and their defaults. Light to import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.pipeline.service_options import ServiceOptions, require_service
+
+EXACTLY_ONCE = "exactlyOnce"
+AT_LEAST_ONCE = "atLeastOnce"
+
+_DURABILITIES: tuple[Literal["os", "disk", "object"], ...] = ("os", "disk", "object")
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_Text = TypeVar("_Text", bound=str)
+_JOB_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+"""The columns that are written, and their types in Spark's DDL."""
+
+IGNORED_COLUMNS = frozenset(("offset", "timestampType", "tombstone"))
+"""Columns of a topic that the service decides on, so that the rows of one topic can be written to another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All options of a write. Immutable, pickled to the executors; holds no secret."""
+
+    service: ServiceOptions
+    topic: str | None
+    """The topic of all rows; None: the column has it."""
+    durability: Literal["os", "disk", "object"] | None
+    """That of the rows when a write ends; None: the topic's."""
+    compression: str
+    job_id: str | None
+    """Names a batch job, so that it is written once however often it is run."""
+    is_exactly_once: bool
+
+
+def parse_sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """The options of a batch job, or of a stream. Raises InvalidConfigError for one that is missing or
+    malformed."""
+    delivery = _choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)) or EXACTLY_ONCE
+    job_id = options.get("jobId")
+    if job_id is not None and is_stream:
+        raise _wrong("jobId", job_id, "not in a stream, which Spark names by its checkpoint")
+    if job_id is not None and _JOB_ID.fullmatch(job_id) is None:
+        raise _wrong("jobId", job_id, "1 to 200 ASCII letters, digits, '.', '_' and '-'")
+    return SinkOptions(
+        service=require_service(options),
+        topic=options.get("topic") or None,
+        durability=_choice(options, "durability", _DURABILITIES),
+        compression=_choice(options, "compression", _CODECS) or "none",
+        job_id=job_id,
+        is_exactly_once=delivery == EXACTLY_ONCE,
+    )
+
+
+def require_columns(columns: Iterable[tuple[str, str]], options: SinkOptions) -> None:
+    """Raise InvalidConfigError unless rows of these names and types can be written."""
+    found = dict(columns)
+    for name, kind in found.items():
+        if name not in IGNORED_COLUMNS and kind not in COLUMN_TYPES.get(name, ()):
+            raise InvalidConfigError(
+                "a column of this name and type cannot be written; cast, rename or drop it",
+                name=name,
+                value=kind,
+                allowed="; ".join(f"{each} {' or '.join(kinds)}" for each, kinds in COLUMN_TYPES.items()),
+            )
+    if "value" not in found:
+        raise InvalidConfigError(
+            "the rows have no column value; add it, with null for a tombstone",
+            name="value",
+            value=", ".join(found),
+        )
+    if options.topic is None and "topic" not in found:
+        raise InvalidConfigError("set .option('topic', ...), or add a column topic", name="topic")
+
+
+def _choice(options: Mapping[str, str], name: str, allowed: tuple[_Text, ...]) -> _Text | None:
+    """The value of an option; None if it is not given."""
+    given = options.get(name)
+    if given is None:
+        return None
+    for one in allowed:
+        if given.lower() == one.lower():
+            return one
+    raise _wrong(name, given, ", ".join(allowed))
+
+
+def _wrong(name: str, value: str, allowed: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        f"the option {name} is not one that a write can use; correct it",
+        name=name,
+        value=value[:200],
+        allowed=allowed,
+    )

@@ -1,0 +1,164 @@
+"""The writers of `format("stratalog")`, as Spark calls them.
+
+A task writes in an executor, and returns what it has staged; the driver commits. Spark makes the same writer
+for the tasks and the commit of a batch job, and different ones for those of a stream, so the tasks of a
+stream say in their messages which query they belong to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.randomness import SystemIdGenerator
+from stratalog.pipeline.sink.sink_options import SinkOptions
+from stratalog.pipeline.sink.staging_topic import StagedTask, staging_topic_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stratalog.client.client import Client
+
+_T = TypeVar("_T")
+
+_QUERY_ID = "sql.streaming.queryId"
+"""The property of a stream's tasks with the id of the query, which its checkpoint keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedMessage(WriterCommitMessage):
+    """What a task tells the driver. Immutable."""
+
+    staging_topic: str
+    task: StagedTask
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedMessage(WriterCommitMessage):
+    """What a task tells the driver whose rows are appended already. Immutable."""
+
+    record_count: int
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """Writes the rows of a batch job. Spark pickles it to the tasks."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._staging_topic = staging_topic_name(options.job_id or str(SystemIdGenerator().uuid()))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Write the rows of a task, in an executor. Raises LogStoreError."""
+        return _write(self._options, self._staging_topic, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append what the tasks have staged. Raises LogStoreError."""
+        tasks = [one.task for one in messages if isinstance(one, StagedMessage)]
+        if tasks:
+            _run(self._options, lambda client: self._commit(client, tasks))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks have staged, unless the commit has begun to append it."""
+        if self._options.is_exactly_once:
+            with contextlib.suppress(LogStoreError):
+                _run(self._options, self._abort)
+
+    async def _commit(self, client: Client, tasks: list[StagedTask]) -> None:
+        from stratalog.pipeline.sink.batch_commit import BatchCommit
+
+        try:
+            await BatchCommit(client, self._staging_topic, self._options.durability).commit(0, tasks)
+        except LogStoreError as error:
+            job_id = self._staging_topic.removeprefix(staging_topic_name(""))
+            error.add_note(f"The option jobId of this job is {job_id}.")
+            raise
+        if self._options.job_id is None:
+            with contextlib.suppress(LogStoreError):
+                await client.topics.delete(self._staging_topic)
+
+    async def _abort(self, client: Client) -> None:
+        from stratalog.pipeline.sink.batch_commit import BatchCommit
+
+        commit = BatchCommit(client, self._staging_topic, self._options.durability)
+        if not await commit.has_decided(0):
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                await client.topics.delete(self._staging_topic)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream. Spark pickles it to the tasks, and makes another one to commit."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """Write the rows of a task, in an executor. Raises LogStoreError."""
+        return _write(self._options, staging_topic_name(_query_id()), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Append what the tasks of a batch have staged, once. Raises LogStoreError."""
+        staged = [one for one in messages if isinstance(one, StagedMessage)]
+        if not staged:
+            return
+
+        async def commit(client: Client) -> None:
+            from stratalog.pipeline.sink.batch_commit import BatchCommit
+
+            decided = BatchCommit(client, staged[0].staging_topic, self._options.durability)
+            await decided.commit(batchId, [one.task for one in staged])
+
+        _run(self._options, commit)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave everything as it is: the batch will be made again, and its commit deletes what was staged."""
+
+
+def _write(
+    options: SinkOptions, staging_topic: str, batches: Iterator[pa.RecordBatch]
+) -> WriterCommitMessage:
+    from pyspark import TaskContext
+
+    from stratalog.client.retry import LONG_WORK
+
+    context = TaskContext.get()
+    number = 0 if context is None else context.partitionId()
+    with options.service.sync_client(LONG_WORK) as client:
+        if not options.is_exactly_once:
+            from stratalog.pipeline.sink.task_appends import append_rows
+
+            return AppendedMessage(append_rows(client, batches, options))
+        from stratalog.pipeline.sink.task_staging import TaskStaging
+
+        staging = TaskStaging(client, staging_topic, str(SystemIdGenerator().uuid()), options)
+        return StagedMessage(staging_topic, staging.stage(batches, number))
+
+
+def _query_id() -> str:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+    if query_id is None:
+        raise InvalidRequestError("a stream's task does not know its query; write with Spark's writeStream")
+    return query_id
+
+
+def _run(options: SinkOptions, work: Callable[[Client], Awaitable[_T]]) -> _T:
+    """Do the work with a client, in the driver."""
+    from stratalog.client.retry import LONG_WORK
+
+    async def run() -> _T:
+        async with options.service.client(LONG_WORK) as client:
+            return await work(client)
+
+    return asyncio.run(run())

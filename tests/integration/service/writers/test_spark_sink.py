@@ -1,0 +1,343 @@
+"""Writes of Spark to a running service: each row once, whatever tasks and drivers do on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from stratalog.base.errors import (
+    CorruptRecordError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.base.types import TopicPartition
+from stratalog.pipeline.sink.sink_options import SinkOptions
+from stratalog.pipeline.sink.staging_topic import ROWS, StagedTask
+from stratalog.pipeline.sink.task_appends import append_rows
+from stratalog.record.key_partition import partition_for_key
+from tests.support.logs.sampling import IS_WHOLE, SEED
+from tests.support.service.service_bench import ServiceBench, service_bench
+from tests.support.spark.sink_world import DiedError, Row, SinkWorld, dying_after, table
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows fill a batch."""
+    monkeypatch.setattr("stratalog.pipeline.sink.target_batches.BATCH_BYTES", 200)
+
+
+def rows_of_task(task: int, count: int) -> list[Row]:
+    return [(f"key-{number % 7}", f"{task}-{number}-{'x' * 20}".encode()) for number in range(count)]
+
+
+async def values(bench: ServiceBench, topic: str = "t") -> list[bytes | None]:
+    """The values of a topic, by partition and offset."""
+    return [value for part in await bench.values(topic) for value in part]
+
+
+async def test_rows_become_records_with_all_their_columns(bench: ServiceBench) -> None:
+    for topic in ("t", "u"):
+        await bench.client.topics.create(topic, partitions=3)
+    world = SinkWorld(bench)
+    of_key = partition_for_key(b"a", 3)
+    other = (of_key + 1) % 3
+    headers = pa.array(
+        [[{"key": "h", "value": b"1"}, {"key": "n", "value": None}], None, []],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+    batch = table(
+        [("a", b"1"), (None, None), ("c", b"3")],
+        topic=pa.array(["t", "u", "t"]),
+        partition=pa.array([None, 2, other], pa.int32()),
+        timestamp=pa.array([1_000, 2_000_000, 3_000], pa.timestamp("us", "UTC")),
+        headers=headers,
+        offset=pa.array([7, 8, 9], pa.int64()),
+    )
+    await world.commit(0, [await world.stage([batch])])
+    first, second = await bench.read_all("t"), await bench.read_all("u")
+    [record] = first[of_key]
+    assert (record.key, record.value, record.timestamp_ms) == (b"a", b"1", 1)
+    assert record.headers == (("h", b"1"), ("n", None))
+    [named] = first[other]
+    assert (named.key, named.headers) == (b"c", ())
+    [tombstone] = second[2]
+    assert (tombstone.key, tombstone.value, tombstone.timestamp_ms) == (None, None, 2_000)
+
+
+async def test_the_option_topic_stands_before_the_column(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t", compression="zstd")
+    await world.commit(0, [await world.stage([table([("a", b"1")], topic=pa.array(["elsewhere"]))])])
+    assert await values(bench) == [b"1"]
+
+
+async def test_what_is_staged_is_seen_by_no_reader_before_the_commit(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t")
+    task = await world.stage([table(rows_of_task(0, 30))])
+    assert task.batch_count > 2
+    assert await values(bench) == []
+    await world.commit(0, [task])
+    assert len(await values(bench)) == 30
+
+
+async def test_attempts_that_failed_or_were_not_chosen_leave_nothing(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 40)
+    with pytest.raises(DiedError):
+        await world.stage(dying_after([table(rows[:25])]))
+    # A speculative copy, side by side with the one that counts, and in another order.
+    copies = [world.stage([table(rows)]), world.stage([table(rows[::-1])])]
+    chosen, other = await asyncio.gather(*copies)
+    assert other.batch_count
+    await world.commit(0, [chosen])
+    assert sorted(await values(bench), key=str) == sorted((value for _, value in rows), key=str)
+    staged = TopicPartition(world.staging_topic, ROWS)
+    assert (await bench.client.offsets([staged], "earliest"))[staged] == chosen.end_offset
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["before", "behind"])
+async def test_a_driver_that_dies_anywhere_is_taken_over_without_loss_or_double(
+    bench: ServiceBench, is_stored: bool
+) -> None:
+    """Each append of a commit, the two decisions too: the next driver has other attempts, in another
+    order, and the rows of the first ones count where these were decided on."""
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 12)
+    batch = 0
+    has_died = True
+    while has_died:
+        before = Counter(await values(bench))
+        task = await world.stage([table(rows)])
+        has_died = await world.dies(batch, [task], batch, is_stored=is_stored)
+        again = await world.stage([table(rows[::-1])])
+        await world.commit(batch, [again])
+        await world.commit(batch, [again])
+        new = Counter(await values(bench)) - before
+        assert new == Counter(value for _, value in rows), batch
+        batch += 1
+    assert batch > 5
+
+
+@pytest.mark.parametrize("is_stored", [False, True], ids=["before", "behind"])
+async def test_a_broken_connection_doubles_nothing_though_the_server_forgets_producers(
+    bench: ServiceBench, is_stored: bool
+) -> None:
+    """Rows with old times: the partition takes their producer for idle, and knows it no more."""
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 12)
+    old = pa.array([1_000] * len(rows), pa.timestamp("us", "UTC"))
+    log = bench.partition("t").log
+    append_count = 4
+    for batch in range(append_count):
+        task = await world.stage([table(rows, timestamp=old)])
+        with pytest.raises(DiedError):
+            await world.commit(batch, [task], batch, is_stored=is_stored)
+        log.remove_expired_producers()
+        assert await bench.client.admin.list_producers("t", 0) == []
+        again = await world.stage([table(rows, timestamp=old)])
+        await world.commit(batch, [again], 1, is_stored=is_stored, is_fatal=False)
+    assert Counter(await values(bench)) == Counter({value: append_count for _, value in rows})
+
+
+async def test_random_writes_with_random_faults(bench: ServiceBench) -> None:
+    """Against an oracle that only knows the rows: each once, and in the order of one attempt of its task."""
+    for seed in range(SEED, SEED + (60 if IS_WHOLE else 4)):
+        print(f"seed {seed}")  # noqa: T201 - to find it again
+        await _random_query(bench, Random(seed), f"q{seed}")
+
+
+async def _random_query(bench: ServiceBench, random: Random, name: str) -> None:
+    topics = [f"{name}-{number}" for number in range(2)]
+    for topic in topics:
+        await bench.client.topics.create(topic, partitions=2)
+    world = SinkWorld(bench, name)
+    written: dict[tuple[int, int], list[list[bytes]]] = {}
+
+    async def attempt(batch: int, task: int) -> list[pa.RecordBatch]:
+        """The rows of a task, in the order of this attempt."""
+        size = Random(f"{name}-{batch}-{task}").randrange(0, 25)
+        order = random.sample(range(size), size)
+        texts = [f"{batch}-{task}-{number}" for number in order]
+        written.setdefault((batch, task), []).append([text.encode() for text in texts])
+        keys = [random.choice(("a", "b", None)) if size < 5 else f"k{number % 3}" for number in order]
+        where = pa.array([topics[number % 2] for number in order], pa.string())
+        whole = table(list(zip(keys, (text.encode() for text in texts), strict=True)), topic=where)
+        cut = random.randint(0, size)
+        return [whole.slice(0, cut), whole.slice(cut)]
+
+    for batch in range(3):
+        tasks = range(random.randint(1, 3))
+        while True:
+            staged: list[StagedTask] = []
+            for task in tasks:
+                if random.random() < 0.3:
+                    with pytest.raises(DiedError):
+                        await world.stage(dying_after(await attempt(batch, task)))
+                staged.append(await world.stage(await attempt(batch, task), task))
+            fatal_append = random.choice((None, random.randrange(12)))
+            is_stored, is_fatal = random.random() < 0.5, random.random() < 0.7
+            try:
+                await world.commit(batch, staged, fatal_append, is_stored=is_stored, is_fatal=is_fatal)
+            except DiedError:
+                continue
+            if random.random() < 0.7:
+                break
+            # Spark did not note the batch, and makes it again.
+    parts = [part for topic in topics for part in await bench.values(topic)]
+    found = Counter(value for part in parts for value in part)
+    assert found == Counter(value for orders in written.values() for value in orders[0])
+    for (batch, task), orders in written.items():
+        prefix = f"{batch}-{task}-".encode()
+        mine = [[value for value in part if value and value.startswith(prefix)] for part in parts]
+        assert any(
+            all(part == [value for value in order if value in part] for part in mine) for order in orders
+        ), (batch, task)
+
+
+async def test_a_decision_is_made_once_by_two_drivers(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    tasks = [await world.stage([table(rows_of_task(0, 12))]) for _ in range(2)]
+    outcomes = await asyncio.gather(*(world.commit(0, [task]) for task in tasks), return_exceptions=True)
+    assert sorted(await values(bench), key=str) == sorted(
+        (value for _, value in rows_of_task(0, 12)), key=str
+    ), outcomes
+
+
+async def test_a_late_batch_and_one_without_rows_append_nothing(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    await world.commit(4, [await world.stage([table([])])])
+    assert world.staging_topic not in await bench.topic_names()
+    await world.commit(5, [await world.stage([table([("a", b"5")])])])
+    await world.commit(4, [await world.stage([table([("a", b"4")])])])
+    await world.commit(6, [await world.stage([])])
+    await world.commit(7, [await world.stage([table([("a", b"7")])])])
+    assert await values(bench) == [b"5", b"7"]
+
+
+async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=2, config={"max.message.bytes": 500})
+    world = SinkWorld(bench)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await world.stage([table([("a", b"1")], topic=pa.array(["missing"]))])
+    with pytest.raises(InvalidRequestError, match="no topic"):
+        await world.stage([table([("a", b"1")], topic=pa.array([None], pa.string()))])
+    with pytest.raises(InvalidRequestError, match="fewer partitions") as refused:
+        await world.stage([table([("a", b"1")], topic=pa.array(["t"]), partition=pa.array([2], pa.int32()))])
+    assert refused.value.fields["topic"] == "t"
+    with pytest.raises(RecordTooLargeError):
+        await world.stage([table([("a", b"1" * 500)], topic=pa.array(["t"]))])
+
+
+async def test_a_batch_that_the_server_finds_too_large_is_divided(
+    bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic's limit was lowered after the rows were staged."""
+    monkeypatch.setattr("stratalog.pipeline.sink.target_batches.BATCH_BYTES", 4_000)
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    task = await world.stage([table(rows_of_task(0, 50))])
+    await bench.client.topics.alter("t", {"max.message.bytes": 300})
+    deaths = [await world.dies(0, [task], number, is_stored=True) for number in (6, 2, 2, 2, 2)]
+    assert sum(deaths) > 2
+    await world.commit(0, [task])
+    assert await values(bench) == [value for _, value in rows_of_task(0, 50)]
+
+
+async def test_a_partition_that_refuses_the_rows_is_named_and_the_next_try_goes_on(
+    bench: ServiceBench,
+) -> None:
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t")
+    far = pa.array([None, 4_000_000_000_000_000], pa.timestamp("us", "UTC"))
+    batch = table([("a", b"1"), ("b", b"2")], partition=pa.array([0, 1], pa.int32()), timestamp=far)
+    task = await world.stage([batch])
+    with pytest.raises(InvalidTimestampError) as refused:
+        await world.commit(0, [task])
+    assert refused.value.fields["staging_topic"] == world.staging_topic
+    assert "goes on where it stopped" in refused.value.__notes__[0]
+    await bench.client.topics.alter("t", {"message.timestamp.after.max.ms": 2**62})
+    await world.commit(0, [await world.stage([batch])])
+    assert await bench.values("t") == [[b"1"], [b"2"]]
+
+
+async def test_staged_rows_that_are_gone_are_noticed(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    task = await world.stage([table(rows_of_task(0, 12))])
+    forged = task._replace(batch_count=task.batch_count + 1)
+    with pytest.raises(CorruptRecordError, match="missing or doubled"):
+        await world.commit(0, [forged])
+
+
+@pytest.mark.parametrize("durability", ["disk", "object"])
+async def test_found_records_get_the_durability_too(tmp_path: Path, durability: str) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.topics.create("t", partitions=1)
+        world = SinkWorld(bench, topic="t", durability=durability)
+        rows = rows_of_task(0, 4)
+        append_count = await world.commit(0, [await world.stage([table(rows)])])
+        task = await world.stage([table(rows)])
+        with pytest.raises(DiedError):
+            await world.commit(1, [task], append_count - 2, is_stored=True)
+        await world.commit(1, [task])
+        tiered = await bench.client.offsets([TopicPartition("t", 0)], "latest-tiered")
+        assert tiered == {TopicPartition("t", 0): 7 if durability == "object" else -1}
+        assert await values(bench) == [value for _, value in rows] * 2
+
+
+async def test_delivery_at_least_once_appends_in_the_task(bench: ServiceBench) -> None:
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t", delivery="atLeastOnce", compression="lz4")
+
+    def write() -> int:
+        with world.options.service.sync_client() as client:
+            return append_rows(client, [table(rows_of_task(0, 30)), table([])], world.options)
+
+    assert await asyncio.to_thread(write) == 30
+    assert len(await values(bench)) == 30
+    assert world.staging_topic not in await bench.topic_names()
+
+
+async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBench) -> None:
+    pytest.importorskip("pyspark")
+    from stratalog.pipeline.sink.topic_writer import TopicWriter
+
+    await bench.client.topics.create("t", partitions=1)
+    options = SinkWorld(bench, topic="t").options
+
+    def run(options: SinkOptions, *, is_aborted: bool) -> None:
+        writer = TopicWriter(options)
+        task: TopicWriter = pickle.loads(pickle.dumps(writer))
+        messages = [task.write(iter([table(rows_of_task(0, 3))])), task.write(iter([]))]
+        if is_aborted:
+            writer.abort([messages[0], None])
+        else:
+            writer.commit([*messages])
+
+    await asyncio.to_thread(run, options, is_aborted=True)
+    assert await bench.topic_names() == ["t"]
+    assert await values(bench) == []
+    await asyncio.to_thread(run, options, is_aborted=False)
+    assert await bench.topic_names() == ["t"]
+    named = replace(options, job_id="load")
+    for _ in range(2):
+        await asyncio.to_thread(run, named, is_aborted=False)
+    # Spark aborts when a commit has failed, though the job is decided on.
+    await asyncio.to_thread(run, named, is_aborted=True)
+    assert await bench.topic_names() == ["spark-sink-load", "t"]
+    assert len(await values(bench)) == 6

@@ -1,0 +1,88 @@
+"""Real PySpark writes to a running service: batch jobs and streams, with failures on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.client.blocking.sync_client import SyncClient
+from stratalog.pipeline.local_session import why_spark_cannot_run
+from tests.support.service.server_process import ServerProcess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+MISSING = why_spark_cannot_run()
+pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Generator[SyncClient]:
+    """A client of a server with an empty topic `t`."""
+    with ServerProcess(str(tmp_path / "data")) as server, SyncClient(server.address) as client:
+        client.topics.create("t", partitions=2)
+        yield client
+
+
+def counted(client: SyncClient) -> Counter[bytes | None]:
+    return Counter(record.value for record in client.consume("t", until="latest"))
+
+
+def test_a_job_that_fails_leaves_nothing_and_may_be_run_again(
+    spark: SparkSession, client: SyncClient, tmp_path: Path
+) -> None:
+    broken = str(tmp_path / "broken")
+
+    def shaky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pathlib import Path
+
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 1 and not Path(broken).exists():
+            Path(broken).touch()
+            raise RuntimeError("the executor was lost")
+
+    whole = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) key", "cast(id as string) value")
+    rows = whole.mapInArrow(shaky, "key string, value string")
+    writer = rows.write.format("stratalog").options(server=client.address, topic="t").mode("append")
+    with pytest.raises(Exception, match="the executor was lost"):
+        writer.save()
+    assert client.topics.list() == ["t"]
+    assert not counted(client)
+    for _ in range(2):
+        writer.option("jobId", "load").save()
+    assert counted(client) == Counter(str(number).encode() for number in range(100))
+
+
+def test_a_stream_writes_a_batch_once_that_spark_makes_again(
+    spark: SparkSession, client: SyncClient, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+
+    def run(number: int) -> None:
+        (tmp_path / "in" / f"{number}.txt").write_text("\n".join(f"{number}-{row}" for row in range(20)))
+        lines = spark.readStream.schema("value string").text(str(tmp_path / "in"))
+        query = (
+            lines.writeStream.format("stratalog")
+            .options(server=client.address, topic="t")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+
+    run(0)
+    # Spark dies between the commit of the sink and its own note of it.
+    for note in (tmp_path / "checkpoint" / "commits").iterdir():
+        note.unlink()
+    run(1)
+    written = (f"{number}-{row}".encode() for number in range(2) for row in range(20))
+    assert counted(client) == Counter(written)
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 2

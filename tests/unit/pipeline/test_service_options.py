@@ -1,0 +1,30 @@
+"""The options that name a running service."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.pipeline.service_options import ServiceOptions, parse_service, require_service
+
+
+def test_an_address_or_several_are_read() -> None:
+    assert parse_service({"topic": "t"}) is None
+    assert parse_service({"server": "log:9190"}) == ServiceOptions("log:9190")
+    several = require_service({"server": " one:9190, [::1]:9191 "})
+    assert several == ServiceOptions("one:9190,[::1]:9191")
+    assert pickle.loads(pickle.dumps(several)) == several
+
+
+@pytest.mark.parametrize("server", ["", "log", "log:", ":9190", "http://log:9190", "log:9190,", "log:x"])
+def test_a_malformed_address_is_refused(server: str) -> None:
+    with pytest.raises(InvalidConfigError, match="HOST:PORT") as refused:
+        parse_service({"server": server})
+    assert refused.value.fields["name"] == "server"
+
+
+def test_a_service_that_is_needed_and_not_named_is_asked_for() -> None:
+    with pytest.raises(InvalidConfigError, match=r"set .option\('server'"):
+        require_service({"topic": "t"})
