@@ -56,11 +56,14 @@ def stats(
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.hot_keys import hot_keys
     from stratalog.pipeline.jobs.key_statistics import key_statistics
+    from stratalog.pipeline.jobs.shard_view import require_topics
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
+    place = ExecutorPlace(store_url)
+    require_topics(place, topics)
     with interrupted_by_signals(), job_session("stratalog stats", master, conf) as session:
-        found = key_statistics(SparkCluster(session.sparkContext), ExecutorPlace(store_url), topics)
+        found = key_statistics(SparkCluster(session.sparkContext), place, topics)
         hot: list[HotKey] = []
         if hottest is not None:
             for topic in sorted({one.topic for one in found}):
