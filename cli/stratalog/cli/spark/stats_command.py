@@ -69,19 +69,7 @@ def stats(
             for topic in sorted({one.topic for one in found}):
                 hot += hot_keys(session, store_url, topic, hottest)
     if as_json:
-        print_json(
-            {
-                "partitions": [value_document(one) for one in found],
-                "hot_keys": [
-                    {
-                        "topic": one.topic,
-                        "key_base64": base64.b64encode(one.key).decode(),
-                        "record_count": one.record_count,
-                    }
-                    for one in hot
-                ],
-            }
-        )
+        _print_documents(found, hot)
         return
     _print_partitions(found)
     if hot:
@@ -89,6 +77,22 @@ def stats(
             ("TOPIC", "KEY", "RECORDS"),
             [(one.topic, repr(one.key)[2:-1], one.record_count) for one in hot],
         )
+
+
+def _print_documents(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
+    print_json(
+        {
+            "partitions": [value_document(one) for one in found],
+            "hot_keys": [
+                {
+                    "topic": one.topic,
+                    "key_base64": base64.b64encode(one.key).decode(),
+                    "record_count": one.record_count,
+                }
+                for one in hot
+            ],
+        }
+    )
 
 
 def _print_partitions(found: Sequence[PartitionStatistics]) -> None:
