@@ -16,11 +16,13 @@ from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidConfigError,
     LogStoreError,
+    LogTruncatedError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import FetchStart
 from stratalog.client.position import TimePosition
 from stratalog.client.values.admin_values import PartitionLog
 
@@ -38,6 +40,8 @@ class ServedLog(NamedTuple):
     """The end of the visible records, exclusive."""
     stable_end_offset: int
     """The end of the records of decided transactions, exclusive."""
+    leader_epoch: int
+    """No record has a higher one."""
     bytes_per_offset: float
     """An estimate, by the local segments."""
 
@@ -83,6 +87,18 @@ class ServedLogs:
         (answer,) = self._client.list_offsets([query], isolation=isolation)
         return answer.offset if answer.offset >= 0 else None
 
+    def same_end(self, topic: str, partition: int, offset: int, epoch: int) -> int:
+        """The end of what a log has in common with one that was read up to `offset`, when its leader epoch
+        was `epoch`: `offset`, unless a server has taken over without all of it. Raises LogStoreError."""
+        place = TopicPartition(topic, partition)
+        (answer,) = self._client.fetch({place: FetchStart(offset, epoch)}, max_bytes=1, partition_max_bytes=1)
+        if answer.error is None:
+            return offset
+        if not isinstance(answer.error, LogTruncatedError):
+            raise answer.error
+        # It has `offset` itself, too, if no record before that has the epoch.
+        return int(str(answer.error.fields["end_offset"]))
+
     def _require_same_topics(self, tips_by_topic: Mapping[str, Sequence[TopicIdPartition]]) -> None:
         metadata = self._client.metadata(list(tips_by_topic))
         if metadata.store_id != str(self._store_id):
@@ -122,6 +138,7 @@ def _served(log: PartitionLog) -> ServedLog:
         local_start_offset=log.local_log_start_offset,
         end_offset=log.high_watermark,
         stable_end_offset=log.last_stable_offset,
+        leader_epoch=log.leader_epoch,
         bytes_per_offset=log.local_size_bytes / local_count if local_count > 0 else _BYTES_PER_OFFSET,
     )
 

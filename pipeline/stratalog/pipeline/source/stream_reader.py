@@ -162,15 +162,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         backlogs: list[Backlog] = []
         for view in views:
             place = view.topic, view.tip.topic_id, view.tip.partition
-            begin_offset = before.next_offset(*place)
-            if view.served is not None and begin_offset > view.log_end_offset:
-                self._report_loss(
-                    "the log was cut off before the place where the stream goes on",
-                    **view.error_fields,
-                    offset=begin_offset,
-                    log_end_offset=view.log_end_offset,
-                )
-                begin_offset = view.log_end_offset
+            begin_offset = self._begin(before, view)
+            if begin_offset < before.next_offset(*place):
+                # A batch has no rows before its start, so the stream goes back first.
+                ends[view.tip] = begin_offset
+                continue
             readable_offset = readable_end(view, self._options.isolation)
             end_offset = min(target.next_offset(*place), readable_offset)
             ends[view.tip] = max(begin_offset, end_offset)
@@ -185,6 +181,27 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for tip, end_offset in limited_by_bytes(backlogs, options.max_bytes_per_trigger).items():
                 ends[tip] = min(ends[tip], end_offset)
         return ends
+
+    def _begin(self, before: StreamOffsets, view: TopicPartitionView) -> int:
+        """Where the stream goes on in a partition: earlier if a server has taken over without records that
+        were read, and the options take that."""
+        place = view.topic, view.tip.topic_id, view.tip.partition
+        offset, epoch = before.next_offset(*place), before.epoch(*place)
+        if view.served is None:
+            return offset
+        same_end = min(offset, view.log_end_offset)
+        if epoch is not None and epoch != view.served.leader_epoch and same_end == offset:
+            logs = self._following().served
+            assert logs is not None, "a view has the log of a server"
+            same_end = logs.same_end(view.topic, view.tip.partition, offset, epoch)
+        if same_end < offset:
+            self._report_loss(
+                "a server has taken over without records that the stream has read",
+                **view.error_fields,
+                offset=offset,
+                end_offset=same_end,
+            )
+        return same_end
 
     def _backlog(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> Backlog:
         return Backlog(
@@ -204,7 +221,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if now is None and not self._options.selects(name):
                 topics[name] = topic
             elif now is not None and now.topic_id == topic.topic_id:
-                topics[name] = TopicOffsets(now.topic_id, {**topic.offsets, **now.offsets})
+                # An epoch belongs to its offset.
+                epochs = {number: one for number, one in topic.epochs.items() if number not in now.offsets}
+                topics[name] = TopicOffsets(
+                    now.topic_id, {**topic.offsets, **now.offsets}, {**epochs, **now.epochs}
+                )
         return StreamOffsets(topics)
 
     def _require_known_topics(self, before: StreamOffsets) -> None:
@@ -237,5 +258,8 @@ def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartit
     for view in views:
         known = topics.get(view.topic, TopicOffsets(view.tip.topic_id, {}))
         each = {**known.offsets, view.tip.partition: offsets[view.tip]}
-        topics[view.topic] = TopicOffsets(view.tip.topic_id, each)
+        epochs = dict(known.epochs)
+        if view.served is not None:
+            epochs[view.tip.partition] = view.served.leader_epoch
+        topics[view.topic] = TopicOffsets(view.tip.topic_id, each, epochs)
     return StreamOffsets(topics)

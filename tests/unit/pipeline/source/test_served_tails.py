@@ -308,7 +308,11 @@ async def test_a_stream_may_give_up_its_service(topic: Topic) -> None:
     assert await alone.next_batch() == []
     await topic.append(0, 5)
     await topic.upload()
+    assert stream.offsets is not None
+    assert "epochs" in stream.offsets["topics"][topic.name]
     assert await alone.next_batch() == topic.rows(0, 10)
+    assert alone.offsets is not None
+    assert "epochs" not in alone.offsets["topics"][topic.name], "that of another offset"
 
 
 @pytest.mark.parametrize("limits", [{"maxOffsetsPerTrigger": "12"}, {"maxBytesPerTrigger": "300"}])
@@ -353,12 +357,26 @@ async def test_a_server_that_took_over_without_the_tail_fails_the_stream(tmp_pat
         assert await successor.read() == topic.rows(0, 0, 10)
         with pytest.raises(OffsetOutOfRangeError) as error:
             await Stream(successor, stream.offsets).next_batch()
-        assert (error.value.fields["offset"], error.value.fields["log_end_offset"]) == (20, 10)
+        assert (error.value.fields["offset"], error.value.fields["end_offset"]) == (20, 10)
         tolerant = Stream(successor, stream.offsets, failOnDataLoss="false")
         assert await tolerant.next_batch() == []
         successor.written[0] = topic.rows(0, 0, 10)
         await successor.append(0, 4)
         assert await tolerant.next_batch() == successor.rows(0, 10)
+        # Now the log is longer than the place of the first stream.
+        await successor.append(0, 10)
+        with pytest.raises(OffsetOutOfRangeError) as error:
+            await Stream(successor, stream.offsets).next_batch()
+        assert (error.value.fields["offset"], error.value.fields["end_offset"]) == (20, 10)
+        later = Stream(successor, stream.offsets, failOnDataLoss="false")
+        assert await later.next_batch() == [], "it goes back"
+        assert await later.next_batch() == successor.rows(0, 10)
+    async with service_bench(tmp_path / "b", store_url=url) as third:
+        restarted = Topic(third, url, "t")
+        restarted.written[0] = successor.rows(0)
+        await restarted.append(0, 3)
+        goes_on = Stream(restarted, tolerant.offsets)
+        assert await goes_on.next_batch() == restarted.rows(0, 14), "a restart loses nothing"
 
 
 async def test_a_snapshot_has_no_tail() -> None:
