@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ from tests.support.tiered.tiered_store import TieredStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-    from pyspark.sql.datasource import InputPartition
 
 MISSING = why_spark_cannot_run()
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
@@ -218,10 +217,8 @@ def rows_without_jvm(options: dict[str, str]) -> list[dict[str, Any]]:
     source = StratalogDataSource(options)
     schema = StructType.fromDDL(source.schema())
     assert isinstance(schema, StructType)
-    reader = source.reader(schema)
-    read: Callable[[InputPartition], Iterator[Any]] = reader.read
-    batches = [batch for task in reader.partitions() for batch in read(task)]
-    return [row for batch in batches for row in batch.to_pylist()]
+    reader: Any = source.reader(schema)
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
 
 @pytest.fixture(scope="module")

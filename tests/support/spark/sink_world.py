@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from stratalog.client.client import Client
-from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.messages import AppendAck
 from stratalog.client.retry import RetryPolicy
 from stratalog.pipeline.sink.batch_commit import BatchCommit
@@ -35,34 +35,48 @@ def table(rows: Sequence[Row], **columns: Any) -> pa.RecordBatch:
     )
 
 
-class MortalClient(Client):
-    """A client whose process dies at an append, or whose connection breaks there. Belongs to one event
-    loop."""
+class Accident(NamedTuple):
+    """A failure of a driver at an append."""
 
-    def __init__(self, address: str, fatal_append: int | None, *, is_stored: bool, is_fatal: bool) -> None:
-        """`fatal_append` is the number of the append, from 0; None: none. `is_stored`: behind its effect, and
-        that of a later append if the server refuses it."""
+    number: int
+    """That of the append, from 0. If the server refuses it, the next one that it takes."""
+    is_stored: bool = False
+    """The append has its effect, without the durability that was asked for, and no answer."""
+    error: type[Exception] | None = DiedError
+    """None: the driver only waits there."""
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+    """Happens at that time."""
+
+
+class MortalClient(Client):
+    """A client that has an accident. Belongs to one event loop."""
+
+    def __init__(self, address: str, accident: Accident | None) -> None:
         super().__init__(address, retry=RetryPolicy(deadline_s=10, first_pause_s=0.001))
-        self._fatal_append = fatal_append
-        self._is_stored = is_stored
-        self._is_fatal = is_fatal
+        self._accident = accident
         self.append_count = 0
 
     async def append(self, *arguments: Any, **options: Any) -> AppendAck:
-        return await self._mortal(super().append(*arguments, **options))
+        return await self._mortal(partial(super().append, *arguments), options)
 
     async def append_batches(self, *arguments: Any, **options: Any) -> AppendAck:
-        return await self._mortal(super().append_batches(*arguments, **options))
+        return await self._mortal(partial(super().append_batches, *arguments), options)
 
-    async def _mortal(self, append: Coroutine[Any, Any, AppendAck]) -> AppendAck:
+    async def _mortal(
+        self, append: Callable[..., Awaitable[AppendAck]], options: dict[str, Any]
+    ) -> AppendAck:
         number, self.append_count = self.append_count, self.append_count + 1
-        if self._fatal_append is None or number < self._fatal_append:
-            return await append
-        if self._is_stored:
-            await append
-        append.close()
-        self._fatal_append = None
-        raise DiedError if self._is_fatal else ServerUnavailableError("the connection broke")
+        accident = self._accident
+        if accident is None or number < accident.number:
+            return await append(**options)
+        if accident.is_stored:
+            await append(**{**options, "durability": None})
+        self._accident = None
+        if accident.meanwhile is not None:
+            await accident.meanwhile()
+        if accident.error is None:
+            return await append(**options)
+        raise accident.error("an accident")
 
 
 class SinkWorld:
@@ -87,27 +101,16 @@ class SinkWorld:
 
         return await asyncio.to_thread(stage)
 
-    async def commit(
-        self,
-        batch: int,
-        tasks: Sequence[StagedTask],
-        fatal_append: int | None = None,
-        *,
-        is_stored: bool = False,
-        is_fatal: bool = True,
-    ) -> int:
-        """Commit as a driver that dies at that append; returns the number of appends. Raises DiedError."""
-        address = self.bench.client.address
-        async with MortalClient(address, fatal_append, is_stored=is_stored, is_fatal=is_fatal) as client:
+    async def commit(self, batch: int, tasks: Sequence[StagedTask], accident: Accident | None = None) -> int:
+        """Commit as a driver with that accident; returns the number of appends. Raises the error of it."""
+        async with MortalClient(self.bench.client.address, accident) as client:
             await BatchCommit(client, self.staging_topic, self.options.durability).commit(batch, tasks)
             return client.append_count
 
-    async def dies(
-        self, batch: int, tasks: Sequence[StagedTask], fatal_append: int, *, is_stored: bool
-    ) -> bool:
+    async def dies(self, batch: int, tasks: Sequence[StagedTask], accident: Accident) -> bool:
         """Commit in the same way. Returns whether the driver died: there were so many appends."""
         try:
-            await self.commit(batch, tasks, fatal_append, is_stored=is_stored)
+            await self.commit(batch, tasks, accident)
         except DiedError:
             return True
         return False

@@ -20,11 +20,12 @@ def test_an_address_or_several_are_read() -> None:
 
 @pytest.mark.parametrize("server", ["", "log", "log:", ":9190", "http://log:9190", "log:9190,", "log:x"])
 def test_a_malformed_address_is_refused(server: str) -> None:
-    with pytest.raises(InvalidConfigError, match="HOST:PORT") as refused:
+    with pytest.raises(InvalidConfigError) as refused:
         parse_service({"server": server})
     assert refused.value.fields["name"] == "server"
 
 
 def test_a_service_that_is_needed_and_not_named_is_asked_for() -> None:
-    with pytest.raises(InvalidConfigError, match=r"set .option\('server'"):
+    with pytest.raises(InvalidConfigError) as refused:
         require_service({"topic": "t"})
+    assert refused.value.fields == {"name": "server"}

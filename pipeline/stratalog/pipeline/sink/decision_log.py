@@ -1,4 +1,4 @@
-"""What the driver has decided, in a partition of the staging topic: the last record is the state.
+"""The decisions of the driver, in a partition of the staging topic: the last record is the state.
 
 A decision is made once for each batch: a record is appended at the offset at which the log ended when the
 former state was read, or not at all. So two drivers never decide differently.
@@ -70,7 +70,7 @@ class Decision(NamedTuple):
 
     @classmethod
     def from_json(cls, text: bytes | None) -> Decision:
-        """Raises CorruptRecordError."""
+        """The decision of a record. Raises CorruptRecordError."""
         try:
             fields = json.loads(text or b"")
             version = fields.pop("version")

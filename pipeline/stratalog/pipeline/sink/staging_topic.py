@@ -2,7 +2,7 @@
 
 Each has a topic of its own, of two partitions:
 
-* `DECISIONS`: what the driver has decided, a `decision_log`.
+* `DECISIONS`: the decisions of the driver, a `decision_log`.
 * `ROWS`: the record batches of all tasks, each the value of a record. Its key is the attempt of a task, and
   its headers are the partition that the batch goes to. Batches of attempts that were not chosen are never
   read, and deleted with the others.
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.pipeline.sink.target_batches import Target, TargetBatch
+from stratalog.pipeline.sink.target_batches import MAX_BATCH_BYTES, Target, TargetBatch
 from stratalog.record.header import parse_header
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ DECISIONS = 0
 ROWS = 1
 PARTITION_COUNT = 2
 
-MAX_STAGED_BYTES = 30 << 20
-"""The largest batch of the topic: a request of 32 MiB has room for it."""
+_MAX_STAGED_BYTES = MAX_BATCH_BYTES + (64 << 10)
+"""The largest batch of the topic: one batch of a partition in a record."""
 
 _SEGMENT_BYTES = 64 << 20
 """Staged rows are deleted by the segment."""
 
 
 class StagedTask(NamedTuple):
-    """What an attempt of a task has staged."""
+    """The batches that an attempt of a task has staged."""
 
     attempt: str
     """Its id, that of no other attempt."""
@@ -60,7 +60,7 @@ def staging_config(*, is_object_durable: bool) -> dict[str, ConfigValue]:
         "retention.ms": -1,
         "retention.bytes": -1,
         "segment.bytes": _SEGMENT_BYTES,
-        "max.message.bytes": MAX_STAGED_BYTES,
+        "max.message.bytes": _MAX_STAGED_BYTES,
         "remote.storage.enable": is_object_durable,
         "min.durability": "object" if is_object_durable else "disk",
     }

@@ -25,7 +25,7 @@ _FETCH_BYTES = 8 << 20
 
 
 class Appends(NamedTuple):
-    """What the appenders of a decision share."""
+    """The facts that all appenders of a decision share."""
 
     client: Client
     decision: Decision
@@ -66,7 +66,7 @@ class TargetAppender:
             await self._append(batch, sequence, durability)
 
     async def _append(self, batch: bytes, sequence: int, durability: DurabilityLike | None) -> None:
-        """Append what the partition does not have of a batch, until the server has said that it has all."""
+        """Append the records of a batch that the partition does not have, until it has all."""
         count = parse_header(batch).records_count
         start_s = asyncio.get_running_loop().time()
         while self._stored_count < sequence + count:

@@ -7,7 +7,6 @@ deterministic: another attempt of the task may choose otherwise, and only the ba
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 512 << 10
 """A batch is complete at about this size, before its compression."""
+
+MAX_BATCH_BYTES = 30 << 20
+"""No batch is larger: a request of 32 MiB to the service has room for it, and for what comes with it."""
 
 BUFFER_BYTES = 64 << 20
 """The open batches of all partitions together."""
@@ -98,7 +100,7 @@ class TargetBatches(RecordAccumulator):
             found.partition_count,
             self._first_partition % found.partition_count,
             topic_id=found.topic_id,
-            max_batch_bytes=min(limits, default=sys.maxsize),
+            max_batch_bytes=min([*limits, MAX_BATCH_BYTES]),
         )
         self.open_topic(topic)
 

@@ -37,7 +37,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task tells the driver. Immutable."""
+    """The answer of a task that has staged its rows. Immutable."""
 
     staging_topic: str
     task: StagedTask
@@ -45,7 +45,7 @@ class StagedMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class AppendedMessage(WriterCommitMessage):
-    """What a task tells the driver whose rows are appended already. Immutable."""
+    """The answer of a task that has appended its rows. Immutable."""
 
     record_count: int
 
@@ -57,7 +57,7 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = options
         self._staging_topic = staging_topic_name(options.job_id or str(SystemIdGenerator().uuid()))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark passes Arrow batches to such a writer
         """Write the rows of a task, in an executor. Raises LogStoreError."""
         return _write(self._options, self._staging_topic, iterator)
 
@@ -79,8 +79,7 @@ class TopicWriter(DataSourceArrowWriter):
         try:
             await BatchCommit(client, self._staging_topic, self._options.durability).commit(0, tasks)
         except LogStoreError as error:
-            job_id = self._staging_topic.removeprefix(staging_topic_name(""))
-            error.add_note(f"The option jobId of this job is {job_id}.")
+            error.fields["jobId"] = self._staging_topic.removeprefix(staging_topic_name(""))
             raise
         if self._options.job_id is None:
             with contextlib.suppress(LogStoreError):
@@ -101,7 +100,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark passes Arrow batches to such a writer
         """Write the rows of a task, in an executor. Raises LogStoreError."""
         return _write(self._options, staging_topic_name(_query_id()), iterator)
 

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -20,13 +21,14 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicPartition
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import ROWS, StagedTask
 from stratalog.pipeline.sink.task_appends import append_rows
 from stratalog.record.key_partition import partition_for_key
 from tests.support.logs.sampling import IS_WHOLE, SEED
 from tests.support.service.service_bench import ServiceBench, service_bench
-from tests.support.spark.sink_world import DiedError, Row, SinkWorld, dying_after, table
+from tests.support.spark.sink_world import Accident, DiedError, Row, SinkWorld, dying_after, table
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +122,7 @@ async def test_a_driver_that_dies_anywhere_is_taken_over_without_loss_or_double(
     while has_died:
         before = Counter(await values(bench))
         task = await world.stage([table(rows)])
-        has_died = await world.dies(batch, [task], batch, is_stored=is_stored)
+        has_died = await world.dies(batch, [task], Accident(batch, is_stored))
         again = await world.stage([table(rows[::-1])])
         await world.commit(batch, [again])
         await world.commit(batch, [again])
@@ -139,16 +141,19 @@ async def test_a_broken_connection_doubles_nothing_though_the_server_forgets_pro
     world = SinkWorld(bench, topic="t")
     rows = rows_of_task(0, 12)
     old = pa.array([1_000] * len(rows), pa.timestamp("us", "UTC"))
-    log = bench.partition("t").log
     append_count = 4
+
+    async def forget() -> None:
+        bench.partition("t").log.remove_expired_producers()
+        assert await bench.client.admin.list_producers("t", 0) == []
+
     for batch in range(append_count):
         task = await world.stage([table(rows, timestamp=old)])
         with pytest.raises(DiedError):
-            await world.commit(batch, [task], batch, is_stored=is_stored)
-        log.remove_expired_producers()
-        assert await bench.client.admin.list_producers("t", 0) == []
+            await world.commit(batch, [task], Accident(batch, is_stored))
+        await forget()
         again = await world.stage([table(rows, timestamp=old)])
-        await world.commit(batch, [again], 1, is_stored=is_stored, is_fatal=False)
+        await world.commit(batch, [again], Accident(1, is_stored, ServerUnavailableError, forget))
     assert Counter(await values(bench)) == Counter({value: append_count for _, value in rows})
 
 
@@ -187,10 +192,10 @@ async def _random_query(bench: ServiceBench, random: Random, name: str) -> None:
                     with pytest.raises(DiedError):
                         await world.stage(dying_after(await attempt(batch, task)))
                 staged.append(await world.stage(await attempt(batch, task), task))
-            fatal_append = random.choice((None, random.randrange(12)))
-            is_stored, is_fatal = random.random() < 0.5, random.random() < 0.7
+            error = random.choice((DiedError, DiedError, ServerUnavailableError))
+            accident = Accident(random.randrange(16), random.random() < 0.5, error)
             try:
-                await world.commit(batch, staged, fatal_append, is_stored=is_stored, is_fatal=is_fatal)
+                await world.commit(batch, staged, accident)
             except DiedError:
                 continue
             if random.random() < 0.7:
@@ -207,14 +212,17 @@ async def _random_query(bench: ServiceBench, random: Random, name: str) -> None:
         ), (batch, task)
 
 
-async def test_a_decision_is_made_once_by_two_drivers(bench: ServiceBench) -> None:
+@pytest.mark.parametrize("number", range(8))
+async def test_two_drivers_append_the_rows_of_one(bench: ServiceBench, number: int) -> None:
+    """One waits at an append, from that of its decision on, while the other does everything."""
     await bench.client.topics.create("t", partitions=1)
     world = SinkWorld(bench, topic="t")
-    tasks = [await world.stage([table(rows_of_task(0, 12))]) for _ in range(2)]
-    outcomes = await asyncio.gather(*(world.commit(0, [task]) for task in tasks), return_exceptions=True)
-    assert sorted(await values(bench), key=str) == sorted(
-        (value for _, value in rows_of_task(0, 12)), key=str
-    ), outcomes
+    rows = rows_of_task(0, 40)
+    slow, fast = [await world.stage([table(order)]) for order in (rows, rows[::-1])]
+    meanwhile = partial(world.commit, 0, [fast])
+    await world.commit(0, [slow], Accident(number, error=None, meanwhile=meanwhile))
+    order = rows[::-1] if number == 0 else rows
+    assert await values(bench) == [value for _, value in order]
 
 
 async def test_a_late_batch_and_one_without_rows_append_nothing(bench: ServiceBench) -> None:
@@ -234,11 +242,11 @@ async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench:
     world = SinkWorld(bench)
     with pytest.raises(UnknownTopicOrPartitionError):
         await world.stage([table([("a", b"1")], topic=pa.array(["missing"]))])
-    with pytest.raises(InvalidRequestError, match="no topic"):
+    with pytest.raises(InvalidRequestError):
         await world.stage([table([("a", b"1")], topic=pa.array([None], pa.string()))])
-    with pytest.raises(InvalidRequestError, match="fewer partitions") as refused:
+    with pytest.raises(InvalidRequestError) as refused:
         await world.stage([table([("a", b"1")], topic=pa.array(["t"]), partition=pa.array([2], pa.int32()))])
-    assert refused.value.fields["topic"] == "t"
+    assert refused.value.fields == {"topic": "t", "partition": 2, "partition_count": 2}
     with pytest.raises(RecordTooLargeError):
         await world.stage([table([("a", b"1" * 500)], topic=pa.array(["t"]))])
 
@@ -252,7 +260,7 @@ async def test_a_batch_that_the_server_finds_too_large_is_divided(
     world = SinkWorld(bench, topic="t")
     task = await world.stage([table(rows_of_task(0, 50))])
     await bench.client.topics.alter("t", {"max.message.bytes": 300})
-    deaths = [await world.dies(0, [task], number, is_stored=True) for number in (6, 2, 2, 2, 2)]
+    deaths = [await world.dies(0, [task], Accident(number, True)) for number in (6, 2, 2, 2, 2)]
     assert sum(deaths) > 2
     await world.commit(0, [task])
     assert await values(bench) == [value for _, value in rows_of_task(0, 50)]
@@ -269,7 +277,7 @@ async def test_a_partition_that_refuses_the_rows_is_named_and_the_next_try_goes_
     with pytest.raises(InvalidTimestampError) as refused:
         await world.commit(0, [task])
     assert refused.value.fields["staging_topic"] == world.staging_topic
-    assert "goes on where it stopped" in refused.value.__notes__[0]
+    assert len(refused.value.__notes__) == 1
     await bench.client.topics.alter("t", {"message.timestamp.after.max.ms": 2**62})
     await world.commit(0, [await world.stage([batch])])
     assert await bench.values("t") == [[b"1"], [b"2"]]
@@ -280,8 +288,9 @@ async def test_staged_rows_that_are_gone_are_noticed(bench: ServiceBench) -> Non
     world = SinkWorld(bench, topic="t")
     task = await world.stage([table(rows_of_task(0, 12))])
     forged = task._replace(batch_count=task.batch_count + 1)
-    with pytest.raises(CorruptRecordError, match="missing or doubled"):
+    with pytest.raises(CorruptRecordError) as refused:
         await world.commit(0, [forged])
+    assert refused.value.fields["attempts"] == task.attempt
 
 
 @pytest.mark.parametrize("durability", ["disk", "object"])
@@ -293,7 +302,7 @@ async def test_found_records_get_the_durability_too(tmp_path: Path, durability: 
         append_count = await world.commit(0, [await world.stage([table(rows)])])
         task = await world.stage([table(rows)])
         with pytest.raises(DiedError):
-            await world.commit(1, [task], append_count - 2, is_stored=True)
+            await world.commit(1, [task], Accident(append_count - 2, is_stored=True))
         await world.commit(1, [task])
         tiered = await bench.client.offsets([TopicPartition("t", 0)], "latest-tiered")
         assert tiered == {TopicPartition("t", 0): 7 if durability == "object" else -1}

@@ -28,12 +28,13 @@ def test_a_decision_is_read_as_it_was_written() -> None:
     assert DECISION.to_json() == TEXT
     for decision in (DECISION, DECISION.applied()):
         assert Decision.from_json(decision.to_json().encode()) == decision
-    assert DECISION.applied().tasks == DECISION.applied().plans == ()
+    assert not DECISION.applied().tasks
+    assert not DECISION.applied().plans
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b"7", TEXT.replace("1", "2", 1).encode()])
 def test_what_is_no_decision_is_refused(text: bytes | None) -> None:
-    with pytest.raises(CorruptRecordError, match="cannot be read"):
+    with pytest.raises(CorruptRecordError):
         Decision.from_json(text)
 
 
@@ -41,8 +42,9 @@ def test_a_staged_batch_is_read_as_it_was_written() -> None:
     target = Target("t", "id", 3)
     batch = encode_batch([Record(0, 0, None, b"1"), Record(0, 0, None, b"2")])
     assert staged_batch(target_headers(target), batch) == TargetBatch(target, batch, 2)
-    with pytest.raises(CorruptRecordError, match="let no other program write"):
+    with pytest.raises(CorruptRecordError) as refused:
         staged_batch((("topic", b"t"),), batch)
+    assert refused.value.fields == {"headers": "topic"}
 
 
 def test_staged_rows_are_as_durable_as_the_rows_have_to_be() -> None:

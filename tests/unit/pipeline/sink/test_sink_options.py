@@ -44,26 +44,29 @@ def test_options_are_read_and_travel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("name", "value"),
     [
-        ({"durability": "tape"}, "os, disk, object"),
-        ({"compression": "zip"}, "zstd"),
-        ({"delivery": "sometimes"}, "exactlyOnce"),
-        ({"jobId": "a b"}, "letters"),
-        ({"jobId": ""}, "letters"),
-        ({"server": "log"}, "HOST:PORT"),
+        ("durability", "tape"),
+        ("compression", "zip"),
+        ("delivery", "sometimes"),
+        ("jobId", "a b"),
+        ("jobId", ""),
+        ("server", "log"),
     ],
 )
-def test_a_wrong_option_says_what_is_allowed(wrong: dict[str, str], message: str) -> None:
-    with pytest.raises(InvalidConfigError, match=message):
-        parse_sink_options({**GIVEN, **wrong}, is_stream=False)
+def test_a_wrong_option_is_named(name: str, value: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        parse_sink_options({**GIVEN, name: value}, is_stream=False)
+    assert (refused.value.fields["name"], refused.value.fields["value"]) == (name, value)
 
 
-def test_a_server_is_needed_and_a_stream_has_no_job() -> None:
-    with pytest.raises(InvalidConfigError, match="server"):
-        parse_sink_options({"topic": "t"}, is_stream=False)
-    with pytest.raises(InvalidConfigError, match="checkpoint"):
-        parse_sink_options({**GIVEN, "jobId": "load-7"}, is_stream=True)
+@pytest.mark.parametrize(
+    ("options", "name"), [({"topic": "t"}, "server"), ({**GIVEN, "jobId": "load-7"}, "jobId")]
+)
+def test_a_server_is_needed_and_a_stream_has_no_job(options: dict[str, str], name: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        parse_sink_options(options, is_stream=True)
+    assert refused.value.fields["name"] == name
 
 
 def test_the_columns_of_a_topic_can_be_written_again() -> None:
@@ -77,19 +80,20 @@ def test_the_columns_of_a_topic_can_be_written_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "name"),
     [
-        ({"key": "binary", "topic": "string"}, "no column value"),
-        ({"value": "binary"}, "add a column topic"),
-        ({"value": "bigint", "topic": "string"}, "cast, rename or drop"),
-        ({"value": "binary", "topic": "string", "id": "bigint"}, "cast, rename or drop"),
-        ({"value": "binary", "topic": "string", "partition": "bigint"}, "partition int"),
+        ({"key": "binary", "topic": "string"}, "value"),
+        ({"value": "binary"}, "topic"),
+        ({"value": "bigint", "topic": "string"}, "value"),
+        ({"value": "binary", "topic": "string", "id": "bigint"}, "id"),
+        ({"value": "binary", "topic": "string", "partition": "bigint"}, "partition"),
     ],
 )
-def test_columns_that_cannot_be_written_are_refused(columns: dict[str, str], message: str) -> None:
+def test_columns_that_cannot_be_written_are_refused(columns: dict[str, str], name: str) -> None:
     options = parse_sink_options({"server": "log:9190"}, is_stream=False)
-    with pytest.raises(InvalidConfigError, match=message):
+    with pytest.raises(InvalidConfigError) as refused:
         require_columns(columns.items(), options)
+    assert refused.value.fields["name"] == name
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -101,5 +105,5 @@ def test_a_log_is_only_appended_to(is_stream: bool) -> None:
 
     source = StratalogDataSource(GIVEN)
     make = source.streamWriter if is_stream else source.writer
-    with pytest.raises(UnsupportedOperationError, match="append"):
+    with pytest.raises(UnsupportedOperationError):
         make(StructType().add("value", "binary"), True)
