@@ -197,7 +197,7 @@ def test_headers_are_a_column_where_they_are_asked_for(spark: SparkSession, topi
     ],
 )
 def test_a_wrong_option_is_named(topic: Topic, options: dict[str, str], name: str) -> None:
-    """As Spark calls the source, without its JVM: the next test has that."""
+    """Spark's JVM takes no part: the next test has that."""
     with pytest.raises(InvalidConfigError) as error:
         rows_without_jvm({"store": topic.tiered.store.url, "topic": "state", **options})
     assert error.value.fields["name"] == name
