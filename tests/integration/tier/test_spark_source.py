@@ -257,7 +257,7 @@ def test_a_brokers_topics_are_what_kafkas_consumer_read(
 
 
 def test_spark_has_a_brokers_committed_records(spark: SparkSession, golden_store: str) -> None:
-    options, isolation_level = ISOLATIONS[-1]
+    options, isolation_level = ISOLATIONS[2]
     source = spark.read.format("stratalog").options(store=golden_store, topic="txn", includeHeaders="true")
     rows = [row.asDict(recursive=True) for row in source.options(**options).load().collect()]
     for row in rows:
