@@ -31,6 +31,7 @@ from stratalog.client.messages import (
     AppendAck,
     DurabilityLike,
     FetchedPartition,
+    FetchStart,
     OffsetAnswer,
     StoreMetadata,
     TopicMetadata,
@@ -191,7 +192,7 @@ class Client:
 
     async def fetch(
         self,
-        positions: Mapping[TopicPartition, Place | Position],
+        positions: Mapping[TopicPartition, Place | Position | FetchStart],
         *,
         max_wait_ms: int = 0,
         min_bytes: int = 1,
@@ -199,12 +200,16 @@ class Client:
         partition_max_bytes: int = 0,
         isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[FetchedPartition]:
-        """Read once from each position, which is written as for `consume`. A partition's failure is in its
-        own answer (`error`).
+        """Read once from each position, which is written as for `consume`, or is a `FetchStart`, which names
+        leader epochs, too. A partition's failure is in its own answer (`error`): LogTruncatedError if the log
+        has another epoch before the start.
 
         Batches may contain records that must not be read; `fetched_parts` leaves them out.
         """
-        starts = {one: wire_position(position_of(place)) for one, place in positions.items()}
+        starts = {
+            one: place if isinstance(place, FetchStart) else wire_position(position_of(place))
+            for one, place in positions.items()
+        }
         places = list(starts)
 
         async def ask(channel: ServerChannel, indexes: Sequence[int]) -> Sequence[log_pb2.FetchedPartition]:

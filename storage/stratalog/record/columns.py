@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 MAX_COLUMN_BYTES = 2**31 - 1
 """Arrow's binary and list columns have 32-bit offsets."""
@@ -25,6 +26,14 @@ COLUMN_NAMES = (
     "header_value_validity",
 )
 """The buffers of `ColumnBuffers`."""
+
+
+class ColumnLimits(NamedTuple):
+    """The size at which a reader takes the rows out of the buffers."""
+
+    data_bytes: int
+    row_count: int
+    """For nearly empty records, which take as much memory."""
 
 
 class ColumnBuffers:
@@ -85,6 +94,10 @@ class ColumnBuffers:
             + len(self.header_name_data)
             + len(self.header_value_data)
         )
+
+    def is_full(self, limits: ColumnLimits) -> bool:
+        """Whether the rows have reached one of the limits."""
+        return self.data_bytes >= limits.data_bytes or self.row_count >= limits.row_count
 
     def check(self) -> None:
         """Prove that all columns have the same rows, and that offsets end with their data."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stratalog.base.errors import InvalidConfigError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicIdPartition, TopicPartition
+from stratalog.client.append_record import AppendRecord
+from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.local_session import why_spark_cannot_run
@@ -22,6 +26,7 @@ from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.golden_records import golden_records
 from tests.support.places import GOLDEN
+from tests.support.service.server_process import ServerProcess
 from tests.support.spark.plain_store import PlainStore
 from tests.support.tiered.s3_servers import S3Server
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -178,25 +183,42 @@ def test_headers_are_a_column_where_they_are_asked_for(spark: SparkSession, topi
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "name"),
     [
-        ({"topic": "missing"}, "no such topic"),
-        ({"topic": ""}, "the topic's name"),
+        ({"topic": ""}, "topic"),
         ({"store": "ftp://x"}, "store"),
-        ({"maxPartitionBytes": "many"}, "number of bytes"),
-        ({"isolationLevel": "serializable"}, "Kafka's isolation levels"),
+        ({"maxPartitionBytes": "many"}, "maxPartitionBytes"),
+        ({"server": "nowhere"}, "server"),
+        ({"isolationLevel": "serializable"}, "isolationLevel"),
         (
             {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
-            "Kafka's isolation levels",
+            "isolationLevel",
         ),
     ],
 )
-def test_wrong_options_say_what_is_wrong(
-    spark: SparkSession, topic: Topic, options: dict[str, str], message: str
-) -> None:
-    given = {"store": topic.tiered.store.url, "topic": "state", **options}
-    with pytest.raises(Exception, match=message):
-        spark.read.format("stratalog").options(**given).load().collect()
+def test_a_wrong_option_is_named(topic: Topic, options: dict[str, str], name: str) -> None:
+    """Spark's JVM takes no part: the next test has that."""
+    with pytest.raises(InvalidConfigError) as error:
+        rows_without_jvm({"store": topic.tiered.store.url, "topic": "state", **options})
+    assert error.value.fields["name"] == name
+
+
+def test_spark_shows_what_is_wrong(spark: SparkSession, topic: Topic) -> None:
+    with pytest.raises(Exception, match="no such topic"):
+        load(spark, topic, "missing").collect()
+
+
+def rows_without_jvm(options: dict[str, str]) -> list[dict[str, Any]]:
+    """The rows of a query, from the source's classes as Spark calls them."""
+    from pyspark.sql.types import StructType
+
+    from stratalog.pipeline.source.data_source import StratalogDataSource
+
+    source = StratalogDataSource(options)
+    schema = StructType.fromDDL(source.schema())
+    assert isinstance(schema, StructType)
+    reader: Any = source.reader(schema)
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
 
 
 @pytest.fixture(scope="module")
@@ -217,32 +239,44 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return store.url
 
 
-@pytest.mark.parametrize(
-    ("options", "isolation_level"),
-    [
-        ({}, "read_uncommitted"),
-        ({"isolationLevel": "read_uncommitted"}, "read_uncommitted"),
-        ({"isolationLevel": "read_committed"}, "read_committed"),
-        ({"kafka.isolation.level": "read_committed", "maxPartitionBytes": "1"}, "read_committed"),
-    ],
-)
+ISOLATIONS: list[tuple[dict[str, str], str]] = [
+    ({}, "read_uncommitted"),
+    ({"isolationLevel": "read_uncommitted"}, "read_uncommitted"),
+    ({"isolationLevel": "read_committed"}, "read_committed"),
+    ({"kafka.isolation.level": "read_committed", "maxPartitionBytes": "1"}, "read_committed"),
+]
+
+
+@pytest.mark.parametrize(("options", "isolation_level"), ISOLATIONS)
 @pytest.mark.parametrize("name", GOLDEN_TOPICS)
 def test_a_brokers_topics_are_what_kafkas_consumer_read(
-    spark: SparkSession, golden_store: str, name: str, options: dict[str, str], isolation_level: str
+    golden_store: str, name: str, options: dict[str, str], isolation_level: str
 ) -> None:
-    source = spark.read.format("stratalog").option("store", golden_store).option("topic", name)
-    rows = source.options(includeHeaders="true", **options).load().collect()
-    found = [
+    rows = rows_without_jvm({"store": golden_store, "topic": name, "includeHeaders": "true", **options})
+    assert golden(rows) == golden_records(GOLDEN, name, isolation_level)
+
+
+def test_spark_has_a_brokers_committed_records(spark: SparkSession, golden_store: str) -> None:
+    options, isolation_level = ISOLATIONS[2]
+    source = spark.read.format("stratalog").options(store=golden_store, topic="txn", includeHeaders="true")
+    rows = [row.asDict(recursive=True) for row in source.options(**options).load().collect()]
+    for row in rows:
+        row["timestamp"] = row["timestamp"].replace(tzinfo=dt.UTC)
+    assert golden(rows) == golden_records(GOLDEN, "txn", isolation_level)
+
+
+def golden(rows: list[dict[str, Any]]) -> list[Record]:
+    """The records of rows, in their order."""
+    return [
         Record(
             row["offset"],
-            round(row["timestamp"].replace(tzinfo=dt.UTC).timestamp() * 1000),
+            round(row["timestamp"].timestamp() * 1000),
             None if row["key"] is None else bytes(row["key"]),
             None if row["value"] is None else bytes(row["value"]),
             tuple((one["key"], one["value"] and bytes(one["value"])) for one in row["headers"] or ()),
         )
         for row in sorted(rows, key=lambda row: row["offset"])
     ]
-    assert found == golden_records(GOLDEN, name, isolation_level)
 
 
 def test_a_column_that_a_topic_does_not_have(spark: SparkSession, topic: Topic) -> None:
@@ -257,54 +291,82 @@ def test_filters_are_pushed_to_slices_where_both_sides_allow_it(spark: SparkSess
     try:
         frame = load(spark, topic, pushdown="true", maxPartitionBytes="1")
         late = dt.datetime.fromtimestamp((NOW_MS + 2) / 1000, dt.UTC)
-        for condition, task_count in (
-            ("partition = 0 and offset >= 2", 2),
-            ("partition = 1 and offset in (1, 2)", 1),
-            (f"timestamp >= timestamp '{late.isoformat()}'", 3),
-        ):
-            found = frame.where(condition)
-            assert found.rdd.getNumPartitions() == task_count, condition
-            assert rows_of(found) == rows_of(load(spark, topic).where(condition))
+        found = frame.where(f"partition = 0 and offset >= 1 and timestamp >= timestamp '{late.isoformat()}'")
+        assert found.rdd.getNumPartitions() == 2
+        assert rows_of(found) == [
+            row for row in topic.expected_rows() if row["partition"] == 0 and row["offset"] >= 2
+        ]
     finally:
         spark.conf.unset(name)
 
 
-def test_a_filter_needs_no_pushdown(spark: SparkSession, topic: Topic) -> None:
-    rows = rows_of(load(spark, topic, columns="key,value,partition,offset").where("offset = 2"))
-    assert [(row["partition"], row["offset"]) for row in rows] == [(0, 2), (1, 2)]
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, str]]:
+    """The options that name a server and its store."""
+    directory = str(tmp_path_factory.mktemp("served") / "data")
+    with ServerProcess(directory) as server:
+        yield {"server": server.address, "store": f"file://{directory}.store"}
 
 
-def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
-    """Three runs of a query, each a new one as after a crash, with a compaction before the last."""
-    out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
+class Served:
+    """A topic of a server, with its records. Not thread-safe: one test uses it."""
 
-    def run() -> list[int]:
-        """The rows of each batch of a run."""
-        source = spark.readStream.format("stratalog").option("store", topic.tiered.store.url)
-        frame = (
-            source.option("topic", "state")
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", "5")
-            .load()
-        )
-        writer = frame.select("partition", "offset").writeStream.format("parquet")
-        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(out)
+    def __init__(self, service: dict[str, str], client: SyncClient, name: str) -> None:
+        self.client = client
+        self.options = {**service, "topic": name}
+        self.name = name
+        client.topics.create(name, partitions=2)
+        self.places: list[tuple[int, int]] = []
+
+    def append(self, partition: int, count: int) -> None:
+        records = [AppendRecord(b"k%d" % number, b"v") for number in range(count)]
+        ack = self.client.append(self.name, partition, records)
+        self.places += [(partition, ack.base_offset + number) for number in range(count)]
+
+
+def test_a_query_has_the_tail_of_the_service(spark: SparkSession, service: dict[str, str]) -> None:
+    with SyncClient(service["server"]) as client:
+        served = Served(service, client, "queried")
+        served.append(0, 5)
+        client.admin.upload(["queried"], delete_local=True)
+        served.append(0, 3)
+        served.append(1, 2)
+        source = spark.read.format("stratalog").options(**served.options)
+        rows = source.option("columns", "partition,offset").load().where("offset >= 1").collect()
+        places = sorted((row["partition"], row["offset"]) for row in rows)
+        assert places == sorted(place for place in served.places if place[1] >= 1)
+
+
+def test_a_stream_goes_on_from_its_checkpoint(
+    spark: SparkSession, service: dict[str, str], tmp_path: Path
+) -> None:
+    """Two runs of a query, the second a new one as after a crash: what was the tail is tiered by then."""
+    found: list[list[tuple[int, int]]] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.append([(row["partition"], row["offset"]) for row in batch.collect()])
+
+    def run() -> None:
+        source = spark.readStream.format("stratalog").options(**served.options)
+        frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "6").load()
+        writer = frame.select("partition", "offset").writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(60)
-        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
-    def found() -> list[tuple[int, int]]:
-        rows = [(row["partition"], row["offset"]) for row in spark.read.parquet(out).collect()]
-        return sorted(rows)
-
-    assert sum(run()) == 7
-    written = [(row["partition"], row["offset"]) for row in topic.expected_rows()]
-    assert found() == written
-    topic.upload(Codec.NONE, (0, b"a", b"7"), (1, b"d", b"8"))
-    assert run() == [2]
-    topic.upload(Codec.NONE, (1, b"d", b"9"))
-    assert topic.tiered.compactor().run_once()
-    assert run() == [1]
-    assert found() == sorted((row["partition"], row["offset"]) for row in topic.expected_rows())
+    with SyncClient(service["server"]) as client:
+        served = Served(service, client, "streamed")
+        served.append(0, 4)
+        client.admin.upload(["streamed"], delete_local=True)
+        served.append(0, 1)
+        served.append(1, 3)
+        run()
+        assert len(found) == 2, "the limit divides what there is"
+        client.admin.upload(["streamed"], delete_local=True)
+        served.append(1, 2)
+        run()
+        assert sorted(found[-1]) == [(1, 3), (1, 4)]
+        assert sorted(place for batch in found for place in batch) == sorted(served.places)
 
 
 def test_tasks_find_credentials_themselves(

@@ -79,13 +79,16 @@ def _audited(
     topics: tuple[str, ...], store_url: str, master: str, conf: Mapping[str, str], *, reads_data: bool
 ) -> AuditReport:
     from stratalog.pipeline.job_session import job_session
+    from stratalog.pipeline.jobs.shard_view import require_topics
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.store_audit import audit_store
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
+    place = ExecutorPlace(store_url)
+    require_topics(place, topics)
     with interrupted_by_signals(), job_session("stratalog audit", master, conf) as session:
         cluster = SparkCluster(session.sparkContext)
-        return audit_store(cluster, ExecutorPlace(store_url), topics, reads_data=reads_data)
+        return audit_store(cluster, place, topics, reads_data=reads_data)
 
 
 def _print_verification(report: VerificationReport) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from stratalog.cli.store_access.store_compaction import (
     store_compaction,
 )
 from stratalog.client import values
+
+if TYPE_CHECKING:
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
 _EXIT_FAILED = 1
 _PARTITION_BYTES = 256 << 30
@@ -75,6 +79,9 @@ def compact(
       stratalog spark compact orders --store s3://bucket/prefix --master local[4]
       stratalog spark compact --store s3://bucket/prefix --dry-run
     """
+    from stratalog.pipeline.jobs.shard_view import require_topics
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+
     if not config_file:
         click.echo(f"warning: {ASSUMPTION}", err=True)
     layers = CompactionLayers(properties_of(config_file), config)
@@ -86,7 +93,9 @@ def compact(
         ):
             print_plan(store.plan(topics), as_json=as_json)
         return
-    with interrupted_by_signals(), _on_spark(store_url, layers, master, conf, jobs_at_once) as store:
+    place = ExecutorPlace(store_url)
+    require_topics(place, topics)
+    with interrupted_by_signals(), _on_spark(place, layers, master, conf, jobs_at_once) as store:
         result, is_well = _run_to_end(store, topics)
         print_run(store, result, topics, is_idle_shown=True, as_json=as_json)
     if not is_well:
@@ -96,20 +105,23 @@ def compact(
 
 @contextmanager
 def _on_spark(
-    store_url: str, layers: CompactionLayers, master: str, conf: Mapping[str, str], jobs_at_once: int | None
+    place: ExecutorPlace,
+    layers: CompactionLayers,
+    master: str,
+    conf: Mapping[str, str],
+    jobs_at_once: int | None,
 ) -> Generator[StoreCompaction]:
     """The compaction of a store whose jobs go to the executors."""
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster
-    from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
     with job_session("stratalog compact", master, conf) as session:
         cluster = SparkCluster(session.sparkContext)
         count = jobs_at_once or cluster.lane_count
-        with ClusterExecutions(cluster, ExecutorPlace(store_url), jobs_at_once=count) as executions:
+        with ClusterExecutions(cluster, place, jobs_at_once=count) as executions:
             elsewhere = JobsElsewhere(executions.execution, count, _PARTITION_BYTES)
-            with store_compaction(store_url, layers, elsewhere) as store:
+            with store_compaction(place.store_url, layers, elsewhere) as store:
                 yield store
 
 

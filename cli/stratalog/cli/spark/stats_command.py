@@ -56,29 +56,20 @@ def stats(
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.hot_keys import hot_keys
     from stratalog.pipeline.jobs.key_statistics import key_statistics
+    from stratalog.pipeline.jobs.shard_view import require_topics
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
+    place = ExecutorPlace(store_url)
+    require_topics(place, topics)
     with interrupted_by_signals(), job_session("stratalog stats", master, conf) as session:
-        found = key_statistics(SparkCluster(session.sparkContext), ExecutorPlace(store_url), topics)
+        found = key_statistics(SparkCluster(session.sparkContext), place, topics)
         hot: list[HotKey] = []
         if hottest is not None:
             for topic in sorted({one.topic for one in found}):
                 hot += hot_keys(session, store_url, topic, hottest)
     if as_json:
-        print_json(
-            {
-                "partitions": [value_document(one) for one in found],
-                "hot_keys": [
-                    {
-                        "topic": one.topic,
-                        "key_base64": base64.b64encode(one.key).decode(),
-                        "record_count": one.record_count,
-                    }
-                    for one in hot
-                ],
-            }
-        )
+        _print_documents(found, hot)
         return
     _print_partitions(found)
     if hot:
@@ -86,6 +77,22 @@ def stats(
             ("TOPIC", "KEY", "RECORDS"),
             [(one.topic, repr(one.key)[2:-1], one.record_count) for one in hot],
         )
+
+
+def _print_documents(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
+    print_json(
+        {
+            "partitions": [value_document(one) for one in found],
+            "hot_keys": [
+                {
+                    "topic": one.topic,
+                    "key_base64": base64.b64encode(one.key).decode(),
+                    "record_count": one.record_count,
+                }
+                for one in hot
+            ],
+        }
+    )
 
 
 def _print_partitions(found: Sequence[PartitionStatistics]) -> None:

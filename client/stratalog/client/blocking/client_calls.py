@@ -16,7 +16,14 @@ from stratalog.client.client import Client
 from stratalog.client.consuming.consumer_settings import ConsumerOptions
 from stratalog.client.consuming.position_finder import OffsetQuery
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike
-from stratalog.client.messages import AppendAck, DurabilityLike, FetchedPartition, OffsetAnswer, StoreMetadata
+from stratalog.client.messages import (
+    AppendAck,
+    DurabilityLike,
+    FetchedPartition,
+    FetchStart,
+    OffsetAnswer,
+    StoreMetadata,
+)
 from stratalog.client.position import Place, Places, Position
 from stratalog.client.retry import RetryPolicy
 
@@ -120,7 +127,7 @@ class ClientCalls:
 
     def fetch(
         self,
-        positions: Mapping[TopicPartition, Place | Position],
+        positions: Mapping[TopicPartition, Place | Position | FetchStart],
         *,
         max_wait_ms: int = 0,
         min_bytes: int = 1,
@@ -128,8 +135,9 @@ class ClientCalls:
         partition_max_bytes: int = 0,
         isolation: IsolationLike = IsolationLevel.READ_UNCOMMITTED,
     ) -> list[FetchedPartition]:
-        """Read once from each position, which is written as for `consume`. A partition's failure is in its
-        own answer (`error`).
+        """Read once from each position, which is written as for `consume`, or is a `FetchStart`, which names
+        leader epochs, too. A partition's failure is in its own answer (`error`): LogTruncatedError if the log
+        has another epoch before the start.
 
         Batches may contain records that must not be read; `fetched_parts` leaves them out.
         """

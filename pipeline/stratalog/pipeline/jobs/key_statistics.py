@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compactor import DEFAULT_CONFIG
 from stratalog.compaction.keys.key_cursor import KeyCursor
@@ -76,13 +76,7 @@ def key_statistics(
     tasks: list[_Task] = []
     with open_place() as means:
         view = open_view(means)
-        known = view.catalog.topics()
-        for name in topics:
-            if name not in known:
-                raise UnknownTopicOrPartitionError(
-                    "the store has no topic of this name; correct it", topic=name
-                )
-        wanted = {entry.topic_id for name, entry in known.items() if not topics or name in topics}
+        wanted = {entry.topic_id for entry in view.topics(topics).values()}
         for number in range(view.shard_count):
             tips = [tip for tip in view.shard(number).state().partitions if tip.topic_id in wanted]
             tasks += [_Task(number, tuple(share)) for share in shares(tips, cluster)]

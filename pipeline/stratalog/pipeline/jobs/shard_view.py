@@ -1,13 +1,16 @@
-"""A shard as a task reads it, which commits nothing."""
+"""A store and its shards as jobs and their tasks read them, which commit nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
+from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.base.randomness import system_random
-from stratalog.pipeline.jobs.task_place import TaskMeans
+from stratalog.pipeline.jobs.task_place import OpenPlace, TaskMeans
 from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
@@ -26,6 +29,16 @@ class StoreView(NamedTuple):
     @property
     def shard_count(self) -> int:
         return self.actor.identity.shard_count
+
+    def topics(self, names: Collection[str]) -> dict[str, TopicEntry]:
+        """The topics of these names, or all without any. Raises UnknownTopicOrPartitionError."""
+        known = self.catalog.topics()
+        for name in names:
+            if name not in known:
+                raise UnknownTopicOrPartitionError(
+                    "the store has no topic of this name; correct it", topic=name
+                )
+        return {name: entry for name, entry in known.items() if not names or name in names}
 
     def shard(self, number: int) -> MetadataLog:
         """The metadata of a shard. Raises StoreError."""
@@ -46,3 +59,10 @@ def open_view(means: TaskMeans) -> StoreView:
         writer=Writer("spark", str(means.ids.uuid())),
     )
     return StoreView(actor, Catalog.open(actor, read_only=True))
+
+
+def require_topics(open_place: OpenPlace, names: Collection[str]) -> None:
+    """Open the store, and look for the topics of a job, before Spark takes its time to start. Raises
+    InvalidConfigError, StoreError, UnknownTopicOrPartitionError."""
+    with open_place() as means:
+        open_view(means).topics(names)

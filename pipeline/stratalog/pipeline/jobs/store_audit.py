@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
-from uuid import UUID
 
-from stratalog.base.errors import LogStoreError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.proof.compaction_proof import CompactionProof
@@ -64,7 +63,8 @@ def audit_store(
     report = AuditReport()
     with open_place() as means:
         view = open_view(means)
-        topic_ids = _topic_ids(view, topics)
+        known = view.topics(topics)
+        topic_ids = frozenset(entry.topic_id for entry in known.values()) if topics else None
         for number in range(view.shard_count):
             metadata = view.shard(number)
             found, objects = TierVerification(means.store, metadata, view.catalog).survey(
@@ -85,14 +85,6 @@ def audit_store(
                         report = report.plus(done)
     proof = report.proof._replace(partitions=tuple(sorted(report.proof.partitions)))
     return report._replace(proof=proof)
-
-
-def _topic_ids(view: StoreView, names: Collection[str]) -> frozenset[UUID] | None:
-    known = view.catalog.topics()
-    for name in names:
-        if name not in known:
-            raise UnknownTopicOrPartitionError("the store has no topic of this name; correct it", topic=name)
-    return frozenset(known[name].topic_id for name in names) if names else None
 
 
 def _batches(objects: Iterator[ObjectSlices]) -> Iterator[list[ObjectSlices]]:

@@ -33,7 +33,7 @@ class AbortedBatches:
         self._by_producer: dict[int, list[_Aborted]] | None = None
         """In the order of their markers; None before the first look-up."""
 
-    def __contains__(self, header: BatchHeader) -> bool:
+    def has(self, header: BatchHeader) -> bool:
         """Whether the batch belongs to an aborted transaction. Raises StoreError."""
         if not header.is_transactional or not self._span.deciding:
             return False

@@ -26,13 +26,21 @@ class PartitionRange:
     view: TopicPartitionView
     first_offset: int
     end_offset: int
+    tail_offset: int
+    """The end of what is read from the objects; the service has what lies behind it."""
 
 
-def readable_end(view: TopicPartitionView, isolation: IsolationLevel) -> int:
+def tiered_end(view: TopicPartitionView, isolation: IsolationLevel) -> int:
     """The exclusive end of the records that a reader of this level gets from the objects."""
     tiered = view.tiered
     is_committed = isolation is IsolationLevel.READ_COMMITTED
     return tiered.stable_end_offset if is_committed else tiered.tiered_end_offset
+
+
+def readable_end(view: TopicPartitionView, isolation: IsolationLevel) -> int:
+    """The exclusive end of the records that a reader of this level gets, from objects and the service."""
+    end_offset = tiered_end(view, isolation)
+    return end_offset if view.served is None else max(end_offset, view.served.readable_end(isolation))
 
 
 def offsets_of(
@@ -46,11 +54,11 @@ def offsets_of(
     if bound.offsets is not None:
         offsets = by_partition(bound.offsets, views)
     elif bound.timestamp_ms is not None:
-        offsets = _offsets_at(reader, views, bound.timestamp_ms)
+        offsets = _offsets_at(reader, views, bound.timestamp_ms, options.isolation)
     else:
         offsets = {view.tip: bound.default for view in views}
     for view in views:
-        ends = {EARLIEST: view.tiered.log_start_offset, LATEST: readable_end(view, options.isolation)}
+        ends = {EARLIEST: view.log_start_offset, LATEST: readable_end(view, options.isolation)}
         offsets[view.tip] = ends.get(offsets[view.tip], offsets[view.tip])
     return offsets
 
@@ -60,7 +68,7 @@ def ranges_of(
 ) -> list[PartitionRange]:
     """The range of each partition that the options ask for, without empty ones.
 
-    Raises OffsetOutOfRangeError for a bound outside of what is tiered, unless the options take that.
+    Raises OffsetOutOfRangeError for a bound outside of the log, unless the options take that.
     """
     starts = offsets_of(reader, views, options.starting, options)
     ends = offsets_of(reader, views, options.ending, options)
@@ -68,7 +76,7 @@ def ranges_of(
     for view in views:
         if options.fails_on_data_loss:
             for offset in (starts[view.tip], ends[view.tip]):
-                require_tiered(view, offset)
+                require_in_log(view, offset)
         ranges.append(clipped_range(view, starts[view.tip], ends[view.tip], options.isolation))
     return [one for one in ranges if one.first_offset < one.end_offset]
 
@@ -79,27 +87,35 @@ def clipped_range(
     """The part of a range that can be read; its end is not above its first offset if there is none."""
     return PartitionRange(
         view=view,
-        first_offset=max(first_offset, view.tiered.log_start_offset),
+        first_offset=max(first_offset, view.log_start_offset),
         end_offset=min(end_offset, readable_end(view, isolation)),
+        tail_offset=tiered_end(view, isolation),
     )
 
 
-def require_tiered(view: TopicPartitionView, offset: int) -> None:
-    """Raise OffsetOutOfRangeError if an offset lies outside of what the store has of a partition."""
-    tiered = view.tiered
-    if not tiered.log_start_offset <= offset <= tiered.tiered_end_offset:
-        raise OffsetOutOfRangeError(
-            "the store does not have these offsets: they were deleted, or are not tiered yet; choose others, "
-            "or set failOnDataLoss to false to read those that there are",
-            **view.error_fields,
-            offset=offset,
-            log_start_offset=tiered.log_start_offset,
-            tiered_end_offset=tiered.tiered_end_offset,
-        )
+def require_in_log(view: TopicPartitionView, offset: int) -> None:
+    """Raise OffsetOutOfRangeError if an offset lies outside of what is known of a partition's log."""
+    if view.log_start_offset <= offset <= view.log_end_offset:
+        return
+    ends = {"tiered_end_offset": view.tiered.tiered_end_offset}
+    if view.served is not None:
+        ends["log_end_offset"] = view.log_end_offset
+    raise OffsetOutOfRangeError(
+        "the store does not have these offsets: they were deleted, or are not tiered yet"
+        if view.served is None
+        else "the log does not have these offsets: they were deleted, or are not written yet",
+        **view.error_fields,
+        offset=offset,
+        log_start_offset=view.log_start_offset,
+        **ends,
+    )
 
 
 def _offsets_at(
-    reader: StoreReader, views: Sequence[TopicPartitionView], timestamp_ms: int
+    reader: StoreReader,
+    views: Sequence[TopicPartitionView],
+    timestamp_ms: int,
+    isolation: IsolationLevel,
 ) -> dict[TopicIdPartition, int]:
     """The first offset in each partition with that time or a later one; `LATEST` where no record has."""
     reads = ObjectReads(reader.store, SystemClock(), ReadThreads.none())
@@ -107,7 +123,12 @@ def _offsets_at(
 
     def look_up(view: TopicPartitionView) -> int:
         found = lookups[view.shard].first_at_or_after(view.state, view.tiered, timestamp_ms)
-        return LATEST if found is None else found.offset
+        if found is not None:
+            return found.offset
+        offset = None
+        if reader.served is not None and readable_end(view, isolation) > tiered_end(view, isolation):
+            offset = reader.served.offset_at(view.topic, view.tip.partition, timestamp_ms, isolation)
+        return LATEST if offset is None else offset
 
     offsets = cast("Sequence[int]", reader.run_all([partial(look_up, view) for view in views]))
     return {view.tip: offset for view, offset in zip(views, offsets, strict=True)}

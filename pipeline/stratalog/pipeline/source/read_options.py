@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.pipeline.service_options import SERVER, ServiceOptions, parse_service
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
@@ -58,6 +59,8 @@ class ReadOptions:
     starting: OffsetBound
     ending: OffsetBound
     isolation: IsolationLevel
+    service: ServiceOptions | None
+    """Has the tails that are not tiered yet; None to read the objects alone."""
     snapshot: Commit | None
     """Read the state after this commit; None for the newest."""
     lease_s: int | None
@@ -84,6 +87,8 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         raise _wrong(
             "endingOffsets, endingTimestamp, snapshot and lease", "", "not in a stream, which has no end"
         )
+    if given.has(SERVER) and given.has("snapshot"):
+        raise _wrong(SERVER, options[SERVER], "not with snapshot: no server has the tail of that moment")
     starting = given.bound("starting", LATEST if is_stream else EARLIEST)
     if not is_stream:
         given.require_numbers("startingOffsets", starting, LATEST)
@@ -96,6 +101,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         starting=starting,
         ending=ending,
         isolation=given.isolation(),
+        service=parse_service(options),
         snapshot=given.commit(),
         lease_s=given.number("lease", "a number of seconds"),
         max_partition_bytes=given.number("maxPartitionBytes", "a number of bytes")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.objectstore.protocol import ObjectStore
@@ -17,6 +17,7 @@ from stratalog.pipeline.source.partition_range import PartitionRange
 from stratalog.pipeline.source.read_options import ReadOptions
 from stratalog.pipeline.source.slice_span import SliceSpan
 from stratalog.pipeline.source.store_view import StoreReader
+from stratalog.pipeline.source.tail_span import TailSpan
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.slice_index import SliceIndex
@@ -64,6 +65,8 @@ class _Wanted(NamedTuple):
 
 NO_BOUNDS = RowBounds()
 
+_SpanT = TypeVar("_SpanT", SliceSpan, TailSpan)
+
 
 def plan_tasks(
     reader: StoreReader,
@@ -89,9 +92,9 @@ def plan_tasks(
     return group_spans(spans, max_bytes)
 
 
-def group_spans(spans: Sequence[SliceSpan], max_bytes: int) -> list[list[SliceSpan]]:
+def group_spans(spans: Sequence[_SpanT], max_bytes: int) -> list[list[_SpanT]]:
     """Divide spans into groups of about `max_bytes`, in order; a larger span is a group of its own."""
-    groups: list[list[SliceSpan]] = []
+    groups: list[list[_SpanT]] = []
     size = 0
     for span in spans:
         if not groups or size + span.size_bytes > max_bytes:
@@ -104,15 +107,16 @@ def group_spans(spans: Sequence[SliceSpan], max_bytes: int) -> list[list[SliceSp
 
 def _slices_of(one: PartitionRange, *, is_committed: bool) -> Iterator[_Wanted]:
     """The slices with data in the range, each whole."""
-    if one.first_offset >= one.end_offset:
+    range_end = min(one.end_offset, one.tail_offset)
+    if one.first_offset >= range_end:
         return
     view, layout = one.view, StoreLayout(one.view.shard)
     tiered = view.tiered
     for live in tiered.slices_from(one.first_offset):
-        if live.base_offset >= one.end_offset:
+        if live.base_offset >= range_end:
             return
         first_offset = max(live.base_offset, one.first_offset)
-        end_offset = min(live.end_offset, one.end_offset)
+        end_offset = min(live.end_offset, range_end)
         if live.entry.data_bytes == 0:
             continue
         deciding: tuple[LiveSlice, ...] = ()

@@ -12,7 +12,7 @@ out whole batches.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from stratalog.pipeline.source.aborted_batches import AbortedBatches
 from stratalog.pipeline.source.arrow_rows import ArrowRows, RowOrigin
 from stratalog.pipeline.source.slice_span import SliceSpan
 from stratalog.record.batch import crc_matches, records_payload, whole_header
+from stratalog.record.columns import ColumnLimits
 from stratalog.record.header import (
     ATTRIBUTES_POSITION,
     BATCH_LENGTH_POSITION,
@@ -33,11 +34,9 @@ from stratalog.record.header import (
 )
 from stratalog.record.native.batch_kernels import decode_column_batches, whole_batches
 from stratalog.record.reading.column_portions import append_columns
-from stratalog.record.reading.record_portions import payload_spans
+from stratalog.record.reading.record_portions import RecordReading, payload_spans
 
-ROWS_BYTES = 1 << 20
-ROWS_COUNT = 1 << 16
-"""Limit for nearly empty records, which take as much memory."""
+ROW_LIMITS = ColumnLimits(data_bytes=1 << 20, row_count=1 << 16)
 READ_BYTES = 1 << 20
 DECODE_BYTES = 1 << 17
 """The most bytes of batches that are decoded between two looks at the size of the rows."""
@@ -84,8 +83,9 @@ def _scan_stretch(
             for span in stretch:
                 _skip(stream, span.position - position)
                 aborted = AbortedBatches(store, span)
+                wanted = RecordReading(span.topic, span.partition, span.first_offset, span.end_offset)
                 for buffer in _whole_batches(stream, span):
-                    yield from _scan_batches(buffer, span, aborted, rows)
+                    yield from decode_batches(buffer, wanted, aborted.has, rows)
                 position = span.end_position
         finally:
             stream.close()
@@ -138,29 +138,30 @@ def _missing_bytes(pending: bytes) -> int:
     return parse_header(pending).size_in_bytes - len(pending)
 
 
-def _scan_batches(
-    buffer: memoryview, span: SliceSpan, aborted: AbortedBatches, rows: ArrowRows
+def decode_batches(
+    buffer: memoryview, wanted: RecordReading, is_aborted: Callable[[BatchHeader], bool], rows: ArrowRows
 ) -> Iterator[pa.RecordBatch]:
-    """Decode whole batches; yields the rows whenever there are enough of them."""
+    """Decode whole batches; yields the rows whenever there are enough of them. Raises StoreError,
+    CorruptRecordError."""
     stretches = _timestamp_stretches(buffer) if rows.has_timestamp_type else [(len(buffer), 0)]
     position = 0
     for end_position, timestamp_type in stretches:
-        origin = RowOrigin(span.topic, span.partition, timestamp_type)
+        origin = RowOrigin(wanted.topic, wanted.partition, timestamp_type)
         piece = buffer[:end_position]
         while position < end_position:
             before = position
             # A large batch leaves in pieces.
-            if _batch_bytes(piece, position) <= ROWS_BYTES:
+            if _batch_bytes(piece, position) <= ROW_LIMITS.data_bytes:
                 position, _ = decode_column_batches(
-                    piece, position, DECODE_BYTES, span.first_offset, span.end_offset, rows.columns
+                    piece, position, DECODE_BYTES, wanted.first_offset, wanted.end_offset, rows.columns
                 )
             if position > before:
                 rows.note_origin(origin)
-                if _is_full(rows):
+                if rows.columns.is_full(ROW_LIMITS):
                     yield rows.take()
                 continue
             header = whole_header(piece, position)
-            yield from _scan_batch(piece, position, header, span, aborted, rows, origin)
+            yield from _decode_batch(piece, position, header, wanted, is_aborted, rows, origin)
             position += header.size_in_bytes
 
 
@@ -183,12 +184,12 @@ def _batch_bytes(buffer: memoryview, position: int) -> int:
     return LOG_OVERHEAD + length
 
 
-def _scan_batch(
+def _decode_batch(
     buffer: memoryview,
     position: int,
     header: BatchHeader,
-    span: SliceSpan,
-    aborted: AbortedBatches,
+    wanted: RecordReading,
+    is_aborted: Callable[[BatchHeader], bool],
     rows: ArrowRows,
     origin: RowOrigin,
 ) -> Iterator[pa.RecordBatch]:
@@ -196,25 +197,21 @@ def _scan_batch(
     # First, because a flipped bit in the header must not leave the batch out.
     if not crc_matches(buffer, position, header):
         raise CorruptRecordError(
-            "a record batch in the object store fails its checksum; restore the object from a copy",
+            "a record batch fails its checksum; restore its object, or its segment, from a copy",
             base_offset=header.base_offset,
         )
-    if not _is_wanted(header, span) or header in aborted:
+    if not _is_inside(header, wanted) or is_aborted(header):
         return
     payload = records_payload(buffer, position, header)
     for section, count in payload_spans(payload, header.records_count):
-        if _is_full(rows):
+        if rows.columns.is_full(ROW_LIMITS):
             yield rows.take()
-        append_columns(section, count, header, span.first_offset, span.end_offset, rows.columns)
+        append_columns(section, count, header, wanted.first_offset, wanted.end_offset, rows.columns)
         rows.note_origin(origin)
         # Release the section before the next batch is decompressed.
         del section
 
 
-def _is_full(rows: ArrowRows) -> bool:
-    return rows.columns.data_bytes >= ROWS_BYTES or rows.columns.row_count >= ROWS_COUNT
-
-
-def _is_wanted(header: BatchHeader, span: SliceSpan) -> bool:
-    is_inside = header.last_offset >= span.first_offset and header.base_offset < span.end_offset
+def _is_inside(header: BatchHeader, wanted: RecordReading) -> bool:
+    is_inside = header.last_offset >= wanted.first_offset and header.base_offset < wanted.end_offset
     return is_inside and not header.is_control and header.records_count > 0

@@ -13,9 +13,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import ObjectNotFoundError, UnknownTopicOrPartitionError
@@ -23,6 +24,7 @@ from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.service_options import ServiceOptions
 from stratalog.pipeline.source.read_options import Commit, ReadOptions
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
@@ -38,6 +40,11 @@ from stratalog.remote.restore.store_cut import StoreCutter, Until
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, shard_of
 
+if TYPE_CHECKING:
+    from stratalog.client.blocking.sync_client import SyncClient
+    from stratalog.client.retry import RetryPolicy
+    from stratalog.pipeline.source.served_log import ServedLog, ServedLogs
+
 THREAD_COUNT = 16
 """Small requests of a plan at the same time."""
 
@@ -51,11 +58,25 @@ class TopicPartitionView:
     state: ShardState
     """That of its shard."""
     shard: int
+    served: ServedLog | None = None
+    """Its log as the server has it; None without a service."""
 
     @property
     def tiered(self) -> TieredPartition:
         """Its offsets and slices; it has none before its first upload."""
         return self.state.partition(self.tip)
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        tiered_start = self.tiered.log_start_offset
+        return tiered_start if self.served is None else max(tiered_start, self.served.log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        """The exclusive end of what is known of the log, whatever becomes of transactions."""
+        tiered_end = self.tiered.tiered_end_offset
+        return tiered_end if self.served is None else max(tiered_end, self.served.end_offset)
 
     @property
     def error_fields(self) -> dict[str, object]:
@@ -67,11 +88,14 @@ class StoreReader:
     """The metadata of a store, followed from view to view. Not thread-safe: belongs to one reader on the
     driver. Its methods raise StoreError."""
 
-    def __init__(self, store: ObjectStore, run_all: RunAll) -> None:
-        """Read the identity and the catalog. Raises StoreNotUsableError if there is no store."""
+    def __init__(self, store: ObjectStore, run_all: RunAll, client: SyncClient | None = None) -> None:
+        """Read the identity and the catalog. `client` is a connection to the service, for views with the ends
+        of its logs. Raises StoreNotUsableError if there is no store."""
         self.store = store
         self.run_all = run_all
         self._identity = StoreIdentity.open(store)
+        self.served = _served_logs(client, self._identity)
+        """The logs of the servers; None without a service."""
         ids = SystemIdGenerator()
         self._actor = StoreActor(
             store=store,
@@ -106,8 +130,17 @@ class StoreReader:
         return self.view_of(options, topics)
 
     def view_of(self, options: ReadOptions, topics: Sequence[TopicEntry]) -> list[TopicPartitionView]:
-        """The wanted partitions of these topics now."""
-        return self._views(options, topics, self._state)
+        """The wanted partitions of these topics now. Raises LogStoreError if the service does not tell how
+        far they reach."""
+        views = self._views(options, topics, self._state)
+        if self.served is None or not views:
+            return views
+        # Behind the metadata, so that no log ends below its tiered end.
+        tips: dict[str, list[TopicIdPartition]] = {}
+        for view in views:
+            tips.setdefault(view.topic, []).append(view.tip)
+        logs = self.served.logs_of(tips)
+        return [replace(view, served=logs[view.tip]) for view in views]
 
     def lease(self, options: ReadOptions, until: Callable[[int], int]) -> None:
         """Keep the objects that the wanted topics have now. `until` makes the end of the lease from the
@@ -179,15 +212,28 @@ class StoreReader:
 
 
 @contextmanager
-def reading_store(url: str) -> Generator[StoreReader]:
-    """A reader of the store that the URL names, with threads of its own. Raises InvalidConfigError,
-    StoreError."""
-    store = open_store(url)
-    with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan") as threads:
-        try:
-            yield StoreReader(store, partial(run_together, threads))
-        finally:
-            store.close()
+def reading_store(
+    url: str, service: ServiceOptions | None = None, retry: RetryPolicy | None = None
+) -> Generator[StoreReader]:
+    """A reader of the store that the URL names, with threads of its own, and a connection to the service if
+    there is one. Raises InvalidConfigError, StoreError."""
+    with ExitStack() as resources:
+        store = open_store(url)
+        resources.callback(store.close)
+        client = None if service is None else resources.enter_context(service.sync_client(retry))
+        threads = resources.enter_context(
+            ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan")
+        )
+        yield StoreReader(store, partial(run_together, threads), client)
+
+
+def _served_logs(client: SyncClient | None, identity: StoreIdentity) -> ServedLogs | None:
+    if client is None:
+        return None
+    # Not above: only a query with a service loads grpc.
+    from stratalog.pipeline.source.served_log import ServedLogs
+
+    return ServedLogs(client, identity.store_id)
 
 
 def run_together(threads: ThreadPoolExecutor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:

@@ -20,6 +20,9 @@ class Backlog(NamedTuple):
     tiered: TieredPartition
     first_offset: int
     end_offset: int
+    tail_offset: int
+    """The end of what is read from the slices."""
+    tail_bytes_per_offset: float
 
 
 def limited_by_offsets(backlogs: Sequence[Backlog], max_offsets: int) -> dict[TopicIdPartition, int]:
@@ -70,11 +73,16 @@ def _offset_behind(one: Backlog, wanted_bytes: float) -> int:
 
 
 def _parts(one: Backlog) -> Iterator[tuple[int, int, float]]:
-    """The slices of a backlog: the offsets [first, end) of it in each, and about their bytes."""
+    """The slices of a backlog, and its tail: the offsets [first, end) of it in each, and about their
+    bytes."""
+    tiered_end = min(one.end_offset, one.tail_offset)
     for live in one.tiered.slices_from(one.first_offset):
         first_offset = max(live.base_offset, one.first_offset)
-        end_offset = min(live.end_offset, one.end_offset)
+        end_offset = min(live.end_offset, tiered_end)
         if first_offset >= end_offset:
-            return
+            break
         share = (end_offset - first_offset) / (live.end_offset - live.base_offset)
         yield first_offset, end_offset, share * live.entry.data_bytes
+    tail_first = max(one.first_offset, one.tail_offset)
+    if tail_first < one.end_offset:
+        yield tail_first, one.end_offset, (one.end_offset - tail_first) * one.tail_bytes_per_offset

@@ -2,7 +2,8 @@
 
     {"version": 1, "topics": {"flights": {"id": "8c5a...", "offsets": {"0": 1400, "1": 977}}}}
 
-The id tells a topic from another one that was created under its name later.
+The id tells a topic from another one that was created under its name later. A stream with a service has
+"epochs" beside the offsets: the leader epochs of the partitions at that time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class TopicOffsets:
     topic_id: UUID
     offsets: Mapping[int, int]
     """By partition; one that is missing was not there yet, and begins at 0."""
+    epochs: Mapping[int, int] = field(default_factory=dict[int, int])
+    """By partition: no record below the offset has a higher leader epoch. Without those that are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,19 @@ class StreamOffsets:
             return 0
         return known.offsets.get(partition, 0)
 
+    def epoch(self, topic: str, topic_id: UUID, partition: int) -> int | None:
+        """The leader epoch when the stream came there; None if it is unknown."""
+        known = self.topics.get(topic)
+        return None if known is None or known.topic_id != topic_id else known.epochs.get(partition)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "version": _VERSION,
             "topics": {
                 name: {
                     "id": str(topic.topic_id),
-                    "offsets": {str(number): topic.offsets[number] for number in sorted(topic.offsets)},
+                    "offsets": _by_text(topic.offsets),
+                    **({"epochs": _by_text(topic.epochs)} if topic.epochs else {}),
                 }
                 for name, topic in sorted(self.topics.items())
             },
@@ -63,8 +72,16 @@ class StreamOffsets:
         return StreamOffsets(
             {
                 name: TopicOffsets(
-                    UUID(topic["id"]), {int(number): offset for number, offset in topic["offsets"].items()}
+                    UUID(topic["id"]), _by_number(topic["offsets"]), _by_number(topic.get("epochs", {}))
                 )
                 for name, topic in parsed["topics"].items()
             }
         )
+
+
+def _by_text(numbers: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): numbers[number] for number in sorted(numbers)}
+
+
+def _by_number(texts: Mapping[str, int]) -> dict[int, int]:
+    return {int(text): number for text, number in texts.items()}

@@ -3,7 +3,8 @@
 A batch is a pure function of two offsets: it is planned from the state of the store when it runs. So one that
 is replayed after a crash reads the same offsets, though compaction may have replaced the objects meanwhile.
 
-Only tiered records are there. A stream goes on as segments are uploaded.
+Without a service only tiered records are there, and a stream goes on as segments are uploaded. With one it
+goes on as records are appended.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import TopicIdPartition
+from stratalog.client.retry import LONG_WORK
+from stratalog.pipeline.source.data_loss import data_loss
 from stratalog.pipeline.source.partition_range import (
     PartitionRange,
     clipped_range,
     offsets_of,
     readable_end,
-    require_tiered,
+    require_in_log,
+    tiered_end,
 )
 from stratalog.pipeline.source.read_options import ReadOptions
-from stratalog.pipeline.source.scan_plan import plan_tasks
 from stratalog.pipeline.source.store_view import (
     StoreReader,
     TopicPartitionView,
@@ -40,7 +42,7 @@ from stratalog.pipeline.source.store_view import (
 )
 from stratalog.pipeline.source.stream_limits import Backlog, limited_by_bytes, limited_by_offsets
 from stratalog.pipeline.source.stream_offsets import StreamOffsets, TopicOffsets
-from stratalog.pipeline.source.topic_reader import SlicePartition, read_task
+from stratalog.pipeline.source.topic_reader import planned_partitions, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +76,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = offsets_of(reader, views, options.starting, options)
         if options.fails_on_data_loss:
             for view in views:
-                require_tiered(view, offsets[view.tip])
+                require_in_log(view, offsets[view.tip])
         return _offsets(views, offsets).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -100,7 +102,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._carried(before, _offsets(views, ends)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end of all that is tiered, for the progress of the query: `latestOffset` of the source."""
+        """The end of all that can be read, for the progress of the query: `latestOffset` of the source."""
         return self._newest.to_json() if self._newest.topics else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -120,12 +122,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue
                 self._require_whole(view, first_offset, end_offset)
                 ranges.append(clipped_range(view, first_offset, end_offset, self._options.isolation))
-        tasks = plan_tasks(self._following(), ranges, self._options)
-        return [SlicePartition(spans) for spans in tasks]
+        return planned_partitions(self._following(), ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
-        return read_task(self._options.store_url, self._names, partition)
+        return read_task(self._options, self._names, partition, is_one_moment=False)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the checkpoint has the offsets, and the store keeps no readers."""
@@ -139,7 +140,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _following(self) -> StoreReader:
         if self._reader is None:
             self._resources = ExitStack()
-            self._reader = self._resources.enter_context(reading_store(self._options.store_url))
+            self._reader = self._resources.enter_context(
+                reading_store(self._options.store_url, self._options.service, LONG_WORK)
+            )
         return self._reader
 
     def _views(self) -> list[TopicPartitionView]:
@@ -152,19 +155,24 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, before: StreamOffsets, views: Sequence[TopicPartitionView], *, is_limited: bool
     ) -> dict[TopicIdPartition, int]:
-        """The end of the next batch in each partition: never before its start."""
+        """The end of the next batch in each partition: never before its start, unless the log was cut off
+        there."""
         target = self._newest if self._target is None else self._target
         ends: dict[TopicIdPartition, int] = {}
         backlogs: list[Backlog] = []
         for view in views:
             place = view.topic, view.tip.topic_id, view.tip.partition
-            begin_offset = before.next_offset(*place)
+            begin_offset = self._begin(before, view)
+            if begin_offset < before.next_offset(*place):
+                # A batch has no rows before its start, so the stream goes back first.
+                ends[view.tip] = begin_offset
+                continue
             readable_offset = readable_end(view, self._options.isolation)
             end_offset = min(target.next_offset(*place), readable_offset)
             ends[view.tip] = max(begin_offset, end_offset)
-            first_offset = max(begin_offset, min(view.tiered.log_start_offset, end_offset))
+            first_offset = max(begin_offset, min(view.log_start_offset, end_offset))
             if first_offset < end_offset:
-                backlogs.append(Backlog(view.tip, view.tiered, first_offset, end_offset))
+                backlogs.append(self._backlog(view, first_offset, end_offset))
         options = self._options
         if is_limited and options.max_offsets_per_trigger is not None:
             for tip, end_offset in limited_by_offsets(backlogs, options.max_offsets_per_trigger).items():
@@ -174,6 +182,37 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[tip] = min(ends[tip], end_offset)
         return ends
 
+    def _begin(self, before: StreamOffsets, view: TopicPartitionView) -> int:
+        """Where the stream goes on in a partition: earlier if a server has taken over without records that
+        were read, and the options take that."""
+        place = view.topic, view.tip.topic_id, view.tip.partition
+        offset, epoch = before.next_offset(*place), before.epoch(*place)
+        if view.served is None:
+            return offset
+        same_end = min(offset, view.log_end_offset)
+        if epoch is not None and epoch != view.served.leader_epoch and same_end == offset:
+            logs = self._following().served
+            assert logs is not None, "a view has the log of a server"
+            same_end = logs.same_end(view.topic, view.tip.partition, offset, epoch)
+        if same_end < offset:
+            self._report_loss(
+                "a server has taken over without records that the stream has read",
+                **view.error_fields,
+                offset=offset,
+                end_offset=same_end,
+            )
+        return same_end
+
+    def _backlog(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> Backlog:
+        return Backlog(
+            tip=view.tip,
+            tiered=view.tiered,
+            first_offset=first_offset,
+            end_offset=end_offset,
+            tail_offset=tiered_end(view, self._options.isolation),
+            tail_bytes_per_offset=0.0 if view.served is None else view.served.bytes_per_offset,
+        )
+
     def _carried(self, before: StreamOffsets, behind: StreamOffsets) -> StreamOffsets:
         """The offsets with those of partitions that the stream does not read at present."""
         topics = dict(behind.topics)
@@ -182,7 +221,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if now is None and not self._options.selects(name):
                 topics[name] = topic
             elif now is not None and now.topic_id == topic.topic_id:
-                topics[name] = TopicOffsets(now.topic_id, {**topic.offsets, **now.offsets})
+                # An epoch belongs to its offset.
+                epochs = {number: one for number, one in topic.epochs.items() if number not in now.offsets}
+                topics[name] = TopicOffsets(
+                    now.topic_id, {**topic.offsets, **now.offsets}, {**epochs, **now.epochs}
+                )
         return StreamOffsets(topics)
 
     def _require_known_topics(self, before: StreamOffsets) -> None:
@@ -194,25 +237,20 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _require_whole(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> None:
         """Report offsets of a batch that the store does not have."""
-        tiered = view.tiered
         fields = {**view.error_fields, "offset": first_offset, "end_offset": end_offset}
-        if first_offset < tiered.log_start_offset:
+        if first_offset < view.log_start_offset:
             self._report_loss(
-                "log start has moved beyond them", log_start_offset=tiered.log_start_offset, **fields
+                "log start has moved beyond them", log_start_offset=view.log_start_offset, **fields
             )
-        if end_offset > tiered.tiered_end_offset:
-            self._report_loss(
-                "they are not tiered any more", tiered_end_offset=tiered.tiered_end_offset, **fields
-            )
-        if tiered.has_gap_in(first_offset, end_offset):
+        if end_offset > view.log_end_offset:
+            reason = "they are not tiered any more" if view.served is None else "the log is shorter than that"
+            self._report_loss(reason, log_end_offset=view.log_end_offset, **fields)
+        if view.tiered.has_gap_in(first_offset, end_offset):
             self._report_loss("they never reached the store", **fields)
 
     def _report_loss(self, reason: str, **fields: object) -> None:
         if self._options.fails_on_data_loss:
-            raise OffsetOutOfRangeError(
-                f"records of the stream are lost: {reason}; set failOnDataLoss to false to go on",
-                **fields,
-            )
+            raise data_loss(reason, **fields)
 
 
 def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartition, int]) -> StreamOffsets:
@@ -220,5 +258,8 @@ def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartit
     for view in views:
         known = topics.get(view.topic, TopicOffsets(view.tip.topic_id, {}))
         each = {**known.offsets, view.tip.partition: offsets[view.tip]}
-        topics[view.topic] = TopicOffsets(view.tip.topic_id, each)
+        epochs = dict(known.epochs)
+        if view.served is not None:
+            epochs[view.tip.partition] = view.served.leader_epoch
+        topics[view.topic] = TopicOffsets(view.tip.topic_id, each, epochs)
     return StreamOffsets(topics)

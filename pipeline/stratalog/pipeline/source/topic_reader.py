@@ -16,7 +16,11 @@ from stratalog.pipeline.source.read_options import ReadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stratalog.pipeline.source.partition_range import PartitionRange
+    from stratalog.pipeline.source.scan_plan import RowBounds
     from stratalog.pipeline.source.slice_span import SliceSpan
+    from stratalog.pipeline.source.store_view import StoreReader
+    from stratalog.pipeline.source.tail_span import TailSpan
 
 
 class SlicePartition(InputPartition):
@@ -29,6 +33,17 @@ class SlicePartition(InputPartition):
     def __repr__(self) -> str:
         # Spark shows it in plans and logs.
         return f"SlicePartition({len(self.spans)} spans)"
+
+
+class TailPartition(InputPartition):
+    """The tails that one task reads from the service. Immutable, pickled to the executor."""
+
+    def __init__(self, spans: Sequence[TailSpan]) -> None:
+        super().__init__(None)
+        self.spans = tuple(spans)
+
+    def __repr__(self) -> str:
+        return f"TailPartition({len(self.spans)} spans)"
 
 
 class TopicReader(DataSourceReader):
@@ -44,20 +59,18 @@ class TopicReader(DataSourceReader):
         OffsetOutOfRangeError, StoreError."""
         from stratalog.pipeline.source.partition_range import ranges_of
         from stratalog.pipeline.source.row_filters import bounds_of
-        from stratalog.pipeline.source.scan_plan import plan_tasks
         from stratalog.pipeline.source.store_view import reading_store
 
         options, lease_s = self._options, self._options.lease_s
-        with reading_store(options.store_url) as reader:
+        with reading_store(options.store_url, options.service) as reader:
             if lease_s is not None:
                 reader.lease(options, lambda now_ms: now_ms + 1000 * lease_s)
             ranges = ranges_of(reader, reader.view(options), options)
-            tasks = plan_tasks(reader, ranges, options, bounds_of(self._filters))
-        return [SlicePartition(spans) for spans in tasks]
+            return planned_partitions(reader, ranges, options, bounds_of(self._filters))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
-        return read_task(self._options.store_url, self._names, partition)
+        return read_task(self._options, self._names, partition, is_one_moment=True)
 
 
 class FilteringTopicReader(TopicReader):
@@ -73,18 +86,63 @@ class FilteringTopicReader(TopicReader):
         return filters
 
 
-def read_task(store_url: str, names: tuple[str, ...], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of a task, on its executor. Raises StoreError, CorruptRecordError.
+def planned_partitions(
+    reader: StoreReader,
+    ranges: Sequence[PartitionRange],
+    options: ReadOptions,
+    bounds: RowBounds | None = None,
+) -> list[InputPartition]:
+    """The tasks of a query or a batch, those of the objects first. Raises StoreError."""
+    from stratalog.pipeline.source.scan_plan import NO_BOUNDS, plan_tasks
+    from stratalog.pipeline.source.tail_plan import plan_tails
+
+    bounds = bounds or NO_BOUNDS
+    return [
+        *map(SlicePartition, plan_tasks(reader, ranges, options, bounds)),
+        *map(TailPartition, plan_tails(ranges, options, bounds)),
+    ]
+
+
+def read_task(
+    options: ReadOptions, names: tuple[str, ...], partition: InputPartition, *, is_one_moment: bool
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task, on its executor. Raises LogStoreError, CorruptRecordError.
 
     Spark turns an empty plan into one base `InputPartition`, which has no records.
     """
-    if not isinstance(partition, SlicePartition):
-        return
+    if isinstance(partition, SlicePartition):
+        yield from _read_slices(options, names, partition)
+    elif isinstance(partition, TailPartition):
+        yield from _read_tails(options, names, partition, is_one_moment=is_one_moment)
+
+
+def _read_slices(
+    options: ReadOptions, names: tuple[str, ...], partition: SlicePartition
+) -> Iterator[pa.RecordBatch]:
     from stratalog.objectstore.open_store import open_store
     from stratalog.pipeline.source.slice_scan import scan
 
-    store = open_store(store_url)
+    store = open_store(options.store_url)
     try:
         yield from scan(store, partition.spans, names)
     finally:
         store.close()
+
+
+def _read_tails(
+    options: ReadOptions, names: tuple[str, ...], partition: TailPartition, *, is_one_moment: bool
+) -> Iterator[pa.RecordBatch]:
+    # Not above: only a query with a service loads grpc.
+    from stratalog.client.retry import LONG_WORK
+    from stratalog.pipeline.source.tail_scan import TailScan
+
+    assert options.service is not None, "only a service has tails"
+    with options.service.sync_client(LONG_WORK) as client:
+        scan = TailScan(
+            client,
+            names,
+            isolation=options.isolation,
+            fails_on_data_loss=options.fails_on_data_loss,
+            is_one_moment=is_one_moment,
+        )
+        yield from scan.scan(partition.spans)

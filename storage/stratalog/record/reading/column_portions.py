@@ -11,7 +11,7 @@ from typing import NamedTuple
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import whole_header
-from stratalog.record.columns import ColumnBuffers
+from stratalog.record.columns import ColumnBuffers, ColumnLimits
 from stratalog.record.header import BatchHeader
 from stratalog.record.native import kernels
 from stratalog.record.native.batch_kernels import decode_column_batches
@@ -23,11 +23,8 @@ from stratalog.record.reading.record_portions import (
 )
 from stratalog.record.record_frame import section_fault
 
-COLUMNS_BYTES = 4 * 1024 * 1024
-"""The most bytes of data in the buffers before the next section of a batch is added."""
-
-COLUMNS_COUNT = 1 << 17
-"""Limit for nearly empty records, which take as much memory."""
+COLUMN_LIMITS = ColumnLimits(data_bytes=4 << 20, row_count=1 << 17)
+"""The most in the buffers before the next section of a batch is added."""
 
 
 class ColumnPortion(NamedTuple):
@@ -52,11 +49,11 @@ def column_portions(
     rows, position, last_epoch = new_columns(), 0, -1
     try:
         while position < len(buffer):
-            if _is_full(rows):
+            if rows.is_full(COLUMN_LIMITS):
                 yield ColumnPortion(rows, last_epoch)
                 rows = new_columns()
             end_position, epoch = decode_column_batches(
-                buffer, position, COLUMNS_BYTES, reading.first_offset, reading.end_offset, rows
+                buffer, position, COLUMN_LIMITS.data_bytes, reading.first_offset, reading.end_offset, rows
             )
             if end_position > position:
                 position, last_epoch = end_position, epoch
@@ -65,7 +62,7 @@ def column_portions(
             payload = wanted_payload(buffer, position, header, reading, is_wanted)
             if payload is not None:
                 for section, count in payload_spans(payload, header.records_count):
-                    if _is_full(rows):
+                    if rows.is_full(COLUMN_LIMITS):
                         yield ColumnPortion(rows, last_epoch)
                         rows = new_columns()
                     append_columns(section, count, header, reading.first_offset, reading.end_offset, rows)
@@ -80,10 +77,6 @@ def column_portions(
         raise placed_error(error, reading) from None
     if rows.row_count:
         yield ColumnPortion(rows, last_epoch)
-
-
-def _is_full(rows: ColumnBuffers) -> bool:
-    return rows.data_bytes >= COLUMNS_BYTES or rows.row_count >= COLUMNS_COUNT
 
 
 def append_columns(

@@ -14,7 +14,7 @@ from stratalog.pipeline.source import slice_scan
 from stratalog.pipeline.source.arrow_rows import arrow_schema
 from stratalog.pipeline.source.scan_plan import group_spans
 from stratalog.pipeline.source.schema import COLUMNS
-from stratalog.pipeline.source.slice_scan import ROWS_COUNT, scan
+from stratalog.pipeline.source.slice_scan import ROW_LIMITS, scan
 from stratalog.pipeline.source.slice_span import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
@@ -192,7 +192,7 @@ def test_a_large_batch_leaves_in_pieces() -> None:
     count = 150_000
     data = encode_batch([Record(0, 5, b"k%d" % index, b"v") for index in range(count)], codec=Codec.ZSTD)
     found = list(scan(store_with(data), [span(data, 3, count - 2)], ("offset", "key")))
-    assert max(batch.num_rows for batch in found) < ROWS_COUNT + PORTION_COUNT
+    assert max(batch.num_rows for batch in found) < ROW_LIMITS.row_count + PORTION_COUNT
     rows = [row for batch in found for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(3, count - 2))
     assert rows[-1]["key"] == b"k%d" % (count - 3)
@@ -204,7 +204,7 @@ def test_records_without_bytes_leave_as_often_as_others() -> None:
         data += encode_batch([Record(0, 5, None, None)] * count, base_offset=number * count)
     found = list(scan(store_with(data), [span(data, 0, 20 * count)], ("offset",)))
     assert sum(batch.num_rows for batch in found) == 20 * count
-    assert max(batch.num_rows for batch in found) < ROWS_COUNT + count
+    assert max(batch.num_rows for batch in found) < ROW_LIMITS.row_count + count
 
 
 def test_tombstones_need_no_values() -> None:

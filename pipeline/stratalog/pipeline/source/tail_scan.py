@@ -1,0 +1,178 @@
+"""Reads the tails of a task from the service as Arrow record batches, on an executor.
+
+The offsets were fixed when the query was planned. What has become of them since makes no difference: the
+service answers from its disk or, if they were tiered and its retention has removed them there, from the
+object store. It follows a partition to another server. Three things can be lost, and are reported: the log
+start has moved beyond the offsets, the log was cut off before their end by a server that took over without
+them, or the topic is gone.
+
+One thing more matters to a query, which sees one moment of the log: compaction may have removed a record of
+the tail in favour of one behind the query's end, while an older one of the same key was read from the
+objects of that moment. Only objects are compacted, so a tail that was on the server's disk when the query was
+planned, and still is, has all records. One that left it meanwhile is checked for holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOfRangeError
+from stratalog.base.types import TopicPartition
+from stratalog.client.blocking.sync_client import SyncClient
+from stratalog.client.errors import ServerUnavailableError
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import FetchedPartition
+from stratalog.pipeline.source.arrow_rows import ArrowRows
+from stratalog.pipeline.source.data_loss import data_loss
+from stratalog.pipeline.source.served_log import topic_is_gone
+from stratalog.pipeline.source.slice_scan import decode_batches
+from stratalog.pipeline.source.tail_span import TailSpan
+from stratalog.record.batch import batches
+from stratalog.record.native.batch_kernels import whole_batches
+from stratalog.record.reading.readable_batches import readable_batches
+from stratalog.record.reading.record_portions import RecordReading
+
+FETCH_BYTES = 4 << 20
+"""The most bytes of one answer."""
+MAX_WAIT_MS = 10_000
+"""The longest wait of the server for records, which are all there: it may have to read the object store."""
+MAX_IDLE_COUNT = 12
+"""Answers in a row that bring no partition forward, before the scan gives up."""
+
+
+class TailScan:
+    """Reads tails for one task. Not thread-safe: belongs to one scan."""
+
+    def __init__(
+        self,
+        client: SyncClient,
+        names: tuple[str, ...],
+        *,
+        isolation: IsolationLevel,
+        fails_on_data_loss: bool,
+        is_one_moment: bool,
+    ) -> None:
+        """`is_one_moment` says that the rows must be those of the moment of the plan: of a query, not of a
+        stream, which goes on to the record that has replaced a compacted one."""
+        self._client = client
+        self._rows = ArrowRows(names)
+        self._isolation = isolation
+        self._fails_on_data_loss = fails_on_data_loss
+        self._is_one_moment = is_one_moment
+        self._positions: dict[TailSpan, int] = {}
+        """The next offset of each span that is not read to its end."""
+
+    def scan(self, spans: Sequence[TailSpan]) -> Iterator[pa.RecordBatch]:
+        """All records of the spans, as batches with the columns. Raises OffsetOutOfRangeError for records
+        that are lost, CorruptRecordError, LogStoreError."""
+        self._positions = {span: span.first_offset for span in spans}
+        idle_count = 0
+        while self._positions:
+            before = dict(self._positions)
+            for span, answer in self._answers().items():
+                yield from self._taken(span, answer)
+            idle_count = idle_count + 1 if before == self._positions else 0
+            if idle_count == MAX_IDLE_COUNT:
+                raise ServerUnavailableError(
+                    "the server sends no records though it has some; try again",
+                    server=self._client.address,
+                    **next(iter(self._positions)).error_fields,
+                )
+        if self._rows.columns.row_count:
+            yield self._rows.take()
+
+    def _answers(self) -> Mapping[TailSpan, FetchedPartition]:
+        """One answer for each span that is not at its end; for one of several of a partition."""
+        asked: dict[TopicPartition, TailSpan] = {}
+        for span in self._positions:
+            asked.setdefault(TopicPartition(span.topic, span.partition), span)
+        answers = self._client.fetch(
+            {place: self._positions[span] for place, span in asked.items()},
+            max_wait_ms=MAX_WAIT_MS,
+            max_bytes=FETCH_BYTES,
+            partition_max_bytes=FETCH_BYTES,
+            isolation=self._isolation,
+        )
+        return {asked[TopicPartition(one.topic, one.partition)]: one for one in answers}
+
+    def _taken(self, span: TailSpan, answer: FetchedPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of an answer; the position moves behind them."""
+        first_offset = self._positions[span]
+        next_offset = self._next_offset(span, answer)
+        if next_offset >= span.end_offset:
+            del self._positions[span]
+        else:
+            self._positions[span] = next_offset
+        if answer.error is not None:
+            return
+        end_offset = min(next_offset, span.end_offset)
+        if self._is_one_moment and self._fails_on_data_loss:
+            _require_no_holes(span, answer, first_offset, end_offset)
+        wanted = RecordReading(span.topic, span.partition, first_offset, end_offset)
+        is_readable = readable_batches(answer.aborted_transactions)
+        try:
+            if whole_batches(answer.batches)[0] != len(answer.batches):
+                raise CorruptRecordError("the server sent a part of a record batch")
+            buffer = memoryview(answer.batches)
+            yield from decode_batches(buffer, wanted, lambda header: not is_readable(header), self._rows)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(error.message, **{**span.error_fields, **error.fields}) from error
+
+    def _next_offset(self, span: TailSpan, answer: FetchedPartition) -> int:
+        """Where reading goes on after an answer: the end of the span if no more can come. Raises its error,
+        and OffsetOutOfRangeError for a loss, unless the query takes losses."""
+        position = self._positions[span]
+        if answer.error is not None:
+            return self._behind_loss(span, answer.error)
+        if answer.topic_id != span.topic_id:
+            self._report_loss("the topic was created anew", span, offset=position)
+            return span.end_offset
+        is_committed = self._isolation is IsolationLevel.READ_COMMITTED
+        log_end = answer.last_stable_offset if is_committed else answer.high_watermark
+        if answer.next_fetch_offset == position and log_end <= position:
+            self._report_loss("the log was cut off before them", span, offset=position, end_offset=log_end)
+            return span.end_offset
+        return answer.next_fetch_offset
+
+    def _behind_loss(self, span: TailSpan, error: LogStoreError) -> int:
+        position = self._positions[span]
+        if topic_is_gone(error):
+            self._report_loss("the topic is gone", span, offset=position)
+            return span.end_offset
+        if not isinstance(error, OffsetOutOfRangeError):
+            raise error
+        self._report_loss("the log does not have them any more", span, **error.fields)
+        log_start = error.fields.get("log_start_offset")
+        # Otherwise the position lies behind the end of the log.
+        is_below = log_start is not None and int(str(log_start)) > position
+        return int(str(log_start)) if is_below else span.end_offset
+
+    def _report_loss(self, reason: str, span: TailSpan, **fields: object) -> None:
+        if self._fails_on_data_loss:
+            raise data_loss(reason, **{**span.error_fields, **fields})
+
+
+def _require_no_holes(span: TailSpan, answer: FetchedPartition, first_offset: int, end_offset: int) -> None:
+    """Raise OffsetOutOfRangeError if records may be missing of the offsets that have left the server's disk
+    since the plan."""
+    next_offset = max(first_offset, span.local_start_offset)
+    left_end = min(end_offset, answer.local_log_start_offset)
+    if next_offset >= left_end:
+        return
+    for _, header in batches(answer.batches):
+        if header.last_offset < next_offset:
+            continue
+        is_dense = header.records_count == header.last_offset - header.base_offset + 1
+        if header.base_offset > next_offset or not is_dense:
+            break
+        next_offset = header.last_offset + 1
+        if next_offset >= left_end:
+            return
+    raise OffsetOutOfRangeError(
+        "compaction has removed records of the tail since the query was planned, so the rows would be of two "
+        "moments; run it again",
+        **span.error_fields,
+        offset=next_offset,
+    )
