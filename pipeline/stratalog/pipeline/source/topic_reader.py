@@ -6,7 +6,9 @@ they run, so that a process that only looks data sources up stays light.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -83,8 +85,16 @@ def read_task(store_url: str, names: tuple[str, ...], partition: InputPartition)
     from stratalog.objectstore.open_store import open_store
     from stratalog.pipeline.source.slice_scan import scan
 
+    _spare_collections()
     store = open_store(store_url)
     try:
         yield from scan(store, partition.spans, names)
     finally:
         store.close()
+
+
+@cache
+def _spare_collections() -> None:
+    """Spark collects garbage after each task, and would look at all objects of all modules each time: that
+    took longer than to decode the records. Those that live now, once all is imported, are left out of it."""
+    gc.freeze()
