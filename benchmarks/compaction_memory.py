@@ -19,13 +19,13 @@ from collections.abc import Iterator
 
 from report import Row, promised_cost, run
 from stratalog.base.clock import SystemClock
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.process_tuning import keep_freed_memory
 from tests.support.packed_files import PackedFileSystem
 from tests.support.tiered.tiered_store import TieredStore
 

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.process_tuning import exempt_loaded_objects, keep_freed_memory
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_progress import TELL_PERIOD_S, Transfer
@@ -31,7 +32,6 @@ from stratalog.remote.store_layout import kind_of_key
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.server.job_processes.messages import OTHER_SOFTWARE, Hello, Progress
 from stratalog.server.job_processes.software_on_disk import software_digest
-from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory
 
 _NICENESS = 10
 _OOM_SCORE = 500

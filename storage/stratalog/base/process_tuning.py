@@ -1,4 +1,4 @@
-"""Settings of the whole process that make a server faster; they hold until it ends.
+"""Settings of the whole process that make a server, or a worker of Spark, faster; they hold until it ends.
 
 glibc's allocator keeps freed memory for the next request. By default it returns large blocks to the kernel
 when they are freed and maps fresh ones for the next message, and the kernel clears each page at first touch.
@@ -39,13 +39,14 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 
-def keep_freed_memory() -> bool:
-    """Make the allocator keep freed memory. Returns False, and changes nothing, with another C library."""
+def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> bool:
+    """Make the allocator keep so much freed memory. Returns False, and changes nothing, with another C
+    library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
     mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
-    accepted = mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+    accepted = mallopt(_M_TRIM_THRESHOLD, kept_bytes) and mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
     if not accepted:
         logger.info("the allocator refused its setting; large messages cost more processor time")
     return bool(accepted)

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import gc
-from stratalog.server.process_tuning import COLLECTOR_THRESHOLDS, exempt_loaded_objects
+from stratalog.base.process_tuning import COLLECTOR_THRESHOLDS, exempt_loaded_objects
 kept = [[number] for number in range(100_000)]
 exempt_loaded_objects()
 assert gc.get_threshold() == COLLECTOR_THRESHOLDS
