@@ -1,4 +1,4 @@
-"""`stratalog spark compact` on a cluster that loses tasks: nothing of them is visible, the result is right."""
+"""`stratalog spark compact` beside lost tasks: they leave nothing visible, and the result is right."""
 
 from __future__ import annotations
 
