@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -134,7 +134,7 @@ def session(scratch: str) -> SparkSession:
     spark.dataSource.register(StratalogDataSource)
     spark.dataSource.register(TupleSource)
     # Workers cannot import this folder.
-    cloudpickle.register_pickle_by_value(prepared_batches)
+    cast("Any", cloudpickle).register_pickle_by_value(prepared_batches)
     spark.dataSource.register(PreparedSource)
     return spark
 
@@ -205,7 +205,10 @@ class Scans:
             import pyarrow as pa
             import pyarrow.compute as pc
 
-            total = sum(pc.sum(pc.binary_length(batch.column("value"))).as_py() for batch in batches)
+            total = 0
+            for batch in batches:
+                values = cast("pa.BinaryArray", batch.column("value"))
+                total += pc.sum(pc.binary_length(values)).as_py() or 0
             yield pa.RecordBatch.from_pydict({"total": pa.array([total], pa.int64())})
 
         [row] = map_scan(self._spark, options, size, "total bigint").groupBy().sum("total").collect()

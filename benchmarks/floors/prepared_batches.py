@@ -7,7 +7,7 @@ What it takes is the cost of Spark's way into the JVM and of the rows there: no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -57,7 +57,7 @@ class PreparedReader(DataSourceReader):
         import pyarrow as pa
 
         offsets = pa.array(range(self._row_count), pa.int64())
-        columns = {
+        columns: dict[str, pa.Array[Any]] = {
             "key": pa.array([b"k%d" % (number % 7) for number in range(self._row_count)]),
             "value": pa.array([b"." * self._value_bytes] * self._row_count),
             "partition": pa.array([0] * self._row_count, pa.int32()),

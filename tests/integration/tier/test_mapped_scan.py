@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_a_function_sees_the_batches_of_its_task(spark: SparkSession, tmp_path: 
         rows, last, names = 0, -1, ""
         for batch in batches:
             rows += batch.num_rows
-            last = max(last, *batch.column("offset").to_pylist())
+            last = max(last, *cast("list[int]", batch.column("offset").to_pylist()))
             names = ",".join(batch.schema.names)
         yield pa.RecordBatch.from_pydict(
             {"rows": pa.array([rows], pa.int64()), "last": pa.array([last], pa.int64()), "names": [names]}
