@@ -64,4 +64,4 @@ class PreparedReader(DataSourceReader):
             "offset": offsets,
             "timestamp": offsets.cast(pa.timestamp("us", tz="UTC")),
         }
-        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        return pa.record_batch(columns)

@@ -44,9 +44,11 @@ def test_compact_beside_faults(
     expected = filled.last_of_each_key()
     marks = tmp_path / "marks"
     marks.mkdir()
-    monkeypatch.setattr(
-        task_place, "ExecutorPlace", lambda url: FaultyPlace(ExecutorPlace(url), fault, str(marks))
-    )
+
+    def faulty(store_url: str) -> FaultyPlace:
+        return FaultyPlace(ExecutorPlace(store_url), fault, str(marks))
+
+    monkeypatch.setattr(task_place, "ExecutorPlace", faulty)
     url = server.store_url(prefix)
     done = CliRunner().invoke(stratalog, ["spark", "compact", "state", "--store", url, *SMALL, "--json"])
     assert done.exit_code == 0, done.output

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.parquet as pq
 import pytest
@@ -124,6 +124,6 @@ def rows_of(out: Path) -> list[tuple[int, int]]:
             files.add(str(json.loads(line)["path"]).removeprefix("file://"))
     rows: list[tuple[int, int]] = []
     for path in files:
-        table: Any = pq.read_table(path)
+        table = cast("Any", pq).read_table(path)
         rows += zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
     return sorted(rows)

@@ -44,7 +44,7 @@ def test_a_function_sees_the_batches_of_its_task(spark: SparkSession, tmp_path: 
         )
 
     table = map_scan(spark, options, counts, "rows bigint, last bigint, names string")
-    assert sorted(tuple(row) for row in table.collect()) == [
+    assert sorted(cast("list[tuple[int, int, str]]", table.collect())) == [
         (30, 29, "offset"),
         (30, 59, "offset"),
         (50, 49, "offset"),
