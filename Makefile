@@ -53,8 +53,8 @@ format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff check --fix .
 
 bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS=--quick
-	@for benchmark in $$(grep -l '__main__' benchmarks/*.py); do \
-		echo "== $$benchmark"; PYTHONPATH=. $(BIN)/python $$benchmark $(ARGS); done
+	@for benchmark in $$(grep -l '__main__' benchmarks/*.py benchmarks/spark/*.py); do \
+		echo "== $$benchmark"; PYTHONPATH=.:benchmarks $(BIN)/python $$benchmark $(ARGS); done
 
 # MinIO, a second S3 server that is not a mock, takes minutes to build: tests use it where it is, and this builds it.
 simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with new seeds; takes hours

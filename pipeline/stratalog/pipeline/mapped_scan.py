@@ -64,5 +64,5 @@ class MappedReader(TopicReader):
         self._function = function
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What the function makes of the records of a task."""
+        """The batches that the function makes of the records of a task."""
         return iter(self._function(super().read(partition)))

@@ -20,7 +20,7 @@ _TIMEOUT_S = 240.0
 
 
 class Fault(Enum):
-    """What happens to first attempts."""
+    """The end of a first attempt."""
 
     FAIL = "fail"
     """Each raises."""

@@ -122,7 +122,7 @@ def standalone_cluster(directory: Path, environment: Mapping[str, str]) -> Gener
 
 
 def _found(log: Path, pattern: re.Pattern[str]) -> str:
-    """What the pattern finds in a log, as soon as it is there."""
+    """The text that the pattern finds in a log, as soon as it is there."""
     deadline_s = time.monotonic() + _READY_TIMEOUT_S
     while True:
         text = log.read_text(errors="replace")

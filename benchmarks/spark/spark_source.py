@@ -57,7 +57,7 @@ OBJECT_COUNT = 8
 REPEATS = 3
 TASK_BYTES = 64 << 20
 ROWS = 1000
-"""Of a prepared batch: about a mebibyte, as the source's own."""
+"""A prepared batch has so many, about a mebibyte, as the source's own."""
 
 
 class TupleReader(DataSourceReader):
