@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench simulate torture moto minio proto sync-client clean
+.PHONY: help install demo test check format bench simulate torture cluster moto minio proto sync-client clean
 
 ROOTS := cli client migration pipeline proto service storage testing tiering
 CODE := $(ROOTS) tests benchmarks hatch_build.py
@@ -53,21 +53,24 @@ format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff check --fix .
 
 bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS=--quick
-	@for benchmark in $$(grep -l '__main__' benchmarks/*.py); do \
-		echo "== $$benchmark"; PYTHONPATH=. $(BIN)/python $$benchmark $(ARGS); done
+	@for benchmark in $$(grep -l '__main__' benchmarks/*.py benchmarks/spark/*.py); do \
+		echo "== $$benchmark"; PYTHONPATH=.:benchmarks $(BIN)/python $$benchmark $(ARGS); done
 
 # MinIO, a second S3 server that is not a mock, takes minutes to build: tests use it where it is, and this builds it.
 simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with new seeds; takes hours
 	@if command -v go >/dev/null; then scripts/minio.sh || echo "MinIO could not be built: its tests skip"; fi
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
-	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier tests/integration/restore \
+	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier tests/integration/restore tests/cluster \
 		$$(grep -rlE 'CrashSweep\(|Sampling\(' tests/unit) $(ARGS)
 
 torture: $(DEV)  ## Local logs under everything at once, and clients through restarts, for ten minutes each
 	@export STRATALOG_TORTURE_S=$${STRATALOG_TORTURE_S:-600}; \
 	export STRATALOG_TORTURE_SEED=$${STRATALOG_TORTURE_SEED:-$$(date +%s)}; \
 	$(BIN)/python -m pytest tests/torture $(ARGS)
+
+cluster: $(DEV)  ## Spark on a cluster of two workers that the tests start, with lost tasks and executors; takes minutes
+	@STRATALOG_CLUSTER=1 $(BIN)/python -m pytest tests/cluster $(ARGS)
 
 moto: $(DEV)  ## Serve S3 from memory on this machine, for trying out: make moto ARGS="--port 0"
 	@$(BIN)/stratalog dev s3 moto $(ARGS)

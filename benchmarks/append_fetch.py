@@ -33,10 +33,10 @@ import grpc
 
 import report
 from server_process import ServerProcess, memory_row, processor_row, running, stratalog_command
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.client.messages import fetched_parts
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.server.process_tuning import keep_freed_memory
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 TARGET = 0.4

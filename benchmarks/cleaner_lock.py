@@ -20,6 +20,7 @@ from lock_holds import ProbeMissingError, holds_of
 from log_cleaner import LOADS, Load, clean, fill, percentile_s
 from log_engine import LEADER_EPOCH, MIB, open_log, opened
 from report import Row, promised, run
+from stratalog.base.process_tuning import share_interpreter_lock
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.header_walk import find_horizons
 from stratalog.log.log_config import LogConfig
@@ -29,7 +30,6 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
-from stratalog.server.process_tuning import share_interpreter_lock
 from stratalog.testing.manual_clock import DEFAULT_NOW_MS
 
 SMALL_BATCH_BYTES = 256

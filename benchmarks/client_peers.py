@@ -36,8 +36,8 @@ import report
 from kafka_peers import confluent_kafka_or_none, kafka_or_none
 from producer import CHUNK_COUNT, KEY_BYTES, MB, keys_of, produce
 from server_process import ServerProcess, memory_row, processor_row, running, stratalog_command
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.client.client import Client
-from stratalog.server.process_tuning import keep_freed_memory
 from tests.support.kafka.kafka_broker import KafkaBroker
 from tests.support.kafka.kafka_distribution import KafkaDistribution
 

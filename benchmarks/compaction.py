@@ -28,6 +28,12 @@ from random import Random
 from report import Row, promised, run, seconds
 from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.process_tuning import (
+    exempt_loaded_objects,
+    keep_freed_memory,
+    share_interpreter_lock,
+    share_one_heap,
+)
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
@@ -39,12 +45,6 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader_settings import UploaderSettings
-from stratalog.server.process_tuning import (
-    exempt_loaded_objects,
-    keep_freed_memory,
-    share_interpreter_lock,
-    share_one_heap,
-)
 from tests.support.tiered.s3_servers import ServerMissingError, seaweedfs_server
 from tests.support.tiered.tiered_store import TieredStore
 

@@ -21,13 +21,13 @@ from typing import NamedTuple
 from log_cleaner import percentile_s
 from report import Row, run
 from server_process import ServerProcess, running
+from stratalog.base.process_tuning import exempt_loaded_objects, keep_freed_memory, share_interpreter_lock
 from stratalog.base.types import TopicPartition
 from stratalog.client import values
 from stratalog.client.client import Client
 from stratalog.record.record import Record
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.process_tuning import exempt_loaded_objects, keep_freed_memory, share_interpreter_lock
 
 PROCESS, THREAD = "process", "thread"
 UPLOAD_COUNT = 4

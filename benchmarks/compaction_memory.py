@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from report import Row, promised_cost, run
 from stratalog.base.clock import SystemClock
+from stratalog.base.process_tuning import keep_freed_memory, share_one_heap
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -26,7 +27,6 @@ from stratalog.objectstore.local import LocalObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.beside_threads import running_beside
-from stratalog.server.process_tuning import keep_freed_memory, share_one_heap
 from tests.support.packed_files import PackedFileSystem
 from tests.support.tiered.tiered_store import TieredStore
 

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable
 
 import report
 from server_process import running, stratalog_command
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.consuming.topic_follower import PARTITION_MAX_BYTES, STREAM_MAX_BYTES
@@ -32,7 +33,6 @@ from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import parse_header
 from stratalog.record.reading.record_portions import RecordReading, record_portions
 from stratalog.record.record import Record
-from stratalog.server.process_tuning import keep_freed_memory
 
 OBJECTS_PER_S = 1_600_000
 ARROW_ROWS_PER_S = 5_000_000

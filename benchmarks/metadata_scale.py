@@ -27,6 +27,7 @@ import zstandard
 from report import Row, promised_cost, run
 from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.process_tuning import exempt_loaded_objects
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -69,7 +70,6 @@ from stratalog.remote.objects.slice_entry import LastBatch, LeaderEpoch, PartRef
 from stratalog.remote.objects.slice_span import SliceSpan
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
-from stratalog.server.process_tuning import exempt_loaded_objects
 
 PARTITION_COUNT: Final = 20_000
 SLICES_OF_OBJECT: Final = 500

@@ -31,6 +31,7 @@ import report
 from append_fetch import LOG, OPTIONS, appends_of, push_stream
 from kafka_peers import confluent_kafka_or_none
 from server_process import running, stratalog_command
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.base.types import Durability
 from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
@@ -42,7 +43,6 @@ from stratalog.pipeline.sink.task_staging import TaskStaging
 from stratalog.record.builder import encode_batch
 from stratalog.record.native.record_accumulator import RecordAccumulator
 from stratalog.record.record import Record
-from stratalog.server.process_tuning import keep_freed_memory
 
 KEY_BYTES = 16
 BATCH_BYTES = 512 << 10

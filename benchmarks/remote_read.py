@@ -41,6 +41,7 @@ from floors.plain_stream_server import METHOD, ObjectRange
 from report import Row, pair_of_median_ratio, promised_cost, run, seconds
 from server_process import ServerProcess, processor_row, running
 from stratalog.base.clock import SystemClock
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.client.client import Client
 from stratalog.objectstore.open_store import open_store
@@ -52,7 +53,6 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
-from stratalog.server.process_tuning import keep_freed_memory
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.tiered.s3_servers import S3Server, ServerMissingError, seaweedfs_server
 

@@ -23,9 +23,9 @@ import grpc
 from stratalog.base.filesystem import Buffer
 from stratalog.base.message_fields import sized_field_head
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.record.header import parse_header
 from stratalog.server.append.append_decoding import decode_stream_request
-from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.v1 import admin_pb2, log_pb2
 
 INTERVAL_S = 0.25

@@ -21,7 +21,7 @@ import boto3
 import grpc
 from botocore.config import Config
 
-from stratalog.server.process_tuning import keep_freed_memory, share_interpreter_lock
+from stratalog.base.process_tuning import keep_freed_memory, share_interpreter_lock
 
 METHOD = "/floor/Ranges"
 

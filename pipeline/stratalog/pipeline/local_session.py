@@ -87,14 +87,14 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
         .config("spark.sql.warehouse.dir", os.path.join(scratch_directory, "warehouse"))
         .config("spark.driver.extraJavaOptions", " ".join(java_options))
     )
-    with _standard_error_in(os.path.join(scratch_directory, "spark.log")):
+    with standard_error_in(os.path.join(scratch_directory, "spark.log")):
         session = builder.getOrCreate()
     session.dataSource.register(StratalogDataSource)
     return session
 
 
 @contextmanager
-def _standard_error_in(path: str) -> Generator[None, None, None]:
+def standard_error_in(path: str) -> Generator[None, None, None]:
     """Redirect standard error of processes that start meanwhile to a file: it hides the JVM's greetings."""
     sys.stderr.flush()
     saved = os.dup(2)

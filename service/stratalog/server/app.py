@@ -27,6 +27,11 @@ from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
+from stratalog.base.process_tuning import (
+    exempt_loaded_objects,
+    keep_freed_memory,
+    share_interpreter_lock,
+)
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator, seeded_random
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.counted import CountedObjectStore
@@ -44,11 +49,6 @@ from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
-from stratalog.server.process_tuning import (
-    exempt_loaded_objects,
-    keep_freed_memory,
-    share_interpreter_lock,
-)
 from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer

@@ -18,14 +18,13 @@ import logging
 import os
 import random
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 import boto3
@@ -44,10 +43,10 @@ from stratalog.cli.dev.local_stores import (
 )
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.objectstore.s3_settings import S3Settings
+from tests.support.guarded_process import guarded_process
 from tests.support.places import REPOSITORY
 
 READY_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 10.0
 _ACCESS_KEY_ID: Final = "stratalogtests"
 _SECRET_ACCESS_KEY: Final = "not-a-secret"
 _BUCKET: Final = "stratalog-tests"
@@ -180,7 +179,7 @@ def _launched(
             ServerPlace(program, port, data, server.access_key_id, server.secret_access_key)
         )
         variables = {**launch.environment, **(environment or {})}
-        with _started([*launch.command, *arguments], directory, variables):
+        with guarded_process([*launch.command, *arguments], directory, variables):
             yield _when_ready(server, directory)
 
 
@@ -216,36 +215,6 @@ def _directory(name: str) -> Generator[str]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextmanager
-def _started(command: Sequence[str], directory: str, environment: Mapping[str, str]) -> Generator[None]:
-    """Run a server that ends with this block, and with this process if that is killed.
-
-    A shell stands between: it holds the reading end of a pipe that closes when this process dies, however it
-    dies.
-    """
-    guard = '"$@" & child=$!; trap "kill $child" TERM; cat >/dev/null; kill $child 2>/dev/null; wait $child'
-    with open(f"{directory}/server.log", "wb") as log:
-        process = subprocess.Popen(
-            ["sh", "-c", guard, "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            env={"PATH": os.defpath, "HOME": directory, "TMPDIR": directory, **environment},
-            start_new_session=True,
-        )
-    try:
-        yield
-    finally:
-        cast("IO[bytes]", process.stdin).close()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # The session is its own: this reaches the server and no other process.
-            os.killpg(process.pid, 9)
-            process.wait()
 
 
 def _when_ready(server: S3Server, directory: str) -> S3Server:

@@ -28,6 +28,7 @@ from stratalog.record.header import (
     BATCH_LENGTH_POSITION,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    RECORDS_COUNT_POSITION,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     parse_header,
@@ -38,12 +39,10 @@ from stratalog.record.reading.record_portions import RecordReading, payload_span
 
 ROW_LIMITS = ColumnLimits(data_bytes=1 << 20, row_count=1 << 16)
 READ_BYTES = 1 << 20
-DECODE_BYTES = 1 << 17
-"""The most bytes of batches that are decoded between two looks at the size of the rows."""
 MAX_SKIPPED_BYTES = 256 << 10
 """Bytes between two spans of an object that are read and dropped, because another GET costs more."""
 
-_BATCH_LENGTH = struct.Struct(">i")
+_INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 
 
@@ -113,7 +112,8 @@ def _whole_batches(stream: ReadStream, span: SliceSpan) -> Iterator[memoryview]:
     remaining = span.size_bytes
     pending = b""
     while remaining:
-        piece = stream.read(min(max(READ_BYTES, _missing_bytes(pending)), remaining))
+        # The rest of a batch is a read of its own: then only that batch is copied.
+        piece = stream.read(min(_missing_bytes(pending) or READ_BYTES, remaining))
         if not piece:
             raise StoreUnavailableError(
                 "the object store ended a read early; run the query again", **span.error_fields
@@ -152,8 +152,9 @@ def decode_batches(
             before = position
             # A large batch leaves in pieces.
             if _batch_bytes(piece, position) <= ROW_LIMITS.data_bytes:
+                room = _room_bytes(piece, position, rows)
                 position, _ = decode_column_batches(
-                    piece, position, DECODE_BYTES, wanted.first_offset, wanted.end_offset, rows.columns
+                    piece, position, room, wanted.first_offset, wanted.end_offset, rows.columns
                 )
             if position > before:
                 rows.note_origin(origin)
@@ -180,7 +181,7 @@ def _timestamp_stretches(buffer: memoryview) -> list[tuple[int, int]]:
 
 
 def _batch_bytes(buffer: memoryview, position: int) -> int:
-    length: int = _BATCH_LENGTH.unpack_from(buffer, position + BATCH_LENGTH_POSITION)[0]
+    length: int = _INT.unpack_from(buffer, position + BATCH_LENGTH_POSITION)[0]
     return LOG_OVERHEAD + length
 
 
@@ -210,6 +211,18 @@ def _decode_batch(
         rows.note_origin(origin)
         # Release the section before the next batch is decompressed.
         del section
+
+
+def _room_bytes(buffer: memoryview, position: int, rows: ArrowRows) -> int:
+    """Bytes of batches that fill the rows at once, if all batches are like the next one: buffers that grow
+    step by step are copied again and again."""
+    columns = rows.columns
+    count: int = _INT.unpack_from(buffer, position + RECORDS_COUNT_POSITION)[0]
+    room_count = ROW_LIMITS.row_count - columns.row_count
+    return min(
+        ROW_LIMITS.data_bytes - columns.data_bytes,
+        room_count * _batch_bytes(buffer, position) // max(count, 1),
+    )
 
 
 def _is_inside(header: BatchHeader, wanted: RecordReading) -> bool:

@@ -6,7 +6,9 @@ they run, so that a process that only looks data sources up stays light.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from stratalog.pipeline.source.slice_span import SliceSpan
     from stratalog.pipeline.source.store_view import StoreReader
     from stratalog.pipeline.source.tail_span import TailSpan
+
+_KEPT_BYTES = 32 << 20
+"""Freed memory that a worker keeps: more than a task needs for batches of a mebibyte."""
 
 
 class SlicePartition(InputPartition):
@@ -122,6 +127,7 @@ def _read_slices(
     from stratalog.objectstore.open_store import open_store
     from stratalog.pipeline.source.slice_scan import scan
 
+    _tune_worker()
     store = open_store(options.store_url)
     try:
         yield from scan(store, partition.spans, names)
@@ -136,6 +142,7 @@ def _read_tails(
     from stratalog.client.retry import LONG_WORK
     from stratalog.pipeline.source.tail_scan import TailScan
 
+    _tune_worker()
     assert options.service is not None, "only a service has tails"
     with options.service.sync_client(LONG_WORK) as client:
         scan = TailScan(
@@ -146,3 +153,13 @@ def _read_tails(
             is_one_moment=is_one_moment,
         )
         yield from scan.scan(partition.spans)
+
+
+@cache
+def _tune_worker() -> None:
+    """Make this worker of Spark faster, once all is imported. Spark collects garbage after each task, and
+    would look at all objects of all modules each time, which took as long as to decode 32 MiB of records."""
+    from stratalog.base.process_tuning import keep_freed_memory
+
+    gc.freeze()
+    keep_freed_memory(_KEPT_BYTES)

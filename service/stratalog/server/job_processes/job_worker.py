@@ -20,6 +20,12 @@ from multiprocessing.connection import Connection
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.process_tuning import (
+    exempt_loaded_objects,
+    keep_freed_memory,
+    share_interpreter_lock,
+    share_one_heap,
+)
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
@@ -34,12 +40,6 @@ from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.server.beside_threads import running_beside
 from stratalog.server.job_processes.messages import OTHER_SOFTWARE, Hello, Progress
 from stratalog.server.job_processes.software_on_disk import software_digest
-from stratalog.server.process_tuning import (
-    exempt_loaded_objects,
-    keep_freed_memory,
-    share_interpreter_lock,
-    share_one_heap,
-)
 
 _NICENESS = 10
 _OOM_SCORE = 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +15,13 @@ from stratalog.pipeline.source import slice_scan
 from stratalog.pipeline.source.arrow_rows import arrow_schema
 from stratalog.pipeline.source.scan_plan import group_spans
 from stratalog.pipeline.source.schema import COLUMNS
-from stratalog.pipeline.source.slice_scan import ROW_LIMITS, scan
+from stratalog.pipeline.source.slice_scan import READ_BYTES, ROW_LIMITS, scan
 from stratalog.pipeline.source.slice_span import SliceSpan
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import ATTRIBUTES_POSITION, CONTROL_BIT, TRANSACTIONAL_BIT
+from stratalog.record.native.batch_kernels import decode_column_batches
+from stratalog.record.native.kernels import NATIVE
 from stratalog.record.reading.record_portions import PORTION_COUNT
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
@@ -233,6 +236,32 @@ def test_a_batch_of_many_mebibytes_is_read_in_few_pieces() -> None:
     assert sum(batch.num_rows for batch in found) == 24
     assert len(store.read_sizes) <= 3
     assert max(batch.nbytes for batch in found) < 6 << 20
+
+
+def test_rows_are_filled_by_few_calls_from_reads_that_end_with_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each call makes the buffers of the rows grow, and a batch that lies across two reads is copied."""
+    data = b"".join(
+        encode_batch([Record(0, 5, b"k", b"v" * 1_000)] * 16, base_offset=16 * n) for n in range(256)
+    )
+    store = RangedStore(ManualClock())
+    store.put("object", b"header!!" + data)
+    sizes: list[int] = []
+
+    def counted(buffer: memoryview, position: int, *rest: Any) -> tuple[int, int]:
+        end_position, epoch = decode_column_batches(buffer, position, *rest)
+        sizes.append(end_position - position)
+        return end_position, epoch
+
+    monkeypatch.setattr(slice_scan, "decode_column_batches", counted)
+    found = list(scan(store, [span(data, 0, 4096)], ("offset", "value")))
+    assert sum(batch.num_rows for batch in found) == 4096
+    assert store.read_sizes[:-1:2] == [READ_BYTES] * 3
+    assert max(store.read_sizes[1::2]) < len(data) // 256, "the rest of a batch"
+    if NATIVE:
+        assert sum(sizes) == len(data)
+        assert len(sizes) <= 4 * len(found), "two for each piece, with the rest of its last batch"
 
 
 def test_pieces_may_end_anywhere_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def test_the_module_that_spark_finds_never_raises(tmp_path: Path) -> None:
     assert modules_after(program) == set()
 
 
-def test_a_task_loads_nothing_of_grpc(tmp_path: Path) -> None:
+def test_a_task_loads_nothing_of_grpc_and_leaves_little_to_collect(tmp_path: Path) -> None:
     from stratalog.pipeline.source.stream_reader import TopicStreamReader
     from stratalog.pipeline.source.topic_reader import TopicReader
 
@@ -76,7 +76,9 @@ def test_a_task_loads_nothing_of_grpc(tmp_path: Path) -> None:
         (tmp_path / str(number)).write_bytes(pickle.dumps((one, task)))
         program = (
             f"import pickle; reader, task = pickle.load(open({str(tmp_path / str(number))!r}, 'rb'))\n"
-            "assert sum(batch.num_rows for batch in reader.read(task)) == 20"
+            "assert sum(batch.num_rows for batch in reader.read(task)) == 20\n"
+            "import gc\n"
+            "assert len(gc.get_objects()) < 5_000, 'Spark collects garbage after each task'"
         )
         assert modules_after(program) <= {"pyarrow"}
 

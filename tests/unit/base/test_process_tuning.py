@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import gc
-from stratalog.server.process_tuning import COLLECTOR_THRESHOLDS, exempt_loaded_objects
+from stratalog.base.process_tuning import COLLECTOR_THRESHOLDS, exempt_loaded_objects
 kept = [[number] for number in range(100_000)]
 exempt_loaded_objects()
 assert gc.get_threshold() == COLLECTOR_THRESHOLDS
@@ -26,7 +26,7 @@ def test_loaded_objects_are_exempt_from_collection() -> None:
 
 ONE_HEAP = """
 import ctypes, sys, threading
-from stratalog.server.process_tuning import share_one_heap
+from stratalog.base.process_tuning import share_one_heap
 is_set = share_one_heap()
 malloc = ctypes.CDLL(None).malloc
 malloc.restype = ctypes.c_size_t

@@ -1,4 +1,4 @@
-"""Settings of the whole process that make a server faster; they hold until it ends.
+"""Settings of the whole process that make a server, or a worker of Spark, faster; they hold until it ends.
 
 glibc's allocator keeps freed memory for the next request. By default it returns large blocks to the kernel
 when they are freed and maps fresh ones for the next message, and the kernel clears each page at first touch.
@@ -43,9 +43,10 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 
-def keep_freed_memory() -> bool:
-    """Make the allocator keep freed memory. Returns False, and changes nothing, with another C library."""
-    accepted = _allocate(_M_TRIM_THRESHOLD, KEPT_BYTES) and _allocate(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+def keep_freed_memory(kept_bytes: int = KEPT_BYTES) -> bool:
+    """Make the allocator keep so much freed memory. Returns False, and changes nothing, with another C
+    library."""
+    accepted = _allocate(_M_TRIM_THRESHOLD, kept_bytes) and _allocate(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
     if accepted is False:
         logger.info("the allocator refused its setting; large messages cost more processor time")
     return bool(accepted)
