@@ -1,4 +1,4 @@
-"""A shard as a task reads it, which commits nothing."""
+"""A store as a task reads it, or as a driver writes to it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from stratalog.remote.store_layout import StoreLayout
 
 
 class StoreView(NamedTuple):
-    """A store, opened to be read."""
+    """An open store."""
 
     actor: StoreActor
     catalog: Catalog
+    writes: bool
+    """Whether its shards may be written to."""
 
     @property
     def shard_count(self) -> int:
@@ -31,12 +33,12 @@ class StoreView(NamedTuple):
         """The metadata of a shard. Raises StoreError."""
         load_directory = partial(read_directory, self.actor.store, StoreLayout(number))
         return MetadataLog.open(
-            self.actor, number, load_directory, read_only=True, witness=catalog_as_witness(self.catalog)
+            self.actor, number, load_directory, read_only=not self.writes, witness=catalog_as_witness(self.catalog)
         )
 
 
-def open_view(means: TaskMeans) -> StoreView:
-    """Open the store. Raises StoreError."""
+def open_view(means: TaskMeans, *, writes: bool = False) -> StoreView:
+    """Open the store, to read it unless `writes`. Raises StoreError."""
     actor = StoreActor(
         store=means.store,
         clock=means.clock,
@@ -45,4 +47,4 @@ def open_view(means: TaskMeans) -> StoreView:
         identity=StoreIdentity.open(means.store),
         writer=Writer("spark", str(means.ids.uuid())),
     )
-    return StoreView(actor, Catalog.open(actor, read_only=True))
+    return StoreView(actor, Catalog.open(actor, read_only=not writes), writes)

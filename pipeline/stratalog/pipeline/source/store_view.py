@@ -13,9 +13,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import ObjectNotFoundError, UnknownTopicOrPartitionError
@@ -90,6 +91,10 @@ class StoreReader:
     def is_pinned_by(self) -> str:
         """The holder of the leases that this reader takes."""
         return f"spark {self._actor.writer.id}"
+
+    @property
+    def store_id(self) -> UUID:
+        return self._identity.store_id
 
     def topics(self, options: ReadOptions) -> list[TopicEntry]:
         """The wanted topics that there are, by the newest catalog."""
@@ -182,12 +187,15 @@ class StoreReader:
 def reading_store(url: str) -> Generator[StoreReader]:
     """A reader of the store that the URL names, with threads of its own. Raises InvalidConfigError,
     StoreError."""
-    store = open_store(url)
+    with closing(open_store(url)) as store, reader_of(store) as reader:
+        yield reader
+
+
+@contextmanager
+def reader_of(store: ObjectStore) -> Generator[StoreReader]:
+    """A reader of an open store, with threads of its own. Raises StoreError."""
     with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan") as threads:
-        try:
-            yield StoreReader(store, partial(run_together, threads))
-        finally:
-            store.close()
+        yield StoreReader(store, partial(run_together, threads))
 
 
 def run_together(threads: ThreadPoolExecutor, functions: Sequence[Callable[[], object]]) -> Sequence[object]:
