@@ -33,7 +33,11 @@ class StoreView(NamedTuple):
         """The metadata of a shard. Raises StoreError."""
         load_directory = partial(read_directory, self.actor.store, StoreLayout(number))
         return MetadataLog.open(
-            self.actor, number, load_directory, read_only=not self.writes, witness=catalog_as_witness(self.catalog)
+            self.actor,
+            number,
+            load_directory,
+            read_only=not self.writes,
+            witness=catalog_as_witness(self.catalog),
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from stratalog.base.errors import (
     InvalidRequestError,
@@ -127,7 +127,7 @@ def read_manifest(source: ObjectStore) -> ExportManifest:
     """The manifest of an export. Raises InvalidRequestError if there is none, or one that newer software has
     written, StoreCorruptError, StoreError."""
     try:
-        document = json.loads(source.get(MANIFEST_KEY).data)
+        found: object = json.loads(source.get(MANIFEST_KEY).data)
     except ObjectNotFoundError as error:
         raise InvalidRequestError(
             "there is no whole export here: the manifest is written last; correct the path, or run the export"
@@ -137,7 +137,8 @@ def read_manifest(source: ObjectStore) -> ExportManifest:
         ) from error
     except ValueError as error:
         raise _damaged(source, str(error)) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if document.get("format") != FORMAT:
         raise _damaged(source, "it is no manifest of an export")
     if document.get("version") != VERSION:
         raise InvalidRequestError(

@@ -22,6 +22,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -32,7 +33,6 @@ from stratalog.base.errors import (
     TopicAlreadyExistsError,
 )
 from stratalog.base.types import TopicIdPartition
-from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.pipeline.jobs.shard_view import StoreView, open_view
 from stratalog.pipeline.jobs.task_place import TaskMeans
@@ -69,15 +69,12 @@ class ObjectPlace(NamedTuple):
 class NewTopic:
     """A topic that is not there yet. Not thread-safe: one job uses it, once."""
 
-    def __init__(
-        self, means: TaskMeans, name: str, partition_count: int, config: Mapping[str, str]
-    ) -> None:
+    def __init__(self, means: TaskMeans, name: str, partition_count: int, config: Mapping[str, str]) -> None:
         """Check that the topic can be created. `config`: its own keys. Raises TopicAlreadyExistsError,
-        InvalidRequestError, InvalidConfigError, StoreError."""
+        InvalidRequestError, StoreError."""
         self.name = name
         self.topic_id: UUID = means.ids.uuid()
-        self.config = LogConfig.from_overrides(config)
-        self._overrides = dict(config)
+        self._config = dict(config)
         self._partition_count = partition_count
         self._ids = means.ids
         require_conditional_writes(means.store, means.ids)
@@ -126,43 +123,38 @@ class NewTopic:
         for one in objects:
             by_shard[one.shard].append((one.ref, one.entries))
         for shard, metadata in self._shards.items():
-            offsets, added = moved[shard], by_shard[shard]
-            if offsets:
-                _under_epoch(
-                    metadata,
-                    lambda epoch, log=metadata, to=offsets: log.advance_log_start(
-                        to, epoch=epoch, catalog_seq=None
-                    ),
-                )
-            if added:
-                _under_epoch(metadata, lambda epoch, log=metadata, those=added: log.add(those, epoch))
-            _require_landed(metadata, offsets, added)
+            if moved[shard]:
+                _under_epoch(metadata, partial(_advance, metadata, moved[shard]))
+            if by_shard[shard]:
+                _under_epoch(metadata, partial(metadata.add, by_shard[shard]))
+            _require_landed(metadata, moved[shard], by_shard[shard])
 
     def _create(self) -> None:
-        def create() -> None:
-            self._view.catalog.create(
-                self.name, self._partition_count, self._overrides, topic_id=self.topic_id
-            )
-
         # The id makes another try safe after an unknown outcome.
-        _repeated(create)
+        create = partial(self._view.catalog.create, topic_id=self.topic_id)
+        _repeated(partial(create, self.name, self._partition_count, self._config))
 
     def _bury(self) -> None:
         """Let the shards drop the slices. An id that the catalog knows by its own name was created after all,
         and stays."""
-        catalog = self._view.catalog
+        catalog, topic_id = self._view.catalog, self.topic_id
         name = f"import-{self._ids.uuid()}"
         try:
-            catalog.create(name, self._partition_count, self._overrides, topic_id=self.topic_id)
-            catalog.delete(self.topic_id)
+            _repeated(partial(catalog.create, name, self._partition_count, topic_id=topic_id))
+            _repeated(partial(catalog.delete, topic_id))
             for metadata in self._shards.values():
-                metadata.drop_partitions(self.topic_id, catalog.confirm_deleted(self.topic_id))
+                seq = _repeated(partial(catalog.confirm_deleted, topic_id))
+                _repeated(partial(metadata.drop_partitions, topic_id, seq))
         except LogStoreError as error:
             logger.warning(
                 "slices of an import that has failed may be left in the store, topic_id=`%s`: %s",
                 self.topic_id,
                 error,
             )
+
+
+def _advance(metadata: MetadataLog, starts: Mapping[TopicIdPartition, int], epoch: int) -> None:
+    metadata.advance_log_start(starts, epoch=epoch, catalog_seq=None)
 
 
 def _under_epoch(metadata: MetadataLog, commit: Callable[[int], R]) -> R:
@@ -202,8 +194,8 @@ def _require_landed(
         found = state.partition(tip)
         if (found.log_start_offset, found.tiered_end_offset) != (starts.get(tip, 0), end_offset):
             raise StoreUnavailableError(
-                "the store did not take all objects of the import, because it took longer than the collector's"
-                " grace, or the store failed in between; import again",
+                "the store did not take all objects of the import: it took longer than the collector's grace, or"
+                " the store failed in between; import again",
                 **tip.error_fields,
                 end_offset=end_offset,
                 tiered_end_offset=found.tiered_end_offset,

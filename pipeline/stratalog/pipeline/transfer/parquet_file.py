@@ -26,7 +26,16 @@ import pyarrow.parquet as pq
 from stratalog.base.errors import StoreCorruptError
 from stratalog.pipeline.source.arrow_rows import ARROW_TYPES, EXACT_TIMESTAMP
 
-SCANNED_COLUMNS = ("key", "value", "topic", "partition", "offset", EXACT_TIMESTAMP, "timestampType", "headers")
+SCANNED_COLUMNS = (
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    EXACT_TIMESTAMP,
+    "timestampType",
+    "headers",
+)
 """The columns that a scan gives to an export."""
 FILE_SCHEMA = pa.schema(
     [
@@ -69,7 +78,7 @@ def read_file(data: bytes, key: str) -> Iterator[pa.RecordBatch]:
             )
         for number in range(file.num_row_groups):
             table = file.read_row_group(number, use_threads=False).combine_chunks()
-            yield from cast("list[pa.RecordBatch]", table.to_batches())
+            yield from table.to_batches()
     except (pa.ArrowException, OSError) as error:
         raise StoreCorruptError(
             "the file cannot be read; restore it from a copy, or export again",

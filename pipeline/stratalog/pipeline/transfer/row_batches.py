@@ -9,6 +9,7 @@ compaction does. A wide hole ends the batch.
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +80,7 @@ def _batches_of(rows: _Rows, sizes: Numbers) -> Iterator[tuple[int, int]]:
     is_wide_hole = np.diff(rows.offsets) > MAX_HOLE + 1
     cuts = np.flatnonzero(is_full | has_other_time | (np.diff(rows.kinds) != 0) | is_wide_hole) + 1
     bounds = [0, *cuts.tolist(), len(sizes)]
-    yield from zip(bounds, bounds[1:], strict=False)
+    yield from itertools.pairwise(bounds)
 
 
 def _encode(rows: pa.RecordBatch, numbers: _Rows, stamp: BatchStamp) -> bytes:
@@ -110,9 +111,7 @@ def _encode(rows: pa.RecordBatch, numbers: _Rows, stamp: BatchStamp) -> bytes:
         base_sequence=_NO_PRODUCER.base_sequence,
         records_count=0,
     )
-    return rebuild_batch(
-        header, payload, records_count=len(places), max_timestamp=int(numbers.times.max())
-    )
+    return rebuild_batch(header, payload, records_count=len(places), max_timestamp=int(numbers.times.max()))
 
 
 def _with_holes(
@@ -125,7 +124,8 @@ def _with_holes(
     is_hole[places] = False
     spread = np.full(span, time_ms, dtype=np.int64)
     spread[places] = times
-    return rows.take(pa.array(taken, mask=is_hole)), spread
+    indices: Any = pa.array(taken, mask=is_hole)
+    return rows.take(indices), spread
 
 
 def _without_holes(payload: bytes, places: Numbers, span: int) -> bytes:
@@ -149,33 +149,31 @@ def _columns(rows: pa.RecordBatch, times: Numbers) -> ColumnBuffers:
     """The rows in the form of the kernel. Buffers of Arrow are not copied."""
     columns = ColumnBuffers()
     shown: Any = columns
-    shown.timestamp_ms = memoryview(np.ascontiguousarray(times))
-    shown.offset = shown.timestamp_ms
+    shown.offset = shown.timestamp_ms = np.ascontiguousarray(times).data
     shown.key_offsets, shown.key_data, shown.key_validity = _parts(rows.column("key"))
     shown.value_offsets, shown.value_data, shown.value_validity = _parts(rows.column("value"))
-    headers: Any = rows.column("headers")
+    shown.header_list_offsets, pairs = _lists(rows.column("headers"))
+    names, values = pairs.field(0), pairs.field(1)
+    shown.header_name_offsets, shown.header_name_data, _ = _parts(names)
+    shown.header_value_offsets, shown.header_value_data, shown.header_value_validity = _parts(values)
+    return columns
+
+
+def _lists(headers: Any) -> tuple[memoryview, Any]:
+    """The offsets of a column of lists, and the values in them."""
     lists = _offsets(headers)
-    # A list that is null may have values.
     counts = np.where(_validity(headers), np.diff(lists), 0)
     if int(counts.sum()) != int(lists[-1] - lists[0]):
+        # A list that is null has values, which Arrow allows.
         headers = pa.array(headers.to_pylist(), type=headers.type)
         lists = _offsets(headers)
-    pairs = headers.values
-    shown.header_list_offsets = memoryview(lists)
-    names = pairs.field(0)
-    shown.header_name_offsets, shown.header_name_data, _ = _parts(names)
-    shown.header_value_offsets, shown.header_value_data, shown.header_value_validity = _parts(pairs.field(1))
-    return columns
+    return lists.data, headers.values
 
 
 def _parts(column: Any) -> tuple[memoryview, memoryview, memoryview]:
     """Offsets, data and validity of a column of byte strings."""
     data = column.buffers()[2]
-    return (
-        memoryview(_offsets(column)),
-        memoryview(b"" if data is None else data),
-        memoryview(np.ascontiguousarray(_validity(column))),
-    )
+    return _offsets(column).data, memoryview(b"" if data is None else data), _validity(column).data
 
 
 def _offsets(column: Any) -> NDArray[np.int32]:
@@ -197,11 +195,7 @@ def _validity(column: Any) -> NDArray[np.uint8]:
 
 def _sizes(rows: pa.RecordBatch) -> Numbers:
     """The bytes of each row, without those of its headers."""
-    sizes = np.full(rows.num_rows, 8, dtype=np.int64)
-    for name in ("key", "value"):
-        column: Any = rows.column(name)
-        sizes += np.diff(_offsets(column)) if len(column) else 0
-    return sizes
+    return 8 + np.diff(_offsets(rows.column("key"))) + np.diff(_offsets(rows.column("value")))
 
 
 def _numbers(column: Any) -> Numbers:

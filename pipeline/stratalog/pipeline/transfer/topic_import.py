@@ -7,16 +7,15 @@ producers and transactions: a record of an export is a record.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.base.errors import InvalidConfigError, LogStoreError, StoreCorruptError
-from stratalog.log.log_config import UNLIMITED, LogConfig
+from stratalog.base.errors import LogStoreError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.task_place import OpenPlace, TaskMeans
@@ -33,7 +32,14 @@ from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.remote.store_layout import StoreLayout
 
+AcceptConfig = Callable[[Mapping[str, str]], Codec]
+"""Checks the keys of a new topic, and returns the codec that its log stores batches in. Raises
+InvalidConfigError."""
+
 RETENTION_MS = "retention.ms"
+_UNLIMITED = "-1"
+_pc: Any = pc
+"""Its stubs have open type arguments."""
 OBJECT_BYTES = 128 << 20
 """About the data of an object."""
 
@@ -60,6 +66,16 @@ class SourcePartition(NamedTuple):
     end_offset: int
     files: tuple[SourceFile, ...]
     """By offset."""
+
+
+class TopicPlan(NamedTuple):
+    """A topic to create."""
+
+    name: str
+    partition_count: int
+    config: Mapping[str, str]
+    """Its own keys; without `retention.ms` nothing is deleted by time."""
+    sources: Sequence[SourcePartition]
 
 
 class ImportedPartition(NamedTuple):
@@ -115,46 +131,33 @@ def import_topic(
     source_topic: str,
     name: str,
     config: Mapping[str, str],
+    accept: AcceptConfig,
 ) -> ImportReport:
     """Create the topic `name` with the records of a topic of an export; an empty `source_topic` is the only
     one. `config` overrides the keys of the exported topic, but `retention.ms`, which is unlimited unless it
     is given here: old records would be deleted at once.
 
     Raises InvalidRequestError, UnknownTopicOrPartitionError, TopicAlreadyExistsError, InvalidConfigError,
-    StoreCorruptError for a damaged export, StoreError, and LogStoreError if the cluster gives up. The topic is
-    there with all records, or not at all.
+    StoreCorruptError for a damaged export, StoreError, and LogStoreError if the cluster gives up. The topic
+    is there with all records, or not at all.
     """
     with open_source() as source:
         topic = read_manifest(source.store).topic(source_topic)
     kept = {key: value for key, value in topic.config.items() if key != RETENTION_MS}
-    return create_topic(
-        cluster, open_source, open_store, name, topic.partition_count, {**kept, **config}, _sources_of(topic)
-    )
+    plan = TopicPlan(name, topic.partition_count, {**kept, **config}, _sources_of(topic))
+    return create_topic(cluster, open_source, open_store, plan, accept)
 
 
 def create_topic(
-    cluster: Cluster,
-    open_source: OpenPlace,
-    open_store: OpenPlace,
-    name: str,
-    partition_count: int,
-    config: Mapping[str, str],
-    sources: Sequence[SourcePartition],
+    cluster: Cluster, open_source: OpenPlace, open_store: OpenPlace, plan: TopicPlan, accept: AcceptConfig
 ) -> ImportReport:
     """Create a topic with the records of files. Raises as `import_topic`."""
-    config = {RETENTION_MS: str(UNLIMITED), **config}
-    if not LogConfig.from_overrides(config).remote_storage_enable:
-        raise InvalidConfigError(
-            "the records of this topic begin in the object store, so it is tiered; leave the key out",
-            name="remote.storage.enable",
-            value="false",
-            allowed="true",
-        )
+    sources = plan.sources
+    config = {RETENTION_MS: _UNLIMITED, **plan.config}
+    codec = accept(config)
     with open_store() as means:
-        created = NewTopic(means, name, partition_count, config)
-        stamp = _Topic(
-            name, created.topic_id, created.store_id, created.config.compression_type.codec_for(Codec.NONE)
-        )
+        created = NewTopic(means, plan.name, plan.partition_count, config)
+        stamp = _Topic(plan.name, created.topic_id, created.store_id, codec)
         tasks = list(_plan(created, sources))
         objects: list[WrittenObject] = []
         if tasks:
@@ -166,7 +169,7 @@ def create_topic(
         starts = {one.partition: one.first_offset if one.files else one.end_offset for one in sources}
         created.publish(starts, objects)
     return ImportReport(
-        topic=name,
+        topic=plan.name,
         topic_id=created.topic_id,
         config=config,
         object_count=len(objects),
@@ -189,9 +192,7 @@ def _sources_of(topic: ExportedTopic) -> list[SourcePartition]:
             one.first_offset,
             one.end_offset,
             tuple(
-                SourceFile(
-                    file.key, file.record_count, file.data_bytes, file.first_offset, file.end_offset
-                )
+                SourceFile(file.key, file.record_count, file.data_bytes, file.first_offset, file.end_offset)
                 for file in one.files
                 if file.record_count
             ),
@@ -282,9 +283,10 @@ def _batches(source: ObjectStore, file: SourceFile, stamp: BatchStamp) -> Iterat
 
 def _next_offset(rows: pa.RecordBatch, file: SourceFile, next_offset: int) -> int:
     """The least offset behind the rows, which ascend from `next_offset` on."""
-    offsets = rows.column("offset")
-    first, last = offsets[0].as_py() + file.shift, offsets[-1].as_py() + file.shift
-    ascends = pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py() is not False
+    offsets = cast("Any", rows.column("offset"))
+    first: int = offsets[0].as_py() + file.shift
+    last: int = offsets[-1].as_py() + file.shift
+    ascends = len(offsets) == 1 or bool(_pc.all(_pc.greater(offsets[1:], offsets[:-1])).as_py())
     if not (ascends and next_offset <= first <= last < file.end_offset):
         raise StoreCorruptError(
             "the offsets of a file do not ascend within its range; restore it from a copy, or export again",
