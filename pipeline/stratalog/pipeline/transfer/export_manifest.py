@@ -1,7 +1,7 @@
 """The manifest of an export: what it has, written last. Without it there is no export.
 
-    _manifest.json                                          this
-    topic-NAME/partition-N/FIRST-END-DIGEST.parquet         records of the offsets [FIRST, END)
+    _manifest.json                                    this
+    topic-NAME/PARTITION-FIRST-END-DIGEST.parquet     records of the offsets [FIRST, END)
 
 The digest is that of the places in the store that the file was made from. So tasks that run twice write the
 same bytes under the same name, and a file of another try is never taken for this one's.
@@ -26,7 +26,7 @@ MANIFEST_KEY = "_manifest.json"
 FORMAT = "stratalog-export"
 VERSION = 1
 
-_FILE_KEY = re.compile(r"topic-[A-Za-z0-9._-]+/partition-[0-9]+/[0-9]{20}-[0-9]{20}-[0-9a-f]{16}\.parquet")
+_FILE_KEY = re.compile(r"topic-[A-Za-z0-9._-]+/[0-9]+-[0-9]{20}-[0-9]{20}-[0-9a-f]{16}\.parquet")
 
 
 class ExportedFile(NamedTuple):
@@ -104,7 +104,7 @@ class ExportManifest(NamedTuple):
 
 def file_key(topic: str, partition: int, first_offset: int, end_offset: int, digest: str) -> str:
     """The key of a file, see this module."""
-    return f"topic-{topic}/partition-{partition}/{first_offset:020d}-{end_offset:020d}-{digest}.parquet"
+    return f"topic-{topic}/{partition}-{first_offset:020d}-{end_offset:020d}-{digest}.parquet"
 
 
 def is_file_key(key: str) -> bool:

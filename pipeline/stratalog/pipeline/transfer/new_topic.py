@@ -194,8 +194,8 @@ def _require_landed(
         found = state.partition(tip)
         if (found.log_start_offset, found.tiered_end_offset) != (starts.get(tip, 0), end_offset):
             raise StoreUnavailableError(
-                "the store did not take all objects of the import: it took longer than the collector's grace, or"
-                " the store failed in between; import again",
+                "the store did not take all objects of the import: it took longer than the collector's grace,"
+                " or the store failed in between; import again",
                 **tip.error_fields,
                 end_offset=end_offset,
                 tiered_end_offset=found.tiered_end_offset,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -165,8 +165,7 @@ def _lists(headers: Any) -> tuple[memoryview, Any]:
     counts = np.where(_validity(headers), np.diff(lists), 0)
     if int(counts.sum()) != int(lists[-1] - lists[0]):
         # A list that is null has values, which Arrow allows.
-        headers = pa.array(headers.to_pylist(), type=headers.type)
-        lists = _offsets(headers)
+        return _lists(cast("Any", pa.array(headers.to_pylist(), type=headers.type)))
     return lists.data, headers.values
 
 
