@@ -2,72 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 
-import pyarrow as pa
 import pytest
 
 from stratalog.base.errors import LogStoreError, TopicAlreadyExistsError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.transfer.export_manifest import (
-    ExportedFile,
-    ExportedPartition,
-    ExportedTopic,
-    ExportManifest,
-    write_manifest,
-)
-from stratalog.pipeline.transfer.parquet_file import FILE_SCHEMA, write_file
-from stratalog.pipeline.transfer.topic_import import ImportReport, import_topic
-from stratalog.record.codecs.compression import Codec
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Fault, FaultsAt, Operation
-from tests.support.compaction.inline_cluster import InlineCluster, InlinePlace
+from tests.support.spark.small_export import STARTS, SmallExport
 from tests.support.tiered.tiered_store import TieredStore
 
 
-def accept_all(_config: Mapping[str, str]) -> Codec:
-    """Any configuration."""
-    return Codec.NONE
-
-
 class SmallImport:
-    """An export of two partitions, one of which begins at 5, and a store without it. Not thread-safe."""
+    """A store, and an export to import. Not thread-safe: one test uses it."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.source = MemoryObjectStore(self.clock)
-        self.store = MemoryObjectStore(self.clock)
-        self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(1))
-        partitions = [self._partition(0, 5), self._partition(1, 0)]
-        topic = ExportedTopic("t", "", 2, {}, tuple(partitions))
-        write_manifest(self.source, ExportManifest("", "read_committed", 0, (topic,)))
+        clock = ManualClock()
+        self._export = SmallExport(clock)
+        self.store = MemoryObjectStore(clock)
+        self.tiered = TieredStore(MemoryFileSystem(), self.store, clock, SequentialIds(1))
 
-    def _partition(self, number: int, start: int) -> ExportedPartition:
-        row = {"key": b"k", "value": b"v", "topic": "t", "partition": number, "timestampType": 0}
-        rows = [{**row, "offset": start + index, "timestamp": index} for index in range(3)]
-        written = write_file([pa.RecordBatch.from_pylist(rows, schema=FILE_SCHEMA)])
-        key = f"p{number}"
-        self.source.put(key, memoryview(written.data))
-        file = ExportedFile(key, start, start + 3, 3, written.data.size, 1)
-        return ExportedPartition(number, start, start + 3, (file,))
-
-    def run(self, store: ObjectStore, name: str = "new") -> ImportReport:
-        cluster = InlineCluster(Random(1))
-        source, target = (
-            InlinePlace(MemoryFileSystem(), self.clock, SequentialIds(number), one)
-            for number, one in ((2, self.source), (3, store))
-        )
-        return import_topic(cluster, source, target, source_topic="", name=name, config={}, accept=accept_all)
+    def run(self, store: ObjectStore) -> None:
+        self._export.restore(store)
 
     def require_whole(self) -> None:
         entry = self.tiered.catalog.refresh().topics()["new"]
-        for number, start in enumerate((5, 0)):
+        for number, start in enumerate(STARTS):
             tip = TopicIdPartition(entry.topic_id, number)
             partition = self.tiered.partition(tip)
             assert (partition.log_start_offset, partition.tiered_end_offset) == (start, start + 3)
