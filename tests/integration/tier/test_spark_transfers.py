@@ -15,6 +15,7 @@ from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.pipeline.local_session import why_spark_cannot_run
 from stratalog.record.builder import encode_batch
+from stratalog.record.key_partition import partition_for_key
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
@@ -31,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 
 def run(*arguments: str) -> Result:
     done = CliRunner().invoke(stratalog, ["spark", *arguments])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, repr(done.exception)
     return done
 
 
@@ -99,5 +100,35 @@ def test_a_topic_goes_out_and_comes_back(spark: SparkSession, tmp_path: Path) ->
     tiered = ("--config", "remote.storage.enable=false", "--store", store.url)
     refused = CliRunner().invoke(stratalog, ["spark", "import", target, "--topic", "x", *tiered])
     assert "so it is tiered" in str(refused.exception)
-    verified = CliRunner().invoke(stratalog, ["tier", "verify", "--store", store.url])
-    assert verified.exit_code == 0, verified.output
+
+
+def test_a_table_becomes_a_topic(spark: SparkSession, tmp_path: Path) -> None:
+    store = SmallStore(tmp_path)
+    table = tmp_path / "table"
+    table.mkdir()
+    # Later rows of a key are in earlier files, and equal rows are two records.
+    for number in range(2):
+        rows = [{"id": f"k{row % 7}", "at": 100 * (1 - number) + row} for row in range(40)]
+        lines = [json.dumps(row) for row in rows]
+        (table / f"{number}.json").write_text("\n".join([*lines, lines[-1]]))
+    columns = ("key=id", "timestamp=at", "value=if(at % 10 = 3, null, to_json(struct(*)))")
+    done = run(
+        *("backfill", str(table), "--format", "json", "--topic", "new", "--partitions", "3"),
+        *(part for column in columns for part in ("--column", column)),
+        *("--order-by", "at", "--store", store.url, "--json"),
+    )
+    assert sum(one["record_count"] for one in json.loads(done.stdout)["partitions"]) == 82
+    for number, records in store.records("new").items():
+        assert [record.offset for record in records] == [*range(len(records))]
+        times = [record.timestamp_ms for record in records]
+        assert times == sorted(times)
+        assert {partition_for_key(record.key or b"", 3) for record in records} <= {number}
+    found = [record for records in store.records("new").values() for record in records]
+    expected = [100 * number + row for number in range(2) for row in (*range(40), 39)]
+    assert sorted(record.timestamp_ms for record in found) == sorted(expected)
+    for record in found:
+        row = record.timestamp_ms % 100
+        assert record.key == b"k%d" % (row % 7)
+        assert (record.value is None) == (row % 10 == 3)
+        assert record.value is None or json.loads(record.value)["at"] == record.timestamp_ms
+    assert not [*store.tiered.store.list("shards/0000/scratch/")], "scratch is given back"

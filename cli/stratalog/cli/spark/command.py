@@ -12,6 +12,7 @@ COMMANDS = {
     "stats": ("spark.stats_command:stats", "Count keys, records and bytes with all executors."),
     "export": ("spark.export_command:export", "Write topics to Parquet files."),
     "import": ("spark.import_command:import_", "Create a topic with the records of an export."),
+    "backfill": ("spark.backfill_command:backfill", "Create a topic with the rows of a table."),
 }
 
 
