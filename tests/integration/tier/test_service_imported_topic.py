@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.server.engine import engine_builder
+from stratalog.remote.metadata.ownership.ownership import ClaimedShard, claim_shard
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.service.service_bench import ServiceBench, service_bench
 from tests.support.spark.small_export import STARTS, SmallExport
@@ -53,13 +53,12 @@ async def test_a_server_that_starts_meanwhile_opens_it_behind_its_records(
     filesystem = MemoryFileSystem()
     async with service_bench("/bench", filesystem=filesystem, store=store) as bench:
         await bench.client.admin.create_topic("other")
-    claim: Callable[..., object] = engine_builder.claim_shard
 
-    def claim_and_import(*arguments: object, **options: object) -> object:
-        claimed = claim(*arguments, **options)
+    def claim_and_import(*arguments: Any, **options: Any) -> ClaimedShard:
+        claimed = claim_shard(*arguments, **options)
         SmallExport(SystemClock()).restore(store)
         return claimed
 
-    monkeypatch.setattr(engine_builder, "claim_shard", claim_and_import)
+    monkeypatch.setattr("stratalog.server.engine.engine_builder.claim_shard", claim_and_import)
     async with service_bench("/bench", filesystem=filesystem, store=store) as bench:
         await require_it_goes_on(bench)

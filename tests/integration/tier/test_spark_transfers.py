@@ -32,7 +32,7 @@ NOW_MS = 1_700_000_000_000
 
 def run(*arguments: str) -> Result:
     done = CliRunner().invoke(stratalog, ["spark", *arguments])
-    assert done.exit_code == 0, repr(done.exception)
+    assert done.exit_code == 0, (repr(done.exception), getattr(done.exception, "fields", None))
     return done
 
 

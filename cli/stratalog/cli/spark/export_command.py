@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -17,6 +17,7 @@ from stratalog.cli.spark.places import place_url
 from stratalog.client.isolation_level import IsolationLevel
 
 if TYPE_CHECKING:
+    from stratalog.pipeline.transfer.export_manifest import ExportedPartition
     from stratalog.pipeline.transfer.topic_export import ExportReport
 
 _OWN_OPTIONS = ("store", "topic", "topicPattern", "columns", "includeHeaders", "isolationLevel")
@@ -77,23 +78,11 @@ def export(
             )
     report = _exported(topics, place_url(target), store_url, master, conf, {**option, "isolation": isolation})
     manifest = report.manifest
-    found = [
-        {
-            "topic": topic.name,
-            "partition": one.partition,
-            "first_offset": one.first_offset,
-            "end_offset": one.end_offset,
-            "record_count": one.record_count,
-            "file_count": len(one.files),
-            "size_bytes": sum(file.size_bytes for file in one.files),
-        }
-        for topic in manifest.topics
-        for one in topic.partitions
-    ]
+    found = [_row(topic.name, one) for topic in manifest.topics for one in topic.partitions]
     if as_json:
         print_json(
             {
-                "partitions": found,
+                "partitions": [row._asdict() for row in found],
                 "reused_file_count": report.reused_count,
                 "deleted_file_count": report.deleted_count,
             }
@@ -101,8 +90,26 @@ def export(
         return
     print_table(
         ("TOPIC", "PARTITION", "FROM", "END", "RECORDS", "FILES", "SIZE"),
-        [(*[*one.values()][:-1], ByteSize(one["size_bytes"])) for one in found],
+        [(*row[:-1], ByteSize(row.size_bytes)) for row in found],
     )
+
+
+class _Row(NamedTuple):
+    """A partition, as it is shown."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    record_count: int
+    file_count: int
+    size_bytes: int
+
+
+def _row(topic: str, one: ExportedPartition) -> _Row:
+    size_bytes = sum(file.size_bytes for file in one.files)
+    bounds = one.first_offset, one.end_offset
+    return _Row(topic, one.partition, *bounds, one.record_count, len(one.files), size_bytes)
 
 
 def _exported(

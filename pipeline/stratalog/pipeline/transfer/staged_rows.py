@@ -29,16 +29,15 @@ RESULT_SCHEMA = (
     "place bigint, number bigint, partition int, key string, record_count bigint, data_bytes bigint"
 )
 """A row for each file, as Spark's DDL."""
-_RESULT_TYPES = pa.schema(
-    [
-        pa.field("place", pa.int64()),
-        pa.field("number", pa.int64()),
-        pa.field("partition", pa.int32()),
-        pa.field("key", pa.string()),
-        pa.field("record_count", pa.int64()),
-        pa.field("data_bytes", pa.int64()),
-    ]
-)
+_NUMBER: pa.DataType = pa.int64()
+_RESULT_TYPES: dict[str, pa.DataType] = {
+    "place": _NUMBER,
+    "number": _NUMBER,
+    "partition": pa.int32(),
+    "key": pa.string(),
+    "record_count": _NUMBER,
+    "data_bytes": _NUMBER,
+}
 
 
 class StagedFile(NamedTuple):
@@ -69,7 +68,7 @@ def stage_rows(
 
 def as_result(file: StagedFile) -> pa.RecordBatch:
     """A row of `RESULT_SCHEMA`."""
-    return pa.RecordBatch.from_pylist([file._asdict()], schema=_RESULT_TYPES)
+    return pa.RecordBatch.from_pylist([file._asdict()], schema=pa.schema(_RESULT_TYPES))
 
 
 def _parts(
@@ -123,18 +122,18 @@ def _count_of(column: Any, begin: int, end: int, partition: int) -> int:
 def _file_rows(part: Iterable[pa.RecordBatch], partition: int) -> Iterator[pa.RecordBatch]:
     """The rows in the columns of a file, with offsets from 0."""
     next_offset = 0
-    for rows in part:
+    kinds: dict[str, Any] = dict(zip(FILE_SCHEMA.names, FILE_SCHEMA.types, strict=True))
+    for rows in cast("Iterable[Any]", part):
         count = rows.num_rows
-        kinds: list[Any] = [field.type for field in FILE_SCHEMA]
         arrays: list[Any] = [
             rows.column("key"),
             rows.column("value"),
-            pa.nulls(count, kinds[2]),
-            pa.array([partition], kinds[3]).take(pa.array([0] * count, pa.int8())),
-            pa.array(range(next_offset, next_offset + count), kinds[4]),
-            cast("Any", rows.column("timestamp_ms")).cast(kinds[5]),
-            pa.array([0], kinds[6]).take(pa.array([0] * count, pa.int8())),
-            rows.column("headers").cast(kinds[7]),
+            pa.nulls(count, kinds["topic"]),
+            pa.array([partition] * count, kinds["partition"]),
+            pa.array(range(next_offset, next_offset + count), kinds["offset"]),
+            rows.column("timestamp_ms").cast(kinds["timestamp"]),
+            pa.array([0] * count, kinds["timestampType"]),
+            rows.column("headers").cast(kinds["headers"]),
         ]
         next_offset += count
-        yield pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA)
+        yield cast("Any", pa.RecordBatch).from_arrays(arrays, schema=FILE_SCHEMA)

@@ -31,7 +31,6 @@ from stratalog.pipeline.transfer.topic_import import (
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -150,12 +149,12 @@ def _partition_of(key: Column, value: Column, partition_count: int) -> Column:
     """The partition of a key as Kafka's clients choose it; rows without a key are spread by their value."""
     from pyspark.sql import functions as f
 
-    def partitions_of(keys: pd.Series) -> pd.Series:
+    def partition_of(one: bytearray | None) -> int | None:
         from stratalog.record.key_partition import partition_for_key
 
-        return keys.map(lambda one: None if one is None else partition_for_key(bytes(one), partition_count))
+        return None if one is None else partition_for_key(bytes(one), partition_count)
 
-    by_key = f.pandas_udf(partitions_of, "int")
+    by_key = f.udf(partition_of, "int", useArrow=True)
     return f.coalesce(by_key(key), f.pmod(f.xxhash64(value), f.lit(partition_count)).cast("int"))
 
 
