@@ -51,7 +51,14 @@ class SmallExport:
         written = write_file([pa.RecordBatch.from_pylist(rows, schema=FILE_SCHEMA)])
         key = f"p{number}"
         self._source.put(key, memoryview(written.data))
-        file = ExportedFile(key, start, start + 3, 3, written.data.size, 1)
+        file = ExportedFile(
+            key=key,
+            first_offset=start,
+            end_offset=start + 3,
+            record_count=3,
+            size_bytes=written.data.size,
+            data_bytes=1,
+        )
         return ExportedPartition(number, start, start + 3, (file,))
 
     def restore(self, store: ObjectStore, name: str = "new", seed: int = 1) -> ImportReport:

@@ -107,9 +107,15 @@ class _Row(NamedTuple):
 
 
 def _row(topic: str, one: ExportedPartition) -> _Row:
-    size_bytes = sum(file.size_bytes for file in one.files)
-    bounds = one.first_offset, one.end_offset
-    return _Row(topic, one.partition, *bounds, one.record_count, len(one.files), size_bytes)
+    return _Row(
+        topic=topic,
+        partition=one.partition,
+        first_offset=one.first_offset,
+        end_offset=one.end_offset,
+        record_count=one.record_count,
+        file_count=len(one.files),
+        size_bytes=sum(file.size_bytes for file in one.files),
+    )
 
 
 def _exported(

@@ -63,7 +63,14 @@ def stage_rows(
         key = f"{StoreLayout(0).scratch_prefixes[0]}{means.ids.uuid()}"
         written = write_file(_file_rows(part, partition))
         means.store.put_parts(key, [memoryview(written.data)])
-        yield StagedFile(place, number, partition, key, written.record_count, data_bytes)
+        yield StagedFile(
+            place=place,
+            number=number,
+            partition=partition,
+            key=key,
+            record_count=written.record_count,
+            data_bytes=data_bytes,
+        )
 
 
 def as_result(file: StagedFile) -> pa.RecordBatch:

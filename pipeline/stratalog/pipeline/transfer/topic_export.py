@@ -186,7 +186,14 @@ def _written(store: ObjectStore, target: ObjectStore, file: _PlannedFile) -> Exp
         made: WrittenFile = write_file(scan(store, file.spans, SCANNED_COLUMNS))
         target.put_parts(key, [memoryview(made.data)])
         record_count, size_bytes = made.record_count, made.data.size
-    return ExportedFile(key, file.first_offset, file.end_offset, record_count, size_bytes, file.data_bytes)
+    return ExportedFile(
+        key=key,
+        first_offset=file.first_offset,
+        end_offset=file.end_offset,
+        record_count=record_count,
+        size_bytes=size_bytes,
+        data_bytes=file.data_bytes,
+    )
 
 
 def _topics(
