@@ -149,7 +149,8 @@ def test_audit_finds_each_kind_of_damage(spark: SparkSession, tmp_path: Path) ->
 
 def test_stats_count_keys_and_find_the_hottest(spark: SparkSession, tmp_path: Path) -> None:
     filled = Filled(tmp_path, seed=4)
-    shown = run("stats", "state", "--hottest", "2", "--store", filled.url, "--json")
+    page = tmp_path / "page.html"
+    shown = run(*("stats", "state", "--hottest", "2", "--html", str(page), "--store", filled.url, "--json"))
     assert shown.exit_code == 0, shown.output
     document = json.loads(shown.stdout)
     records = filled.records()
@@ -161,3 +162,4 @@ def test_stats_count_keys_and_find_the_hottest(spark: SparkSession, tmp_path: Pa
     assert [
         (base64.b64decode(one["key_base64"]), one["record_count"]) for one in document["hot_keys"]
     ] == expected
+    assert f"{counts.total():,}" in page.read_text()

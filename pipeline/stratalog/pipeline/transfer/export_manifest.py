@@ -78,7 +78,7 @@ class ExportedTopic(NamedTuple):
 
 
 class ExportManifest(NamedTuple):
-    """What an export has."""
+    """The contents of an export."""
 
     store_id: str
     isolation: str

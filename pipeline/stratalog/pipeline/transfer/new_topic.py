@@ -58,7 +58,7 @@ class WrittenObject(NamedTuple):
 
 
 class ObjectPlace(NamedTuple):
-    """What a writer must know of an object's shard."""
+    """The state of an object's shard that its writer must know."""
 
     shard: int
     birth: int

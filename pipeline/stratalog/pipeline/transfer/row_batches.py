@@ -40,7 +40,7 @@ _NO_PRODUCER = BatchProducer()
 
 
 class BatchStamp(NamedTuple):
-    """What batches have in common."""
+    """The fields that batches have in common."""
 
     leader_epoch: int
     codec: Codec

@@ -53,12 +53,19 @@ class StagedFile(NamedTuple):
     data_bytes: int
 
 
+class StagedTopic(NamedTuple):
+    """The topic that rows are staged for. Pickled to the tasks."""
+
+    name: str
+    partition_count: int
+
+
 def stage_rows(
-    means: TaskMeans, place: int, partition_count: int, batches: Iterable[pa.RecordBatch]
+    means: TaskMeans, place: int, topic: StagedTopic, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[StagedFile]:
     """Write the rows of a task, which are sorted by partition. Raises InvalidRequestError for a partition
     that the topic does not have, StoreError."""
-    for number, (partition, part) in enumerate(_parts(batches, partition_count)):
+    for number, (partition, part) in enumerate(_parts(batches, topic)):
         data_bytes = sum(rows.nbytes for rows in part)
         key = f"{StoreLayout(0).scratch_prefixes[0]}{means.ids.uuid()}"
         written = write_file(_file_rows(part, partition))
@@ -79,13 +86,13 @@ def as_result(file: StagedFile) -> pa.RecordBatch:
 
 
 def _parts(
-    batches: Iterable[pa.RecordBatch], partition_count: int
+    batches: Iterable[pa.RecordBatch], topic: StagedTopic
 ) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
     """The rows of each file, and their partition."""
     part: list[pa.RecordBatch] = []
     current, size_bytes = -1, 0
     for batch in batches:
-        for partition, rows in _runs(batch, partition_count):
+        for partition, rows in _runs(batch, topic):
             if part and (partition != current or size_bytes >= STAGED_BYTES):
                 yield current, part
                 part, size_bytes = [], 0
@@ -96,20 +103,21 @@ def _parts(
         yield current, part
 
 
-def _runs(batch: pa.RecordBatch, partition_count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _runs(batch: pa.RecordBatch, topic: StagedTopic) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each partition in a batch."""
     column = cast("Any", batch.column("partition"))
     begin = 0
     while begin < batch.num_rows:
         partition = column[begin].as_py()
-        if partition is None or not 0 <= partition < partition_count:
+        if partition is None or not 0 <= partition < topic.partition_count:
             raise InvalidRequestError(
                 "a row of the table has a partition that the topic does not have; correct the column, or the"
                 " number of partitions",
+                topic=topic.name,
                 partition=partition,
-                partition_count=partition_count,
+                partition_count=topic.partition_count,
             )
-        # Sorted: the run ends where the numbers are greater.
+        # Sorted: the rows end where the numbers are greater.
         end = begin + _count_of(column, begin, batch.num_rows, partition)
         yield partition, batch.slice(begin, end - begin)
         begin = end

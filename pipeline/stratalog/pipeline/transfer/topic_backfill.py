@@ -20,7 +20,13 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.spark_cluster import own_errors
 from stratalog.pipeline.jobs.task_place import OpenPlace
-from stratalog.pipeline.transfer.staged_rows import RESULT_SCHEMA, StagedFile, as_result, stage_rows
+from stratalog.pipeline.transfer.staged_rows import (
+    RESULT_SCHEMA,
+    StagedFile,
+    StagedTopic,
+    as_result,
+    stage_rows,
+)
 from stratalog.pipeline.transfer.topic_import import (
     AcceptConfig,
     ImportReport,
@@ -87,7 +93,9 @@ def backfill_topic(
         places = max(1, frame.rdd.getNumPartitions())
         by_order = ("partition", _ORDER)
         ranged = rows.repartitionByRange(places, *by_order).sortWithinPartitions(*by_order)
-        staging = ranged.drop(_ORDER).mapInArrow(_stager(open_store, plan.partition_count), RESULT_SCHEMA)
+        staging = ranged.drop(_ORDER).mapInArrow(
+            _stager(open_store, StagedTopic(plan.name, plan.partition_count)), RESULT_SCHEMA
+        )
         found = sorted(StagedFile(*row) for row in staging.collect())
     try:
         topic = TopicPlan(plan.name, plan.partition_count, plan.config, _sources_of(found, plan))
@@ -159,7 +167,7 @@ def _partition_of(key: Column, value: Column, partition_count: int) -> Column:
 
 
 def _stager(
-    open_store: OpenPlace, partition_count: int
+    open_store: OpenPlace, topic: StagedTopic
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function of the tasks that write rows to scratch."""
 
@@ -169,7 +177,7 @@ def _stager(
         context = TaskContext.get()
         assert context is not None, "it runs in a task"
         with open_store() as means:
-            for file in stage_rows(means, context.partitionId(), partition_count, batches):
+            for file in stage_rows(means, context.partitionId(), topic, batches):
                 yield as_result(file)
 
     return stage

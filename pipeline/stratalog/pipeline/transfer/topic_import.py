@@ -98,7 +98,7 @@ class ImportReport(NamedTuple):
 
 
 class _Topic(NamedTuple):
-    """What the tasks must know of the new topic. Pickled to them."""
+    """The new topic, as the tasks must know it. Pickled to them."""
 
     name: str
     topic_id: UUID
