@@ -1,10 +1,12 @@
 """The charts of the page of statistics, as SVG to put into it: no script, no font, nothing from a network."""
 
+# pyright: reportUnknownMemberType=false
+# (some of matplotlib's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stratalog.cli.byte_size import ByteSize
 
@@ -46,7 +48,12 @@ def bars(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 9.5, "text.parse_math": False}
+    settings: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 9.5,
+        "text.parse_math": False,
+    }
     with rc_context({**settings, "font.family": "sans-serif", "text.color": _INK}):
         has_legend = len(parts) > 1
         height = 0.75 + _BAR_INCHES * len(labels) + 0.3 * has_legend
@@ -103,5 +110,13 @@ def shortened(label: str) -> str:
     return f"{label[:half]}…{label[-half:]}"
 
 
-COUNTS = Scale(10, lambda value: f"{value:,.0f}")
-BYTES = Scale(1024, lambda value: str(ByteSize(value)))
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _size(value: float) -> str:
+    return str(ByteSize(value))
+
+
+COUNTS = Scale(10, _count)
+BYTES = Scale(1024, _size)

@@ -22,7 +22,7 @@ body { margin: 0 auto; padding: 2rem 1.5rem 4rem; max-width: 64rem; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2.6rem 0 .3rem; }
 p { margin: .2rem 0 .8rem; color: #52606d; max-width: 46rem; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0; }
-.tile { flex: 1 1 8rem; padding: .7rem 1rem; background: #fff; border: 1px solid #e1e7ec; border-radius: .5rem; }
+.tile { flex: 1 1 8rem; padding: .7rem 1rem; background: #fff; border: 1px solid #e1e7ec; }
 .tile b { display: block; font-size: 1.35rem; font-weight: 600; } .tile span { color: #52606d; }
 svg { width: 100%; height: auto; }
 .wide { overflow-x: auto; }
@@ -45,6 +45,11 @@ class _Topic(NamedTuple):
     def sum_of(self, name: str) -> int:
         """The sum of a number over the partitions."""
         return sum(getattr(one, name) for one in self.partitions)
+
+    @property
+    def size(self) -> str:
+        """The bytes of its data, as people read them."""
+        return str(ByteSize(self.sum_of("size_bytes")))
 
     @property
     def saved_bytes(self) -> int:
@@ -91,97 +96,92 @@ def _tiles(found: Sequence[PartitionStatistics], topics: Sequence[_Topic]) -> st
 
 
 def _charts(topics: Sequence[_Topic], found: Sequence[PartitionStatistics]) -> Iterable[str]:
+    yield _size_chart(topics)
+    keyed = [topic for topic in topics if topic.compacted][:MAX_BARS]
+    if keyed:
+        yield _key_chart(keyed)
+    deleting = [topic for topic in topics if topic.sum_of("tombstone_count")][:MAX_BARS]
+    if deleting:
+        yield _tombstone_chart(deleting)
+    yield _partition_chart(found)
+
+
+def _size_chart(topics: Sequence[_Topic]) -> str:
     shown = topics[:MAX_BARS]
-    names = [topic.name for topic in shown]
-    kept = [topic.sum_of("size_bytes") - topic.saved_bytes for topic in shown]
-    yield _section(
+    kept = [topic.sum_of("kept_bytes") if topic.compacted else 0 for topic in shown]
+    plain = [0 if topic.compacted else topic.sum_of("size_bytes") for topic in shown]
+    parts = [
+        Part("stays", STAYS, kept),
+        Part("would be freed", GOES, [topic.saved_bytes for topic in shown]),
+        Part("not a compacted topic", PLAIN, plain),
+    ]
+    notes = [
+        f"{ByteSize(topic.saved_bytes)} of {topic.size}" if topic.compacted else topic.size for topic in shown
+    ]
+    return _section(
         "Bytes of topics, and what compaction would free",
         "Of a compacted topic, what a compaction of all its records would leave, and the bytes that it would"
         f" free: an estimate by the share of records.{_left_out(topics, 'topics')}",
+        bars("sizes", [topic.name for topic in shown], parts, BYTES, notes),
+    )
+
+
+def _key_chart(keyed: Sequence[_Topic]) -> str:
+    kept = [topic.sum_of("kept_record_count") for topic in keyed]
+    superseded = [topic.sum_of("record_count") - count for topic, count in zip(keyed, kept, strict=True)]
+    return _section(
+        "Keys and records",
+        "The records that stay are the last ones of their keys. The note has the different keys, and the"
+        " records for each of them.",
         bars(
-            "sizes",
-            names,
-            [
-                Part(
-                    "stays",
-                    STAYS,
-                    [size if topic.compacted else 0 for topic, size in zip(shown, kept, strict=True)],
-                ),
-                Part("would be freed", GOES, [topic.saved_bytes for topic in shown]),
-                Part(
-                    "not a compacted topic",
-                    PLAIN,
-                    [0 if topic.compacted else size for topic, size in zip(shown, kept, strict=True)],
-                ),
-            ],
-            BYTES,
-            [
-                f"{ByteSize(topic.saved_bytes)} of {ByteSize(topic.sum_of('size_bytes'))}"
-                if topic.compacted
-                else str(ByteSize(topic.sum_of("size_bytes")))
-                for topic in shown
-            ],
+            "keys",
+            [topic.name for topic in keyed],
+            [Part("last of its key", STAYS, kept), Part("superseded", GOES, superseded)],
+            COUNTS,
+            [_per_key(topic) for topic in keyed],
         ),
     )
-    keyed = [topic for topic in topics if topic.compacted][:MAX_BARS]
-    if keyed:
-        yield _section(
-            "Keys and records",
-            "The records that stay are the last ones of their keys. The note has the different keys, and the"
-            " records for each of them.",
-            bars(
-                "keys",
-                [topic.name for topic in keyed],
-                [
-                    Part("last of its key", STAYS, [topic.sum_of("kept_record_count") for topic in keyed]),
-                    Part(
-                        "superseded",
-                        GOES,
-                        [topic.sum_of("record_count") - topic.sum_of("kept_record_count") for topic in keyed],
-                    ),
-                ],
-                COUNTS,
-                [_per_key(topic) for topic in keyed],
-            ),
-        )
-    deleting = [topic for topic in topics if topic.sum_of("tombstone_count")][:MAX_BARS]
-    if deleting:
-        yield _section(
-            "Tombstones",
-            "Records without a value, which delete their keys.",
-            bars(
-                "tombstones",
-                [topic.name for topic in deleting],
-                [Part("tombstones", MARKED, [topic.sum_of("tombstone_count") for topic in deleting])],
-                COUNTS,
-                [
-                    f"{topic.sum_of('tombstone_count'):,} ({_share(topic, 'tombstone_count')} of records)"
-                    for topic in deleting
-                ],
-            ),
-        )
+
+
+def _tombstone_chart(deleting: Sequence[_Topic]) -> str:
+    counts = [topic.sum_of("tombstone_count") for topic in deleting]
+    shares = [count / topic.sum_of("record_count") for topic, count in zip(deleting, counts, strict=True)]
+    notes = [f"{count:,} ({share:.1%} of records)" for count, share in zip(counts, shares, strict=True)]
+    return _section(
+        "Tombstones",
+        "Records without a value, which delete their keys.",
+        bars(
+            "tombstones",
+            [topic.name for topic in deleting],
+            [Part("tombstones", MARKED, counts)],
+            COUNTS,
+            notes,
+        ),
+    )
+
+
+def _partition_chart(found: Sequence[PartitionStatistics]) -> str:
     largest = sorted(found, key=lambda one: -one.size_bytes)[:MAX_BARS]
-    yield _section(
+    dirty = [one.dirty_bytes if one.compacted else 0 for one in largest]
+    plain = [0 if one.compacted else one.size_bytes for one in largest]
+    clean = [
+        one.size_bytes - dirty_bytes - plain_bytes
+        for one, dirty_bytes, plain_bytes in zip(largest, dirty, plain, strict=True)
+    ]
+    parts = [
+        Part("compacted", STAYS, clean),
+        Part("not compacted yet", GOES, dirty),
+        Part("not a compacted topic", PLAIN, plain),
+    ]
+    return _section(
         "The largest partitions",
         f"Data below and above the end of what is compacted.{_left_out(found, 'partitions')}",
         bars(
             "partitions",
             [f"{one.topic}-{one.partition}" for one in largest],
-            [
-                Part(
-                    "compacted",
-                    STAYS,
-                    [one.size_bytes - one.dirty_bytes if one.compacted else 0 for one in largest],
-                ),
-                Part("not compacted yet", GOES, [one.dirty_bytes if one.compacted else 0 for one in largest]),
-                Part(
-                    "not a compacted topic",
-                    PLAIN,
-                    [0 if one.compacted else one.size_bytes for one in largest],
-                ),
-            ],
+            parts,
             BYTES,
-            [f"{ByteSize(one.size_bytes)}" for one in largest],
+            [str(ByteSize(one.size_bytes)) for one in largest],
         ),
     )
 
@@ -282,10 +282,6 @@ def _count(number: int) -> str:
 def _per_key(topic: _Topic) -> str:
     key_count, record_count = topic.sum_of("key_count"), topic.sum_of("record_count")
     return f"{key_count:,} keys, {record_count / key_count:,.1f} records each" if key_count else "no keys"
-
-
-def _share(topic: _Topic, name: str) -> str:
-    return f"{topic.sum_of(name) / max(1, topic.sum_of('record_count')):.1%}"
 
 
 def _left_out(items: Sequence[object], noun: str) -> str:
