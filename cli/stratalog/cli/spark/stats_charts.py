@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from stratalog.cli.byte_size import ByteSize
 
@@ -18,6 +18,15 @@ _INK = "#3b4754"
 _WIDTH_INCHES = 8.6
 _BAR_INCHES = 0.32
 _LABEL_CHARACTERS = 34
+_SETTINGS = {
+    # Text stays text, in the font of the page.
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "text.color": _INK,
+    # A key may have dollars.
+    "text.parse_math": False,
+}
 
 
 class Part(NamedTuple):
