@@ -83,20 +83,28 @@ def stats(
         page = stats_page(found, hot, store_url.partition("?")[0], f"{time}")
         Path(page_path).write_text(page, encoding="utf-8")
     if as_json:
-        print_json(
-            {
-                "partitions": [value_document(one) for one in found],
-                "hot_keys": [
-                    {
-                        "topic": one.topic,
-                        "key_base64": base64.b64encode(one.key).decode(),
-                        "record_count": one.record_count,
-                    }
-                    for one in hot
-                ],
-            }
-        )
-        return
+        _print_documents(found, hot)
+    else:
+        _print_tables(found, hot)
+
+
+def _print_documents(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
+    print_json(
+        {
+            "partitions": [value_document(one) for one in found],
+            "hot_keys": [
+                {
+                    "topic": one.topic,
+                    "key_base64": base64.b64encode(one.key).decode(),
+                    "record_count": one.record_count,
+                }
+                for one in hot
+            ],
+        }
+    )
+
+
+def _print_tables(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
     _print_partitions(found)
     if hot:
         print_table(

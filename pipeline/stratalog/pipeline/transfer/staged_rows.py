@@ -46,7 +46,7 @@ class StagedFile(NamedTuple):
     place: int
     """The number of the task: rows of a later one come behind."""
     number: int
-    """Of the task's files."""
+    """The number of the file among those of the task."""
     partition: int
     key: str
     record_count: int
