@@ -98,7 +98,9 @@ def backfill_topic(
         )
         found = sorted(StagedFile(*row) for row in staging.collect())
     try:
-        topic = TopicPlan(plan.name, plan.partition_count, plan.config, _sources_of(found, plan))
+        topic = TopicPlan(
+            plan.name, plan.partition_count, plan.config, sources_of(found, plan.partition_count)
+        )
         return create_topic(cluster, open_store, open_store, topic, accept)
     finally:
         with open_store() as means:
@@ -183,7 +185,7 @@ def _stager(
     return stage
 
 
-def _sources_of(files: Sequence[StagedFile], plan: BackfillPlan) -> list[SourcePartition]:
+def sources_of(files: Sequence[StagedFile], partition_count: int) -> list[SourcePartition]:
     """The files of each partition, in order, with the offsets of their rows."""
     found: dict[int, list[SourceFile]] = defaultdict(list)
     ends: dict[int, int] = defaultdict(int)
@@ -194,6 +196,5 @@ def _sources_of(files: Sequence[StagedFile], plan: BackfillPlan) -> list[SourceP
             SourceFile(file.key, file.record_count, file.data_bytes, begin, end, shift=begin)
         )
     return [
-        SourcePartition(number, 0, ends[number], tuple(found[number]))
-        for number in range(plan.partition_count)
+        SourcePartition(number, 0, ends[number], tuple(found[number])) for number in range(partition_count)
     ]

@@ -18,7 +18,7 @@ IMPORTED = [[b"0", b"1", b"2"]] * len(STARTS)
 
 
 async def require_it_goes_on(bench: ServiceBench) -> None:
-    """What was imported is read, and what is appended comes behind it, in the log and in the store."""
+    """Read the imported records, and append behind them, in the log and in the store."""
     assert await bench.values("new") == IMPORTED
     ends = [await bench.append("new", [b"3"], number) for number in range(len(STARTS))]
     assert ends == [start + 3 for start in STARTS]
