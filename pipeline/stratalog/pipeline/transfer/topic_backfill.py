@@ -98,9 +98,8 @@ def backfill_topic(
         )
         found = sorted(StagedFile(*row) for row in staging.collect())
     try:
-        topic = TopicPlan(
-            plan.name, plan.partition_count, plan.config, sources_of(found, plan.partition_count)
-        )
+        sources = sources_of(found, plan.partition_count)
+        topic = TopicPlan(plan.name, plan.partition_count, plan.config, sources)
         return create_topic(cluster, open_store, open_store, topic, accept)
     finally:
         with open_store() as means:

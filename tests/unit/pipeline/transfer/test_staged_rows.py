@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_each_row_is_a_record_in_the_order_of_the_tasks(seed: int, monkeypatch: 
     bounds = [0, *cuts, len(rows)]
     files: list[StagedFile] = []
     with place() as means:
-        for number, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
             for _ in range(random.choice((1, 2))):
                 staged = [*stage_rows(means, number, TOPIC, batches_of(rows[begin:end], random))]
             # Only one of the runs is told of, as rows of Spark.
