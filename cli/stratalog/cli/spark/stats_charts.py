@@ -54,7 +54,6 @@ def bars(
 ) -> str:
     """Horizontal bars whose parts stand side by side, as an SVG element. `name` is unique in its page;
     `notes` stand behind the bars."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     settings: dict[Any, Any] = {
