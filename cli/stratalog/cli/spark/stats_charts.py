@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.cli.byte_size import ByteSize
 
@@ -54,15 +54,10 @@ def bars(
 ) -> str:
     """Horizontal bars whose parts stand side by side, as an SVG element. `name` is unique in its page;
     `notes` stand behind the bars."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "font.size": 9.5,
-        "text.parse_math": False,
-    }
-    with rc_context({**settings, "font.family": "sans-serif", "text.color": _INK}):
+    with cast("Any", mpl).rc_context({**_SETTINGS, "svg.hashsalt": name}):
         has_legend = len(parts) > 1
         height = 0.75 + _BAR_INCHES * len(labels) + 0.3 * has_legend
         figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
