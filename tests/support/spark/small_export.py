@@ -36,30 +36,35 @@ def accept_all(_config: Mapping[str, str]) -> Codec:
 class SmallExport:
     """An export, and imports of it. Not thread-safe: one test uses it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, hole: int = 0) -> None:
+        """With a `hole` each partition has a second file behind it, and another hole at its end."""
         self._clock = clock
         self._source = MemoryObjectStore(clock)
-        partitions = tuple(self._partition(number, start) for number, start in enumerate(STARTS))
+        partitions = tuple(self._partition(number, start, hole) for number, start in enumerate(STARTS))
         topic = ExportedTopic("t", "", len(STARTS), {}, partitions)
         write_manifest(self._source, ExportManifest("", "read_committed", 0, (topic,)))
 
-    def _partition(self, number: int, start: int) -> ExportedPartition:
+    def _partition(self, number: int, start: int, hole: int) -> ExportedPartition:
+        begins = (start, start + 3 + hole) if hole else (start,)
+        files = tuple(self._file(number, begin) for begin in begins)
+        return ExportedPartition(number, start, begins[-1] + 3 + hole, files)
+
+    def _file(self, number: int, begin: int) -> ExportedFile:
         row = {"key": b"k", "topic": "t", "partition": number, "timestampType": 0}
         rows = [
-            {**row, "offset": start + index, "value": b"%d" % index, "timestamp": index} for index in range(3)
+            {**row, "offset": begin + index, "value": b"%d" % index, "timestamp": index} for index in range(3)
         ]
         written = write_file([pa.RecordBatch.from_pylist(rows, schema=FILE_SCHEMA)])
-        key = f"p{number}"
+        key = f"p{number}-{begin}"
         self._source.put(key, memoryview(written.data))
-        file = ExportedFile(
+        return ExportedFile(
             key=key,
-            first_offset=start,
-            end_offset=start + 3,
+            first_offset=begin,
+            end_offset=begin + 3,
             record_count=3,
             size_bytes=written.data.size,
             data_bytes=1,
         )
-        return ExportedPartition(number, start, start + 3, (file,))
 
     def restore(self, store: ObjectStore, name: str = "new", seed: int = 1) -> ImportReport:
         """Import it into a store."""

@@ -11,6 +11,7 @@ from stratalog.base.errors import LogStoreError, TopicAlreadyExistsError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.transfer import topic_import
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -23,9 +24,9 @@ from tests.support.tiered.tiered_store import TieredStore
 class SmallImport:
     """A store, and an export to import. Not thread-safe: one test uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hole: int = 0) -> None:
         clock = ManualClock()
-        self._export = SmallExport(clock)
+        self._export = SmallExport(clock, hole=hole)
         self.store = MemoryObjectStore(clock)
         self.tiered = TieredStore(MemoryFileSystem(), self.store, clock, SequentialIds(1))
 
@@ -125,3 +126,18 @@ def test_a_server_claims_the_shard_meanwhile() -> None:
     world.run(FaultyObjectStore(world.store, Random(0), before=before))
     assert len(claims) == 2
     world.require_whole()
+
+
+@pytest.mark.parametrize("object_bytes", [1, 1 << 20])
+def test_slices_tile_where_files_do_not(object_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files have a hole between them, and the partition one at its end; each file in an object, or not."""
+    monkeypatch.setattr(topic_import, "OBJECT_BYTES", object_bytes)
+    world = SmallImport(hole=10)
+    world.run(world.store)
+    entry = world.tiered.catalog.refresh().topics()["new"]
+    for number, start in enumerate(STARTS):
+        tip = TopicIdPartition(entry.topic_id, number)
+        assert world.tiered.partition(tip).tiered_end_offset == start + 26
+        offsets = [record.offset for record in world.tiered.records(tip)]
+        assert offsets == [*range(start, start + 3), *range(start + 13, start + 16)]
+    world.tiered.metadata.check()
