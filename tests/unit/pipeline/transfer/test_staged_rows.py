@@ -72,7 +72,7 @@ def test_each_row_is_a_record_in_the_order_of_the_tasks(seed: int, monkeypatch: 
                 [*stage_rows(means, number, TOPIC, batches_of(rows[begin:end], random))]
                 for _ in range(random.choice((1, 2)))
             ]
-            # Only one of the tries is told of, as rows of Spark.
+            # Spark tells of only one of the tries.
             files += [StagedFile(**as_result(file).to_pylist()[0]) for file in tries[-1]]
     random.shuffle(files)
     plan = TopicPlan("new", TOPIC.partition_count, {}, sources_of(sorted(files), TOPIC.partition_count))
