@@ -31,8 +31,8 @@ exec sleep 600
 READ = """
 import sys
 from pathlib import Path
-from stratalog.cli.demo.spark_readback import read_with_spark
-read_with_spark("file:///nowhere", "keyed", "plain", Path(sys.argv[1]))
+from stratalog.cli.demo.spark_readback import DemoTopics, read_with_spark
+read_with_spark("file:///nowhere", DemoTopics("keyed", "plain", "other"), Path(sys.argv[1]))
 """
 
 

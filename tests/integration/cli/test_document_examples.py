@@ -31,7 +31,7 @@ NOT_RUN = {
     "stratalog dev s3 minio": "MinIO may not be there; test_dev_s3.py runs it where it is",
     "export": "it sets variables of the reader's shell",
     "grpcurl": "test_calls_by_hand.py runs them",
-    "stratalog spark": "it starts Spark, some on a cluster; test_spark_jobs.py runs each command",
+    "stratalog spark": "it starts Spark, some on a cluster; test_spark_*.py run each command",
     "stratalog demo": "it takes a minute; test_demo.py runs it on fewer flights",
 }
 """The beginnings of lines that cannot run here, and the reasons."""

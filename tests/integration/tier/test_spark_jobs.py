@@ -87,7 +87,9 @@ def test_audit_finds_each_kind_of_damage(spark: SparkSession, tmp_path: Path) ->
 
 def test_stats_count_keys_and_find_the_hottest(spark: SparkSession, tmp_path: Path) -> None:
     filled = KeyedStore(local_store(tmp_path), tmp_path, seed=4)
-    shown = run("stats", "state", "--hottest", "2", "--store", filled.tiered.store.url, "--json")
+    page = tmp_path / "page.html"
+    url = filled.tiered.store.url
+    shown = run(*("stats", "state", "--hottest", "2", "--html", str(page), "--store", url, "--json"))
     assert shown.exit_code == 0, shown.output
     document = json.loads(shown.stdout)
     records = filled.records()
@@ -99,3 +101,4 @@ def test_stats_count_keys_and_find_the_hottest(spark: SparkSession, tmp_path: Pa
     assert [
         (base64.b64decode(one["key_base64"]), one["record_count"]) for one in document["hot_keys"]
     ] == expected
+    assert f"{counts.total():,}" in page.read_text()

@@ -41,6 +41,15 @@ def values_without_key(table: pd.DataFrame) -> Counter[bytes]:
     return Counter(line.encode() for line in _json_lines(table[table["tailnum"].isna()]))
 
 
+def last_value_per_destination(table: pd.DataFrame) -> dict[bytes, bytes | None]:
+    """Destination to the JSON of the last flight there without a tail number."""
+    last = table[table["tailnum"].isna()].groupby("dest", sort=False).tail(1)
+    return {
+        str(destination).encode(): value.encode()
+        for destination, value in zip(last["dest"], _json_lines(last), strict=True)
+    }
+
+
 def compare_state(
     name: str, expected: Mapping[bytes, bytes | None], found: Mapping[bytes, bytes | None]
 ) -> Check:

@@ -1,4 +1,5 @@
-"""Reads the demonstration's topics back through Spark, in a child process with a process group of its own.
+"""Compacts a topic of the demonstration with Spark, and reads all topics back, in a child process with a
+process group of its own.
 
 Spark's JVM ignores Ctrl-C. If its Python is interrupted during the start, the JVM stays for ever. So Spark
 runs in a child that the terminal does not reach. The child kills its whole group, the JVM included, when its
@@ -16,9 +17,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+
+if TYPE_CHECKING:
+    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+
+_JOBS_AT_ONCE = 2
+_PARTITION_BYTES = 1 << 30
+
+
+class DemoTopics(NamedTuple):
+    """The topics of the demonstration."""
+
+    keyed: str
+    plain: str
+    to_compact: str
+    """A topic that Spark compacts first."""
 
 
 class SparkFindings(NamedTuple):
@@ -28,15 +44,18 @@ class SparkFindings(NamedTuple):
     """The last value of each key of the keyed topic, None if that is a tombstone."""
     values: list[bytes]
     """The value of every record of the plain topic."""
+    compacted: list[tuple[bytes, bytes | None]]
+    """Key and value of every record of the topic that Spark has compacted."""
 
 
-def read_with_spark(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> SparkFindings:
-    """Read both topics from the objects alone. Spark writes into `scratch`. No process is left behind,
-    however this ends. Raises click.ClickException if Spark failed; its output is on standard error then.
+def read_with_spark(store_url: str, topics: DemoTopics, scratch: Path) -> SparkFindings:
+    """Compact and read the topics, by the objects alone. Spark writes into `scratch`. No process is left
+    behind, however this ends. Raises click.ClickException if Spark failed; its output is on standard error
+    then.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     child = subprocess.Popen(
-        [sys.executable, "-m", __name__, store_url, keyed_topic, plain_topic, str(scratch)],
+        [sys.executable, "-m", __name__, store_url, *topics, str(scratch)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -61,30 +80,54 @@ def _findings_file(scratch: Path) -> Path:
     return scratch / "findings"
 
 
-def _read(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> SparkFindings:
+def _read(store_url: str, topics: DemoTopics, scratch: Path) -> SparkFindings:
     """In the child: the last value of each key is folded by Spark."""
+    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.latest_state import latest_state
     from stratalog.pipeline.local_session import start_local_session
     from stratalog.pipeline.source.data_source import StratalogDataSource
 
     spark = start_local_session("stratalog demo", str(scratch))
     try:
+        _compact(SparkCluster(spark.sparkContext), store_url, topics.to_compact)
         source = spark.read.format(StratalogDataSource.name()).option("store", store_url)
-        rows = latest_state(source.option("topic", keyed_topic).load()).select("key", "value").collect()
-        state = {bytes(row["key"]): None if row["value"] is None else bytes(row["value"]) for row in rows}
-        plain = source.option("topic", plain_topic).schema("value binary").load()
-        return SparkFindings(state, [bytes(row["value"]) for row in plain.collect()])
+        rows = latest_state(source.option("topic", topics.keyed).load()).select("key", "value").collect()
+        state = {bytes(row["key"]): _bytes_of(row["value"]) for row in rows}
+        # One query for both, because each takes a second.
+        both = source.option("topic", f"{topics.plain},{topics.to_compact}")
+        found = both.schema("topic string, key binary, value binary").load().collect()
+        values = [bytes(row["value"]) for row in found if row["topic"] == topics.plain]
+        compacted = [
+            (bytes(row["key"]), _bytes_of(row["value"])) for row in found if row["topic"] == topics.to_compact
+        ]
+        return SparkFindings(state, values, compacted)
     finally:
         spark.stop()
 
 
-async def _child(store_url: str, keyed_topic: str, plain_topic: str, scratch: Path) -> None:
+def _compact(cluster: SparkCluster, store_url: str, topic: str) -> None:
+    """Compact a topic, as `stratalog spark compact` does."""
+    from stratalog.cli.store_access.store_compaction import CompactionLayers, JobsElsewhere, store_compaction
+    from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+
+    with ClusterExecutions(cluster, ExecutorPlace(store_url), jobs_at_once=_JOBS_AT_ONCE) as executions:
+        elsewhere = JobsElsewhere(executions.execution, _JOBS_AT_ONCE, max_partition_bytes=_PARTITION_BYTES)
+        with store_compaction(store_url, CompactionLayers({}, {}), elsewhere) as store:
+            store.run([topic])
+
+
+def _bytes_of(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+async def _child(store_url: str, topics: DemoTopics, scratch: Path) -> None:
     # Nothing is ever written to this pipe: it becomes readable when its other end is closed.
     asyncio.get_running_loop().add_reader(sys.stdin, lambda: os.killpg(0, signal.SIGKILL))
-    findings = await asyncio.to_thread(_read, store_url, keyed_topic, plain_topic, scratch)
+    findings = await asyncio.to_thread(_read, store_url, topics, scratch)
     _findings_file(scratch).write_bytes(pickle.dumps(tuple(findings)))
 
 
 if __name__ == "__main__":
-    _, store, keyed, plain, directory = sys.argv
-    asyncio.run(_child(store, keyed, plain, Path(directory)))
+    _, store, *names, directory = sys.argv
+    asyncio.run(_child(store, DemoTopics(*names), Path(directory)))

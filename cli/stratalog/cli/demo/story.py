@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
@@ -18,19 +20,23 @@ from stratalog.cli.demo.oracle import (
     Check,
     compare_state,
     compare_values,
+    last_value_per_destination,
     last_value_per_key,
     values_without_key,
 )
 from stratalog.cli.demo.places import DemoPlaces
 from stratalog.cli.demo.readback import KeyedTopic, read_keyed, read_values
 from stratalog.cli.demo.report import CompactionTotals, DemoReport, TierCount
-from stratalog.cli.demo.spark_readback import read_with_spark
+from stratalog.cli.demo.spark_readback import DemoTopics, read_with_spark
 from stratalog.cli.output import counted
 from stratalog.client import values
 from stratalog.client.client import Client
 
 KEYED_TOPIC = "flights"
 PLAIN_TOPIC = "flights-without-tail-number"
+SPARK_TOPIC = "flights-by-destination"
+"""The flights without a tail number once more, with keys: Spark compacts it."""
+SPARK_UPLOADS = 3
 PARTITION_COUNT = 12
 ADVANCE_COUNT = 1000
 """The bar of progress moves after so many records."""
@@ -201,16 +207,43 @@ class Story:
         if missing:
             self._report.skipped.append(f"the check in Spark: {missing}")
             return
-        with self._step("read everything with Spark, without the service"):
-            found = read_with_spark(
-                self._places.store_url, KEYED_TOPIC, PLAIN_TOPIC, self._places.spark_scratch
-            )
+        with self._step("append and tier a topic for Spark"):
+            asyncio.run(self._fill_for_spark())
+        with self._step("compact it with Spark, and read everything, without the service"):
+            topics = DemoTopics(KEYED_TOPIC, PLAIN_TOPIC, SPARK_TOPIC)
+            found = read_with_spark(self._places.store_url, topics, self._places.spark_scratch)
+        destinations = last_value_per_destination(self._flights.table)
+        compacted = found.compacted
+        self._report.checks.append(
+            compare_state("flights by destination, compacted with Spark", destinations, dict(compacted))
+        )
+        self._add_check(
+            "one record a key, after the compaction with Spark",
+            len(compacted) == len(destinations),
+            f"{counted(len(compacted), 'record')} of {counted(len(destinations), 'key')}",
+        )
         self._report.checks.append(
             compare_state("from the bucket alone, in Spark", self._expected_state, found.state)
         )
         self._report.checks.append(
             compare_values("flights without a tail number, in Spark", self._expected_values, found.values)
         )
+
+    async def _fill_for_spark(self) -> None:
+        records = [
+            (json.loads(one.value)["dest"].encode(), one.value, one.timestamp_ms)
+            for one in self._flights.records
+            if one.key is None and one.value is not None
+        ]
+        async with Client(self._server.address) as client:
+            await client.admin.create_topic(SPARK_TOPIC, PARTITION_COUNT, KEYED_CONFIG)
+            bounds = [number * len(records) // SPARK_UPLOADS for number in range(SPARK_UPLOADS + 1)]
+            for begin, end in itertools.pairwise(bounds):
+                async with client.producer(durability=Durability.DISK, linger_ms=20) as producer:
+                    for key, value, timestamp_ms in records[begin:end]:
+                        producer.send(SPARK_TOPIC, key, value, timestamp_ms=timestamp_ms)
+                        await producer.ready()
+                await client.admin.upload()
 
     async def _tier_count(self, client: Client, found: KeyedTopic) -> TierCount:
         [shard] = (await client.admin.tier_status()).shards

@@ -10,6 +10,9 @@ COMMANDS = {
     "compact": ("spark.compact_command:compact", "Compact tiered data with all executors."),
     "audit": ("spark.audit_command:audit", "Verify objects and compaction with all executors."),
     "stats": ("spark.stats_command:stats", "Count keys, records and bytes with all executors."),
+    "export": ("spark.export_command:export", "Write topics to Parquet files."),
+    "import": ("spark.import_command:import_", "Create a topic with the records of an export."),
+    "backfill": ("spark.backfill_command:backfill", "Create a topic with the rows of a table."),
 }
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stratalog.base.clock import SystemClock
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.interrupts import interrupted_by_signals
-from stratalog.cli.options import json_option
-from stratalog.cli.output import print_json, print_table, value_document
+from stratalog.cli.options import json_option, require_unicode
+from stratalog.cli.output import print_json, print_table, utc_time, value_document
 from stratalog.cli.spark.options import spark_options
 
 if TYPE_CHECKING:
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
     metavar="NUMBER",
     help="Show so many keys of each topic, those with the most records. Reads all data of the topics.",
 )
+@click.option(
+    "--html",
+    "page_path",
+    type=click.Path(dir_okay=False, writable=True),
+    callback=require_unicode,
+    metavar="FILE",
+    help="Also write a page with charts, which needs no network.",
+)
 @json_option
 def stats(
     topics: tuple[str, ...],
@@ -35,6 +45,7 @@ def stats(
     master: str,
     conf: Mapping[str, str],
     hottest: int | None,
+    page_path: str | None,
     as_json: bool,
 ) -> None:
     """Count keys, records and bytes with all executors.
@@ -51,7 +62,7 @@ def stats(
     \b
     Examples:
       stratalog spark stats --store s3://bucket/prefix --master spark://host:7077
-      stratalog spark stats orders --hottest 10 --store s3://bucket/prefix
+      stratalog spark stats orders --hottest 10 --html orders.html --store s3://bucket/prefix
     """
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.hot_keys import hot_keys
@@ -68,9 +79,35 @@ def stats(
         if hottest is not None:
             for topic in sorted({one.topic for one in found}):
                 hot += hot_keys(session, store_url, topic, hottest)
+    if page_path is not None:
+        from stratalog.cli.spark.stats_page import stats_page
+
+        time = utc_time(SystemClock().now_ms())
+        page = stats_page(found, hot, store_url.partition("?")[0], f"{time}")
+        Path(page_path).write_text(page, encoding="utf-8")
     if as_json:
         _print_documents(found, hot)
-        return
+    else:
+        _print_tables(found, hot)
+
+
+def _print_documents(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
+    print_json(
+        {
+            "partitions": [value_document(one) for one in found],
+            "hot_keys": [
+                {
+                    "topic": one.topic,
+                    "key_base64": base64.b64encode(one.key).decode(),
+                    "record_count": one.record_count,
+                }
+                for one in hot
+            ],
+        }
+    )
+
+
+def _print_tables(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
     _print_partitions(found)
     if hot:
         print_table(

@@ -1,4 +1,4 @@
-"""A store and its shards as jobs and their tasks read them, which commit nothing."""
+"""A store as a task reads it, or as a driver writes to it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from stratalog.remote.store_layout import StoreLayout
 
 
 class StoreView(NamedTuple):
-    """A store, opened to be read."""
+    """An open store."""
 
     actor: StoreActor
     catalog: Catalog
+    writes: bool
+    """Whether its shards may be written to."""
 
     @property
     def shard_count(self) -> int:
@@ -44,12 +46,16 @@ class StoreView(NamedTuple):
         """The metadata of a shard. Raises StoreError."""
         load_directory = partial(read_directory, self.actor.store, StoreLayout(number))
         return MetadataLog.open(
-            self.actor, number, load_directory, read_only=True, witness=catalog_as_witness(self.catalog)
+            self.actor,
+            number,
+            load_directory,
+            read_only=not self.writes,
+            witness=catalog_as_witness(self.catalog),
         )
 
 
-def open_view(means: TaskMeans) -> StoreView:
-    """Open the store. Raises StoreError."""
+def open_view(means: TaskMeans, *, writes: bool = False) -> StoreView:
+    """Open the store, to read it unless `writes`. Raises StoreError."""
     actor = StoreActor(
         store=means.store,
         clock=means.clock,
@@ -58,7 +64,7 @@ def open_view(means: TaskMeans) -> StoreView:
         identity=StoreIdentity.open(means.store),
         writer=Writer("spark", str(means.ids.uuid())),
     )
-    return StoreView(actor, Catalog.open(actor, read_only=True))
+    return StoreView(actor, Catalog.open(actor, read_only=not writes), writes)
 
 
 def require_topics(open_place: OpenPlace, names: Collection[str]) -> None:

@@ -31,14 +31,14 @@ class SparkCluster:
 
     def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Run tasks as `Cluster.each`."""
-        with _own_errors():
+        with own_errors():
             return self._context.parallelize(items, len(items)).map(function).collect()
 
     def exchanged(
         self, items: Sequence[Any], stages: Sequence[Stage], last: Callable[[Iterator[Any]], Iterator[Result]]
     ) -> list[Result]:
         """Run tasks as `Cluster.exchanged`."""
-        with _own_errors():
+        with own_errors():
             values = self._context.parallelize(items, len(items))
             for stage in stages:
                 values = (
@@ -72,13 +72,15 @@ def _values(pairs: Iterator[tuple[int, Any]]) -> Iterator[Any]:
 
 
 @contextmanager
-def _own_errors() -> Generator[None]:
-    """Turn Spark's error, with the traces of two languages, into one line."""
+def own_errors() -> Generator[None]:
+    """Turn Spark's error, with the traces of two languages, into one line. Raises LogStoreError."""
     try:
         yield
+    except LogStoreError:
+        raise
     except Exception as error:
-        lines = str(error).splitlines()
-        said = next((line for line in lines if "Exception" in line or "Error:" in line), "")
+        lines = str(error).splitlines() or [repr(error)]
+        said = next((line for line in lines if "Exception" in line or "Error:" in line), lines[0])
         raise LogStoreError(
             "the tasks of a job were given up by Spark; its log, and those of its executors, have the reason",
             reason=said.strip()[:300],

@@ -30,6 +30,8 @@ from stratalog.record.reading.arrow_arrays import (
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]
 
+EXACT_TIMESTAMP = "timestampMs"
+"""A column that no query has: times as they are in the log, for copies of a topic."""
 ARROW_TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -40,8 +42,9 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(HEADER_TYPE),
     "tombstone": pa.bool_(),
+    EXACT_TIMESTAMP: pa.timestamp("ms", tz="UTC"),
 }
-"""The type of each column of ``schema``."""
+"""The type of each column of ``schema``, and of the exact timestamp."""
 
 # The range of Spark's timestamps, and of Python's: 0001-01-01T00:00:00.000Z to 9999-12-31T23:59:59.999Z.
 _FIRST_TIMESTAMP_MS = -62_135_596_800_000
@@ -102,6 +105,7 @@ class ArrowRows:
             "timestampType": lambda: self._shared(lambda origin: _number(pa.int32(), origin.timestamp_type)),
             "headers": lambda: headers_of(rows, null_without=True),
             "tombstone": lambda: _tombstones(rows),
+            EXACT_TIMESTAMP: lambda: numbers_of(ARROW_TYPES[EXACT_TIMESTAMP], rows.timestamp_ms),
         }
         return makers[name]()
 

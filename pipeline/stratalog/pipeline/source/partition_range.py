@@ -66,7 +66,15 @@ def offsets_of(
 def ranges_of(
     reader: StoreReader, views: Sequence[TopicPartitionView], options: ReadOptions
 ) -> list[PartitionRange]:
-    """The range of each partition that the options ask for, without empty ones.
+    """The range of each partition that the options ask for, without empty ones. Raises as `all_ranges_of`."""
+    return [one for one in all_ranges_of(reader, views, options) if one.first_offset < one.end_offset]
+
+
+def all_ranges_of(
+    reader: StoreReader, views: Sequence[TopicPartitionView], options: ReadOptions
+) -> list[PartitionRange]:
+    """The range of each partition that the options ask for; the end of an empty one may lie below its
+    beginning.
 
     Raises OffsetOutOfRangeError for a bound outside of the log, unless the options take that.
     """
@@ -78,7 +86,7 @@ def ranges_of(
             for offset in (starts[view.tip], ends[view.tip]):
                 require_in_log(view, offset)
         ranges.append(clipped_range(view, starts[view.tip], ends[view.tip], options.isolation))
-    return [one for one in ranges if one.first_offset < one.end_offset]
+    return ranges
 
 
 def clipped_range(

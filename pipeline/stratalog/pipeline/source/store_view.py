@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import ObjectNotFoundError, UnknownTopicOrPartitionError
@@ -114,6 +115,10 @@ class StoreReader:
     def is_pinned_by(self) -> str:
         """The holder of the leases that this reader takes."""
         return f"spark {self._actor.writer.id}"
+
+    @property
+    def store_id(self) -> UUID:
+        return self._identity.store_id
 
     def topics(self, options: ReadOptions) -> list[TopicEntry]:
         """The wanted topics that there are, by the newest catalog."""
@@ -221,9 +226,13 @@ def reading_store(
         store = open_store(url)
         resources.callback(store.close)
         client = None if service is None else resources.enter_context(service.sync_client(retry))
-        threads = resources.enter_context(
-            ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan")
-        )
+        yield resources.enter_context(reader_of(store, client))
+
+
+@contextmanager
+def reader_of(store: ObjectStore, client: SyncClient | None = None) -> Generator[StoreReader]:
+    """A reader of an open store, with threads of its own. Raises StoreError."""
+    with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan") as threads:
         yield StoreReader(store, partial(run_together, threads), client)
 
 

@@ -214,7 +214,11 @@ class StorageEngineBuilder:
         )
         claimed = self._claim_shards(opened, self._owned(shards), on_fenced)
         tiers = [building.tier(shard, self._execution_elsewhere) for shard in claimed]
-        catalog.refresh()
+        known = {entry.topic_id for entry in catalog.topics().values()}
+        if any(entry.topic_id not in known for entry in catalog.refresh().topics().values()):
+            # An import commits slices before it creates the topic, perhaps since the claims.
+            for metadata in shards:
+                metadata.refresh()
         return self._assemble(opened, tiers, self._foreign(shards), host, opening)
 
     def _open_logs(self, on_all_failed: Callable[[], None]) -> LogManager:

@@ -83,9 +83,12 @@ class TopicHost:
         return topic
 
     def follow(self, entry: TopicEntry) -> None:
-        """Publish a topic that another server created; offline if this version refuses its configuration.
-        Raises DataDirectoryError.
+        """Publish a topic that another server, or an import, created; offline if this version refuses its
+        configuration. Raises DataDirectoryError, StoreError.
         """
+        # An import commits slices before it creates the topic: the logs begin behind them.
+        for shard in {self._shards.of(tip) for tip in _tips(entry)}:
+            shard.refresh()
         try:
             self.publish(entry)
         except InvalidConfigError as refusal:

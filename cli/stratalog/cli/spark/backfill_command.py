@@ -1,0 +1,91 @@
+"""`stratalog spark backfill`: a topic with the rows of a table that Spark reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from stratalog.cli.interrupts import interrupted_by_signals
+from stratalog.cli.options import config_option, json_option
+from stratalog.cli.spark.import_command import print_created
+from stratalog.cli.spark.new_topic_config import accept_config
+from stratalog.cli.spark.options import spark_options
+
+
+@click.command()
+@click.argument("paths", nargs=-1)
+@click.option("--topic", "name", required=True, metavar="NAME", help="The topic to create.")
+@click.option("--query", default="", metavar="SQL", help="A query of Spark, in place of PATHS.")
+@click.option(
+    "--format", "form", default="parquet", show_default=True, metavar="NAME", help="The format of PATHS."
+)
+@config_option("--option", text="Set an option of the format, such as header=true; may be repeated.")
+@config_option(
+    "--column",
+    text="The SQL expression of key, value, timestamp, headers or partition, such as key=id; may be repeated."
+    " Default: the column of that name.",
+)
+@click.option(
+    "--order-by",
+    multiple=True,
+    metavar="SQL",
+    help="The order of the records of a partition; may be repeated. Default: the timestamp.",
+)
+@click.option(
+    "--partitions",
+    "partition_count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="NUMBER",
+    help="Partitions of the topic.",
+)
+@spark_options
+@config_option()
+@json_option
+def backfill(
+    *,
+    name: str,
+    column: Mapping[str, str],
+    order_by: tuple[str, ...],
+    partition_count: int,
+    store_url: str,
+    master: str,
+    conf: Mapping[str, str],
+    config: Mapping[str, str],
+    as_json: bool,
+    **table: Any,
+) -> None:
+    """Create a topic with the rows of a table.
+
+    Each row of PATHS becomes a record. The columns are those of the Kafka sink of Spark: key and value
+    (binary or text; a value is required), timestamp (a timestamp, or milliseconds; now without one), headers,
+    and partition, which is chosen from the key as Kafka's clients do if there is none. Offsets begin at 0.
+
+    The executors write objects into the bucket, and the topic is created last: it is there whole, or not at
+    all, with each row once, whatever tasks fail or run twice. Servers of the store may run. retention.ms is
+    -1 unless --config sets it.
+
+    \b
+    Examples:
+      stratalog spark backfill /data/orders --topic orders --partitions 8 --column key=id \
+        --column "value=to_json(struct(*))" --order-by updated_at --store s3://bucket/prefix
+      stratalog spark backfill --query "select * from lake.orders" --topic orders \
+        --store s3://bucket/prefix --master spark://host:7077
+    """
+    from stratalog.pipeline.job_session import job_session
+    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+    from stratalog.pipeline.transfer.topic_backfill import BackfillPlan, Table, backfill_topic
+
+    source = Table(**table)
+    if bool(source.paths) == bool(source.query):
+        raise click.UsageError("give PATHS, or --query")
+    plan = BackfillPlan(name, partition_count, config, column, order_by)
+    with interrupted_by_signals(), job_session("stratalog backfill", master, conf) as session:
+        cluster = SparkCluster(session.sparkContext)
+        rows = source.rows(session)
+        report = backfill_topic(cluster, rows, ExecutorPlace(store_url), plan, accept_config)
+    print_created(report, as_json=as_json)
