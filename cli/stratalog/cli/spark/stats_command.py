@@ -116,22 +116,6 @@ def _print_tables(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -
         )
 
 
-def _print_documents(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
-    print_json(
-        {
-            "partitions": [value_document(one) for one in found],
-            "hot_keys": [
-                {
-                    "topic": one.topic,
-                    "key_base64": base64.b64encode(one.key).decode(),
-                    "record_count": one.record_count,
-                }
-                for one in hot
-            ],
-        }
-    )
-
-
 def _print_partitions(found: Sequence[PartitionStatistics]) -> None:
     header = "TOPIC,PARTITION,OBJECTS,RECORDS,TOMBSTONES,KEYS,KEPT,SIZE,DIRTY,SAVES"
     print_table(
