@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from uuid import UUID
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import ObjectNotFoundError, UnknownTopicOrPartitionError
@@ -90,6 +91,20 @@ class StoreReader:
     def is_pinned_by(self) -> str:
         """The holder of the leases that this reader takes."""
         return f"spark {self._actor.writer.id}"
+
+    @property
+    def store_id(self) -> UUID:
+        return self._identity.store_id
+
+    @property
+    def server_config(self) -> Mapping[str, str]:
+        """The configuration of the store's servers, as the catalog has it."""
+        return self._catalog.state().server_config
+
+    @property
+    def store_date_ms(self) -> int:
+        """The store's time when the last one of the viewed shards was read."""
+        return max(log.store_date_ms for log in self._shards.values())
 
     def topics(self, options: ReadOptions) -> list[TopicEntry]:
         """The wanted topics that there are, by the newest catalog."""
