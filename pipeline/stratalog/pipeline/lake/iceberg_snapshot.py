@@ -28,6 +28,7 @@ from pyiceberg.table.snapshots import (
 )
 
 from stratalog.pipeline.lake.iceberg_io import StoreFileIO
+from stratalog.pipeline.lake.run_files import metadata_prefix
 
 _COMPRESSION: Final = "deflate"
 MERGED_MANIFESTS = 100
@@ -126,7 +127,7 @@ class _Manifests:
     ) -> list[ManifestFile]:
         if not existing and not added:
             return []
-        location = self._io.location_of(f"metadata/{self._run_id}-m{next(self._numbers)}.avro")
+        location = self._io.location_of(f"{metadata_prefix(self._run_id)}m{next(self._numbers)}.avro")
         with kind(
             self._spec, self._schema, self._io.new_output(location), self._snapshot_id, _COMPRESSION
         ) as writer:
@@ -154,7 +155,7 @@ def made_snapshot(
     former = metadata.current_snapshot()
     parent_id = None if former is None else former.snapshot_id
     sequence_number = metadata.next_sequence_number()
-    location = io.location_of(f"metadata/snap-{snapshot_id}-{run_id}.avro")
+    location = io.location_of(f"{metadata_prefix(run_id)}list.avro")
     with write_manifest_list(
         format_version=2,
         output_file=io.new_output(location),

@@ -15,7 +15,7 @@ that is older than that is made anew.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidRequestError,
+    StoreError,
     StoreNotUsableError,
 )
 from stratalog.pipeline.jobs.cluster import Cluster
@@ -125,17 +126,20 @@ class Materialization:
                 return self._report(step, "none", _NOTHING)
             files = RunFiles(store, run_id)
             files.begin(None if state.position is None else state.position.run_id)
+            is_undecided = False
             try:
                 change, outcome = self._change(table, step)
-            except BaseException:
-                files.give_up()
-                raise
-            try:
+                is_undecided = True
                 table.commit(change)
-            except TableChangedError:
-                files.give_up()
+            except BaseException as error:
+                # A commit whose outcome is unknown may land yet, and needs its files.
+                if not is_undecided or isinstance(error, TableChangedError):
+                    with suppress(StoreError):
+                        files.give_up()
                 raise
-            files.end(_used_paths(change))
+            with suppress(StoreError):
+                # The next run does what is left.
+                files.end()
         return self._report(step, "incremental" if not reason else "full", outcome)
 
     def _reason_for_full(self, state: TableState, moment: TopicMoment) -> str:
@@ -324,15 +328,3 @@ def _keys_of(written: Sequence[WrittenRows]) -> dict[int, AnyArray]:
         number: keys.filter(pc.equal(keys.column("partition"), number)).column("key").combine_chunks()
         for number in partitions.to_pylist()
     }
-
-
-def _used_paths(change: TableChange) -> frozenset[str]:
-    """The files that the commit names."""
-    files = [written.file for written in change.added]
-    files += [one.rewritten.file for one in change.changed if one.rewritten is not None]
-    marks = [
-        one.marked.dead.path
-        for one in change.changed
-        if one.marked is not None and one.marked.dead is not None
-    ]
-    return frozenset([*(file.path for file in files), *marks, *change.position.bad_files])

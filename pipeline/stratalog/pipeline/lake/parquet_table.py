@@ -88,12 +88,12 @@ class ParquetTable:
             "former": sorted(former),
         }
         data = json.dumps(document, indent=1).encode()
+        if self._former:
+            self._store.delete_many(list(self._former))
         if not settled_put(self._store, LATEST_KEY, data, if_match=self._etag):
             raise TableChangedError(
                 "another run has changed the table meanwhile; run again", table=self._store.url
             )
-        if self._former:
-            self._store.delete_many(list(self._former))
 
 
 class RewritingRemoval:

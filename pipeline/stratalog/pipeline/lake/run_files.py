@@ -2,17 +2,20 @@
 
     data/RUN/…               rows, and marks of dead rows, of a run
     _bad/RUN/…               records whose values could not be decoded
+    metadata/RUN-…           what a format writes before the commit
     _stratalog/runs/RUN      the note of a run that has begun; it names the run that it follows
 
 A run writes its note first, and deletes it at its end. A run can only commit behind the run that it follows.
 So once the table has another run, whatever note is left belongs to a run that can commit no more: its files
 are deleted. A run that was killed leaves its files until the next run has committed.
+
+The names follow from the run and the task, and so do the bytes. A task that runs twice writes the same files
+twice, so a run that commits has no others.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 
 from stratalog.objectstore.protocol import ObjectStore
 
@@ -29,6 +32,11 @@ def bad_directory(run_id: str) -> str:
     return f"_bad/{run_id}/"
 
 
+def metadata_prefix(run_id: str) -> str:
+    """The prefix of what a format writes before the commit, in the folder of its metadata."""
+    return f"metadata/{run_id}-"
+
+
 class RunFiles:
     """The files of one run. Not thread-safe: the driver uses it. All methods raise StoreError."""
 
@@ -43,15 +51,14 @@ class RunFiles:
         note = json.dumps({"follows": follows}).encode()
         self._store.put(f"{_NOTES}{self._run_id}", note)
 
-    def end(self, used: Collection[str]) -> None:
-        """The run has committed with these files: delete its others, which attempts that did not count have
-        left, and those of runs that can commit no more."""
-        self._delete(self._run_id, used)
+    def end(self) -> None:
+        """The run has committed: delete the files of runs that can commit no more."""
         self._sweep(self._run_id)
 
     def give_up(self) -> None:
-        """The run has not committed and will not: delete all of its files."""
-        self._delete(self._run_id, ())
+        """The run has not committed and will not: delete all of its files. The note stays for the next run,
+        because a write that got lost may land later."""
+        self._delete(self._run_id)
 
     def _sweep(self, current: str | None) -> None:
         for info in list(self._store.list(_NOTES)):
@@ -59,19 +66,15 @@ class RunFiles:
             if run_id == current:
                 self._store.delete_many([info.key])
             elif run_id != self._run_id and self._follows(info.key) != current:
-                self._delete(run_id, ())
+                self._delete(run_id)
+                self._store.delete_many([info.key])
 
     def _follows(self, key: str) -> str | None:
         follows: str | None = json.loads(self._store.get(key).data)["follows"]
         return follows
 
-    def _delete(self, run_id: str, used: Collection[str]) -> None:
-        keys = [
-            info.key
-            for prefix in (data_directory(run_id), bad_directory(run_id))
-            for info in self._store.list(prefix)
-            if info.key not in used
-        ]
+    def _delete(self, run_id: str) -> None:
+        prefixes = (data_directory(run_id), bad_directory(run_id), metadata_prefix(run_id))
+        keys = [info.key for prefix in prefixes for info in self._store.list(prefix)]
         if keys:
             self._store.delete_many(keys)
-        self._store.delete_many([f"{_NOTES}{run_id}"])
