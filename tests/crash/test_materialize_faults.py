@@ -1,5 +1,5 @@
-"""A fault at each request of a run to the table's store: the table is as before or as after, never between,
-and later runs delete the files of runs that did not commit."""
+"""A fault at each request of a refresh to the table's store: the table is as before or as after, never
+between, and later refreshes delete the files of those that did not commit."""
 
 from __future__ import annotations
 
@@ -11,32 +11,20 @@ import pytest
 
 from stratalog.base.errors import LogStoreError
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.delta_table import DeltaTable
-from stratalog.pipeline.lake.iceberg_table import IcebergTable
-from stratalog.pipeline.lake.lake_table import LakeTable
-from stratalog.pipeline.lake.parquet_table import ParquetTable
 from stratalog.pipeline.lake.table_rows import table_schema
-from stratalog.pipeline.lake.value_format import RawValues
+from stratalog.pipeline.lake.values.value_format import RawValues
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
-from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultsAt, Operation
+from tests.support.lake.table_formats import FORMATS, TableFormat
 from tests.support.lake.topic_table import TopicTable
 from tests.support.logs.sampling import Sampling
 from tests.support.spark.plain_store import PlainStore
-
-SCHEMA = table_schema(RawValues().arrow_type)
-FORMATS: dict[str, Callable[[ObjectStore, ManualClock], LakeTable]] = {
-    "parquet": lambda store, _clock: ParquetTable(store),
-    "delta": lambda store, clock: DeltaTable(store, clock, SCHEMA),
-    "iceberg": lambda store, _clock: IcebergTable(store, SCHEMA),
-}
 
 
 class Trial:
     """A table with one version, and a topic that goes on. Not thread-safe: one test uses it."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: TableFormat) -> None:
         self.topic = PlainStore()
         self.topic.create("t", 2)
         self.topic.upload({("t", 0): 10, ("t", 1): 3})
@@ -47,7 +35,7 @@ class Trial:
             self.topic.store,
             "t",
             self.inner,
-            lambda store: FORMATS[form](store, self.topic.clock),
+            lambda store: form.make(store, self.topic.clock, table_schema(RawValues().arrow_type)),
         )
         self.committed: set[str] = set()
         self.table.run()
@@ -58,7 +46,7 @@ class Trial:
         """The version of the table: the sum of the offsets that its position names, and its rows."""
         state = self.table.table().read()
         assert state.position is not None
-        self.committed.add(state.position.run_id)
+        self.committed.add(state.position.refresh_id)
         return sum(state.position.offsets.values()), sum(file.live_count for file in state.files)
 
     def run(self, plan: Callable[[Operation], Fault]) -> FaultyObjectStore:
@@ -71,7 +59,7 @@ class Trial:
         return faulty
 
     def require_clean(self) -> None:
-        """Check that all files of the table are there, and none of runs that did not commit. Raises
+        """Check that all files of the table are there, and none of refreshes that did not commit. Raises
         AssertionError."""
         self.look()
         state = self.table.table().read()
@@ -83,8 +71,8 @@ class Trial:
         assert [info.key for info in self.inner.list("_stratalog/")] == []
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_a_fault_at_each_request(form: str) -> None:
+@pytest.mark.parametrize("form", FORMATS, ids=lambda one: one.name)
+def test_a_fault_at_each_request(form: TableFormat) -> None:
     calm = Trial(form)
     operations: list[Operation] = []
 

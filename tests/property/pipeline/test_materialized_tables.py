@@ -1,4 +1,4 @@
-"""A table is the latest state of its topic after each run, full or incremental, in random lives of shards."""
+"""A table is the latest state of its topic after each refresh, full or not, in random lives of shards."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.pipeline.lake.parquet_table import ParquetTable
+from stratalog.pipeline.lake.formats.parquet_table import ParquetTable
 from stratalog.pipeline.lake.table_rows import table_schema
-from stratalog.pipeline.lake.value_format import RawValues
+from stratalog.pipeline.lake.values.value_format import RawValues
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.transactional_history import TransactionalHistory
 from tests.support.lake.parquet_rows import parquet_rows, raw_rows

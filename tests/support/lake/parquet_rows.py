@@ -1,5 +1,7 @@
 """Reads a table of plain Parquet files by its documentation alone."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import json

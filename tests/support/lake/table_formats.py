@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyiceberg.table import StaticTable
 
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.delta_table import DeltaTable
-from stratalog.pipeline.lake.iceberg_table import IcebergTable
+from stratalog.pipeline.lake.formats.delta_table import DeltaTable
+from stratalog.pipeline.lake.formats.iceberg_table import IcebergTable
+from stratalog.pipeline.lake.formats.parquet_table import ParquetTable
 from stratalog.pipeline.lake.lake_table import LakeTable
-from stratalog.pipeline.lake.parquet_table import ParquetTable
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.lake.parquet_rows import listed_files
 
@@ -51,8 +51,16 @@ def _parquet_rows(directory: Path) -> Rows:
     return rows
 
 
+def _parquet(store: ObjectStore, _clock: ManualClock, _schema: pa.Schema) -> LakeTable:
+    return ParquetTable(store)
+
+
+def _iceberg(store: ObjectStore, _clock: ManualClock, schema: pa.Schema) -> LakeTable:
+    return IcebergTable(store, schema)
+
+
 FORMATS = (
-    TableFormat("parquet", lambda store, _clock, _schema: ParquetTable(store), _parquet_rows),
+    TableFormat("parquet", _parquet, _parquet_rows),
     TableFormat("delta", DeltaTable, _delta_rows),
-    TableFormat("iceberg", lambda store, _clock, schema: IcebergTable(store, schema), _iceberg_rows),
+    TableFormat("iceberg", _iceberg, _iceberg_rows),
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.lake_table import LakeTable
 from stratalog.pipeline.lake.materialization import Materialization, MaterializeOrder, MaterializeReport
-from stratalog.pipeline.lake.value_format import RawValues, ValueFormat
+from stratalog.pipeline.lake.values.value_format import RawValues, ValueFormat
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -50,14 +50,19 @@ class TopicTable:
         return self._make_table(self.table_store)
 
     def run(
-        self, *, is_full: bool = False, values: ValueFormat | None = None, table: LakeTable | None = None
+        self,
+        *,
+        is_full: bool = False,
+        values: ValueFormat | None = None,
+        table: LakeTable | None = None,
+        max_task_bytes: int | None = None,
     ) -> MaterializeReport:
         """Bring the table to the latest state."""
         order = MaterializeOrder(
             topic=self._topic,
             values=values or RawValues(),
             is_full=is_full,
-            max_task_bytes=self._random.choice((100, 1_000, 1 << 20)),
+            max_task_bytes=max_task_bytes or self._random.choice((100, 1_000, 1 << 20)),
         )
         run = Materialization(self.cluster, self._place, lambda: self.table_store, order)
         return run.run(table or self.table())

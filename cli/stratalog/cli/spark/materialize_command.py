@@ -17,7 +17,7 @@ from stratalog.cli.spark.options import spark_options
 
 if TYPE_CHECKING:
     from stratalog.pipeline.lake.materialization import MaterializeReport
-    from stratalog.pipeline.lake.value_format import ValueFormat
+    from stratalog.pipeline.lake.values.value_format import ValueFormat
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -71,7 +71,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--lease",
         type=click.IntRange(1, 7 * 24 * 3600),
         metavar="SECONDS",
-        help="Keep the objects of the topic so long, for a run that takes longer than the store keeps"
+        help="Keep the objects of the topic so long, for a refresh that takes longer than the store keeps"
         " replaced ones.",
     ),
 )
@@ -105,8 +105,8 @@ def materialize(
     """Make a table of the latest state of TOPIC, or bring it up to date.
 
     The table has a row for each key of each partition whose last committed record has a value: key,
-    partition, offset, timestamp and value. The first run reads the whole topic, a later one only the records
-    behind the position that is kept with the table.
+    partition, offset, timestamp and value. The first refresh reads the whole topic, a later one only the
+    records behind the position that is kept with the table.
 
     Records whose values cannot be decoded are no rows: they lie as Parquet in the folder _bad of the table,
     with their errors.
@@ -133,10 +133,10 @@ def materialize(
         value_format = _value_format(encoding)
         order = MaterializeOrder(topic=topic, values=value_format, is_full=full, lease_s=lease)
         place = TablePlace(table_url)
-        run = Materialization(SparkCluster(session.sparkContext), ExecutorPlace(store_url), place, order)
+        refresh = Materialization(SparkCluster(session.sparkContext), ExecutorPlace(store_url), place, order)
         with closing(place()) as store:
             table = TableFormat(format_name).table(store, SystemClock(), value_format.arrow_type)
-            report = run.run(table)
+            report = refresh.run(table)
     if as_json:
         print_json(value_document(report))
     else:
@@ -160,21 +160,21 @@ def _require_consistent(encoding: _Encoding) -> None:
 
 def _value_format(encoding: _Encoding) -> ValueFormat:
     """The format; that of JSON needs the session of Spark, which reads DDL."""
-    from stratalog.pipeline.lake.value_format import RawValues
+    from stratalog.pipeline.lake.values.value_format import RawValues
 
     match encoding.values:
         case "json":
-            from stratalog.pipeline.lake.ddl_schema import struct_of_ddl
-            from stratalog.pipeline.lake.json_values import JsonValues
+            from stratalog.pipeline.lake.values.ddl_schema import struct_of_ddl
+            from stratalog.pipeline.lake.values.json_values import JsonValues
 
             return JsonValues.of(struct_of_ddl(encoding.schema))
         case "avro" | "confluent-avro":
-            from stratalog.pipeline.lake.avro_values import AvroValues
+            from stratalog.pipeline.lake.values.avro_values import AvroValues
 
             text = _read(encoding.schema).decode(errors="replace")
             return AvroValues.of(text, has_prefix=encoding.values == "confluent-avro")
         case "protobuf":
-            from stratalog.pipeline.lake.protobuf_values import ProtobufValues
+            from stratalog.pipeline.lake.values.protobuf_values import ProtobufValues
 
             return ProtobufValues.of(_read(encoding.schema), encoding.message)
         case _:
@@ -198,7 +198,7 @@ def _print_report(report: MaterializeReport) -> None:
         click.echo(f"nothing new: the table has {counted(report.row_count, 'row')}")
         return
     reason = f" ({report.reason})" if report.reason else ""
-    click.echo(f"{report.mode} run{reason}: the table has {counted(report.row_count, 'row')}")
+    click.echo(f"{report.mode} refresh{reason}: the table has {counted(report.row_count, 'row')}")
     click.echo(
         f"read the last {counted(report.record_count, 'record')} of their keys:"
         f" {counted(report.added_count, 'row')} written, {counted(report.removed_count, 'row')} removed,"

@@ -1,10 +1,10 @@
-"""Finds the rows of a table that a run lets die, and marks them, on the machines of tasks.
+"""Finds the rows of a table that a refresh lets die, and marks them, on the machines of tasks.
 
 A row dies if its key has a newer record, or if its record lies below the log start of its partition: nothing
 of it would be in a table that is made anew. Only keys, partitions and offsets of the table are read.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DeadRowSearch:
 
     open_table: OpenTable
     removal: RowRemoval
-    run_id: str
+    refresh_id: str
     keys: Mapping[int, AnyArray]
     """For each partition the keys with newer records."""
     log_starts: Mapping[int, int]
@@ -51,7 +51,7 @@ class DeadRowSearch:
                     before = self.removal.dead_rows(store, file)
                     dead = before | found
                     if len(dead) > len(before):
-                        changed.append(self.removal.remove(store, file, dead, self.run_id))
+                        changed.append(self.removal.remove(store, file, dead, self.refresh_id))
                 return changed
         except LogStoreError as error:
             return error

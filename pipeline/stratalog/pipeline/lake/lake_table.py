@@ -1,7 +1,7 @@
 """A table as a materialization sees it: files of rows, rows of them that are dead, and a position.
 
-    run       writes files that no version of the table names
-    commit    names them, and the position, in one step: of two runs from the same version one wins
+    refresh   writes files that no version of the table names
+    commit    names them, and the position, in one step: of two refreshes from the same version one wins
 
 A format says how a version is read and committed, and how rows of a file die: by a mark beside the file
 (Delta Lake, Iceberg), or by another file without them (Parquet).
@@ -20,8 +20,8 @@ from stratalog.pipeline.lake.table_position import TablePosition
 
 
 class TableChangedError(LogStoreError):
-    """Another run, or another program, has changed the table meanwhile: this run changed nothing. Fields:
-    table."""
+    """Another refresh, or another program, has changed the table meanwhile: this one changed nothing.
+    Fields: table."""
 
     code = "TABLE_CHANGED"
 
@@ -31,7 +31,7 @@ class DeadRows(NamedTuple):
 
     path: str
     position: int
-    """Of the mark's first byte in its file."""
+    """The place of the mark's first byte in its file."""
     size_bytes: int
     row_count: int
 
@@ -101,7 +101,7 @@ class RowRemoval(Protocol):
         """The rows of a file that are dead already. Raises StoreError."""
         ...
 
-    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, run_id: str) -> ChangedFile:
+    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, refresh_id: str) -> ChangedFile:
         """Let all of these rows be dead: those before and new ones. The same call writes the same bytes.
         Raises StoreError."""
         ...

@@ -3,7 +3,7 @@
 A key in two partitions is two keys: their records have no order.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LastOffsets:
             self._fold()
 
     def ranges(self, count: int) -> Iterator[tuple[int, pa.Table]]:
-        """What was found, divided by a hash of the key: the numbers of the parts, and the parts."""
+        """The rows so far, divided by a hash of the key: the numbers of the parts, and the parts."""
         self._fold()
         rows = self._folded
         if count == 1 or not rows.num_rows:

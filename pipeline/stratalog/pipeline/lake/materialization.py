@@ -1,4 +1,4 @@
-"""Brings a table to the latest state of a topic: a full run, or one from the position of the table.
+"""Brings a table to the latest state of a topic: a full refresh, or one from the position of the table.
 
     full          all records from log start to the stable end; the files of the table are replaced
     incremental   the records behind the position; older rows of their keys die, and rows below log start
@@ -6,8 +6,8 @@
 Both give the same rows, because a row is there exactly if its record is the last committed one of its key in
 its partition, has a value, and the value can be decoded.
 
-An incremental run needs each tombstone behind the position. Compaction drops them after a while, so a table
-that is older than that is made anew.
+An incremental refresh needs each tombstone behind the position. Compaction drops them after a while, so a
+table that is older than that is made anew.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -38,13 +38,13 @@ from stratalog.pipeline.lake.lake_table import (
     TableChangedError,
     TableState,
 )
+from stratalog.pipeline.lake.refresh_files import RefreshFiles
 from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
-from stratalog.pipeline.lake.run_files import RunFiles
 from stratalog.pipeline.lake.state_exchange import SliceGroup, StateExchange, run_exchange
 from stratalog.pipeline.lake.table_place import OpenTable
 from stratalog.pipeline.lake.table_position import TablePosition
 from stratalog.pipeline.lake.topic_moment import TopicMoment, topic_moment
-from stratalog.pipeline.lake.value_format import ValueFormat
+from stratalog.pipeline.lake.values.value_format import ValueFormat
 from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.remote.metadata.head.page_loader import run_in_order
 
@@ -77,19 +77,19 @@ class MaterializeOrder:
 
 
 class MaterializeReport(NamedTuple):
-    """What a run did."""
+    """The result of a refresh."""
 
     mode: str
     """`full`, `incremental`, or `none` if there was nothing new."""
     reason: str
-    """Why the run was full; empty if it was not."""
-    run_id: str
+    """Why the refresh was full; empty if it was not."""
+    refresh_id: str
     record_count: int
     """The last records of keys that were read."""
     added_count: int
     """Rows that were written."""
     removed_count: int
-    """Rows that died; of a full run all rows before."""
+    """Rows that died; of a full refresh all rows before."""
     tombstone_count: int
     bad_count: int
     """Records whose values could not be decoded: set aside."""
@@ -100,7 +100,7 @@ class MaterializeReport(NamedTuple):
 
 
 class Materialization:
-    """One run. Not thread-safe: the driver uses it, once."""
+    """One refresh. Not thread-safe: the driver uses it, once."""
 
     def __init__(
         self, cluster: Cluster, open_place: OpenPlace, open_table: OpenTable, order: MaterializeOrder
@@ -112,20 +112,21 @@ class Materialization:
 
     def run(self, table: LakeTable) -> MaterializeReport:
         """Bring the table to the latest state. Raises UnknownTopicOrPartitionError, TableChangedError if
-        another run was faster, InconsistentTopicIdError if the table is of another topic, InvalidRequestError
-        if it cannot go on from its position, StoreError, CorruptRecordError; then the table is unchanged."""
+        another refresh was faster, InconsistentTopicIdError if the table is of another topic,
+        InvalidRequestError if it cannot go on from its position, StoreError, CorruptRecordError; then the
+        table is unchanged."""
         with self._open_place() as means, closing(self._open_table()) as store:
             state = table.read()
             moment = topic_moment(
                 StoreReader(means.store, run_in_order), self._order.topic, self._order.lease_s
             )
             reason = self._reason_for_full(state, moment)
-            run_id = str(means.ids.uuid())
-            step = _Step(state, moment, reason, run_id)
+            refresh_id = str(means.ids.uuid())
+            step = _Step(state, moment, reason, refresh_id)
             if step.is_idle:
                 return self._report(step, "none", _NOTHING)
-            files = RunFiles(store, run_id)
-            files.begin(None if state.position is None else state.position.run_id)
+            files = RefreshFiles(store, refresh_id)
+            files.begin(None if state.position is None else state.position.refresh_id)
             is_undecided = False
             try:
                 change, outcome = self._change(table, step)
@@ -138,7 +139,7 @@ class Materialization:
                         files.give_up()
                 raise
             with suppress(StoreError):
-                # The next run does what is left.
+                # The next refresh does what is left.
                 files.end()
         return self._report(step, "incremental" if not reason else "full", outcome)
 
@@ -181,7 +182,7 @@ class Materialization:
             search = DeadRowSearch(
                 self._open_table,
                 table.removal,
-                step.run_id,
+                step.refresh_id,
                 _keys_of(written),
                 step.moment.log_starts,
             )
@@ -199,7 +200,7 @@ class Materialization:
         former = None if step.reason else step.state.position
         moment = step.moment
         position = TablePosition(
-            run_id=step.run_id,
+            refresh_id=step.refresh_id,
             store_id=moment.store_id,
             topic=self._order.topic,
             topic_id=moment.entry.topic_id,
@@ -216,7 +217,8 @@ class Materialization:
 
     def _written(self, step: _Step) -> list[WrittenRows]:
         """The last records of the keys behind the position, in files that nothing names yet."""
-        starts = {} if step.reason or step.state.position is None else step.state.position.offsets
+        former = None if step.reason else step.state.position
+        starts: Mapping[int, int] = {} if former is None else former.offsets
         tasks = step.moment.tasks(starts, self._order.max_task_bytes)
         groups = tuple(SliceGroup(number, tuple(spans)) for number, spans in enumerate(tasks))
         record_count = sum(span.end_offset - span.first_offset for spans in tasks for span in spans)
@@ -230,7 +232,9 @@ class Materialization:
             groups,
             range_count=max(lanes, -(-record_count * _ENTRY_BYTES // _RANGE_BYTES)),
             groups_a_writer=per_writer,
-            writer=RowWriter(self._open_table, step.run_id, self._order.values, keeps_keys=not step.reason),
+            writer=RowWriter(
+                self._open_table, step.refresh_id, self._order.values, keeps_keys=not step.reason
+            ),
         )
         return run_exchange(self._cluster, exchange)
 
@@ -238,7 +242,7 @@ class Materialization:
         return MaterializeReport(
             mode=mode,
             reason=step.reason,
-            run_id=step.run_id,
+            refresh_id=step.refresh_id,
             row_count=step.row_count + outcome.added_count - outcome.removed_count,
             offsets=step.moment.ends,
             **outcome._asdict(),
@@ -246,15 +250,15 @@ class Materialization:
 
 
 class _Outcome(NamedTuple):
-    record_count: int
-    added_count: int
-    removed_count: int
-    tombstone_count: int
-    bad_count: int
-    bad_files: tuple[str, ...]
+    record_count: int = 0
+    added_count: int = 0
+    removed_count: int = 0
+    tombstone_count: int = 0
+    bad_count: int = 0
+    bad_files: tuple[str, ...] = ()
 
 
-_NOTHING = _Outcome(0, 0, 0, 0, 0, ())
+_NOTHING = _Outcome()
 
 
 class _Step(NamedTuple):
@@ -263,8 +267,8 @@ class _Step(NamedTuple):
     state: TableState
     moment: TopicMoment
     reason: str
-    """Why the run is full; empty if it is not."""
-    run_id: str
+    """Why the refresh is full; empty if it is not."""
+    refresh_id: str
 
     @property
     def is_idle(self) -> bool:

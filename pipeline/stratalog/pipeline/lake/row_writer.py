@@ -1,6 +1,6 @@
 """Writes the last records of keys as rows of a table, on the machine of a task."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.lake_table import WrittenFile
+from stratalog.pipeline.lake.refresh_files import bad_directory, data_directory
 from stratalog.pipeline.lake.row_files import RowFiles
-from stratalog.pipeline.lake.run_files import bad_directory, data_directory
 from stratalog.pipeline.lake.table_place import OpenTable
 from stratalog.pipeline.lake.table_rows import BAD_SCHEMA, table_schema
-from stratalog.pipeline.lake.value_format import ValueFormat
+from stratalog.pipeline.lake.values.value_format import ValueFormat
 
 _KEY_NAMES = ["partition", "key"]
 
 
 class WrittenRows(NamedTuple):
-    """What one writer wrote. Pickled to the driver."""
+    """The result of one writer. Pickled to the driver."""
 
     number: int
     files: tuple[WrittenFile, ...]
@@ -46,7 +46,7 @@ class RowWriter:
     """Makes the outputs of writers. Immutable, pickled to the machines."""
 
     open_table: OpenTable
-    run_id: str
+    refresh_id: str
     values: ValueFormat
     keeps_keys: bool
 
@@ -65,8 +65,8 @@ class RowOutput:
         self._writer = writer
         self._number = number
         self._schema = table_schema(writer.values.arrow_type)
-        self._rows = RowFiles(store, self._schema, f"{data_directory(writer.run_id)}{name}")
-        self._bad = RowFiles(store, BAD_SCHEMA, f"{bad_directory(writer.run_id)}{name}")
+        self._rows = RowFiles(store, self._schema, f"{data_directory(writer.refresh_id)}{name}")
+        self._bad = RowFiles(store, BAD_SCHEMA, f"{bad_directory(writer.refresh_id)}{name}")
         self._keys: list[pa.RecordBatch] = []
         self._row_count = self._tombstone_count = self._bad_count = 0
 

@@ -25,14 +25,14 @@ class TableFormat(Enum):
         schema = table_schema(value_type)
         match self:
             case TableFormat.PARQUET:
-                from stratalog.pipeline.lake.parquet_table import ParquetTable
+                from stratalog.pipeline.lake.formats.parquet_table import ParquetTable
 
                 return ParquetTable(store)
             case TableFormat.DELTA:
-                from stratalog.pipeline.lake.delta_table import DeltaTable
+                from stratalog.pipeline.lake.formats.delta_table import DeltaTable
 
                 return DeltaTable(store, clock, schema)
             case TableFormat.ICEBERG:
-                from stratalog.pipeline.lake.iceberg_table import IcebergTable
+                from stratalog.pipeline.lake.formats.iceberg_table import IcebergTable
 
                 return IcebergTable(store, schema)

@@ -23,8 +23,8 @@ _VERSION = 1
 class TablePosition:
     """The records that a table is made of. Immutable."""
 
-    run_id: str
-    """The run that made this version of the table."""
+    refresh_id: str
+    """The refresh that made this version of the table."""
     store_id: UUID
     topic: str
     topic_id: UUID
@@ -37,7 +37,7 @@ class TablePosition:
     commits: Mapping[int, int]
     """For each shard of the topic the number of its newest commit."""
     encoding: str
-    """How values were decoded; another encoding needs a full run."""
+    """How values were decoded; another encoding needs a full refresh."""
     bad_files: tuple[str, ...] = ()
     """The files with records whose values could not be decoded."""
     bad_count: int = 0
@@ -65,17 +65,10 @@ class TablePosition:
                     version=version,
                     known_version=_VERSION,
                 )
-            return TablePosition(
-                **{
-                    **document,
-                    "store_id": UUID(document["store_id"]),
-                    "topic_id": UUID(document["topic_id"]),
-                    "log_starts": _by_number(document["log_starts"]),
-                    "offsets": _by_number(document["offsets"]),
-                    "commits": _by_number(document["commits"]),
-                    "bad_files": tuple(document["bad_files"]),
-                }
-            )
+            document |= {name: UUID(document[name]) for name in ("store_id", "topic_id")}
+            document |= {name: _by_number(document[name]) for name in ("offsets", "log_starts", "commits")}
+            document["bad_files"] = tuple(document["bad_files"])
+            return TablePosition(**document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreCorruptError(
                 "the position of the table cannot be read; make the table anew with --full",

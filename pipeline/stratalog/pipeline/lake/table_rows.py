@@ -3,6 +3,8 @@
 Each field has a number, which Iceberg finds it by; the other formats do not mind.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import itertools
@@ -61,5 +63,6 @@ def _with_numbers(kind: Any, numbers: Iterator[int]) -> Any:
     if pa.types.is_list(kind):
         return pa.list_(*_numbered([kind.value_field.with_name("element")], numbers))
     if pa.types.is_map(kind):
-        return pa.map_(*_numbered([kind.key_field, kind.item_field], numbers))
+        map_of: Any = pa.map_
+        return map_of(*_numbered([kind.key_field, kind.item_field], numbers))
     return kind

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from stratalog.pipeline.lake.value_format import BadValue, DecodedValues
+from stratalog.pipeline.lake.values.value_format import BadValue, DecodedValues
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]

@@ -1,5 +1,7 @@
 """The schema of a Delta table from that of its files."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import json
@@ -66,4 +68,6 @@ def _type(kind: Any) -> Any:
             "valueType": _type(kind.item_type),
             "valueContainsNull": kind.item_field.nullable,
         }
-    raise UnsupportedOperationError("Delta Lake has no such type; choose another one", type=str(kind))
+    raise UnsupportedOperationError(
+        "tables of Delta Lake have no such type; choose another one", type=str(kind)
+    )

@@ -27,8 +27,8 @@ from pyiceberg.table.snapshots import (
     update_snapshot_summaries,
 )
 
-from stratalog.pipeline.lake.iceberg_io import StoreFileIO
-from stratalog.pipeline.lake.run_files import metadata_prefix
+from stratalog.pipeline.lake.formats.iceberg_io import StoreFileIO
+from stratalog.pipeline.lake.refresh_files import metadata_prefix
 
 _COMPRESSION: Final = "deflate"
 MERGED_MANIFESTS = 100
@@ -90,13 +90,13 @@ class _Manifests:
     """Writes the manifests of a snapshot. Not thread-safe: one commit uses it."""
 
     def __init__(
-        self, io: StoreFileIO, metadata: TableMetadata, schema: Schema, snapshot_id: int, run_id: str
+        self, io: StoreFileIO, metadata: TableMetadata, schema: Schema, snapshot_id: int, refresh_id: str
     ) -> None:
         self._io = io
         self._spec = metadata.spec()
         self._schema = schema
         self._snapshot_id = snapshot_id
-        self._run_id = run_id
+        self._refresh_id = refresh_id
         self._numbers = itertools.count()
 
     def made(self, change: SnapshotChange) -> list[ManifestFile]:
@@ -127,7 +127,7 @@ class _Manifests:
     ) -> list[ManifestFile]:
         if not existing and not added:
             return []
-        location = self._io.location_of(f"{metadata_prefix(self._run_id)}m{next(self._numbers)}.avro")
+        location = self._io.location_of(f"{metadata_prefix(self._refresh_id)}m{next(self._numbers)}.avro")
         with kind(
             self._spec, self._schema, self._io.new_output(location), self._snapshot_id, _COMPRESSION
         ) as writer:
@@ -147,15 +147,15 @@ class _Manifests:
 
 
 def made_snapshot(
-    io: StoreFileIO, metadata: TableMetadata, schema: Schema, change: SnapshotChange, run_id: str
+    io: StoreFileIO, metadata: TableMetadata, schema: Schema, change: SnapshotChange, refresh_id: str
 ) -> Snapshot:
     """Write the manifests of the next snapshot. Raises StoreError."""
-    # From the run, so that a write that was settled by a read is told from that of another run.
-    snapshot_id = uuid5(UUID(run_id), "snapshot").int >> 65
+    # From the refresh, so that no other one writes the same bytes.
+    snapshot_id = uuid5(UUID(refresh_id), "snapshot").int >> 65
     former = metadata.current_snapshot()
     parent_id = None if former is None else former.snapshot_id
     sequence_number = metadata.next_sequence_number()
-    location = io.location_of(f"{metadata_prefix(run_id)}list.avro")
+    location = io.location_of(f"{metadata_prefix(refresh_id)}list.avro")
     with write_manifest_list(
         format_version=2,
         output_file=io.new_output(location),
@@ -164,27 +164,27 @@ def made_snapshot(
         sequence_number=sequence_number,
         avro_compression=_COMPRESSION,
     ) as writer:
-        writer.add_manifests(_Manifests(io, metadata, schema, snapshot_id, run_id).made(change))
+        writer.add_manifests(_Manifests(io, metadata, schema, snapshot_id, refresh_id).made(change))
     # The names of its fields in JSON are those that its constructor is typed with.
     fields: dict[str, Any] = {
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": parent_id,
         "sequence-number": sequence_number,
         "manifest-list": location,
-        "summary": _summary(schema, change, former, run_id),
+        "summary": _summary(schema, change, former, refresh_id),
         "schema-id": metadata.current_schema_id,
     }
     return Snapshot(**fields)
 
 
-def _summary(schema: Schema, change: SnapshotChange, former: Snapshot | None, run_id: str) -> Summary:
+def _summary(schema: Schema, change: SnapshotChange, former: Snapshot | None, refresh_id: str) -> Summary:
     collector = SnapshotSummaryCollector()
     for file in [*change.added, *change.marks.values()]:
         collector.add_file(file, schema)
     gone = [entry.data_file for entry in change.files.data if entry.data_file.file_path in change.dropped]
     for file in [*gone, *change.replaced_marks]:
         collector.remove_file(file, schema)
-    values: dict[str, Any] = {**collector.build(), "stratalog.run": run_id}
+    values: dict[str, Any] = {**collector.build(), "stratalog.refresh": refresh_id}
     operation = Operation.APPEND if former is None else Operation.OVERWRITE
     before = None if former is None or former.summary is None else former.summary
     return update_snapshot_summaries(Summary(operation=operation, **values), before)

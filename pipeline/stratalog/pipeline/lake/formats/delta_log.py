@@ -6,6 +6,8 @@
 A commit is a file that must not be there yet, so of two writers one wins.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import json
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.settled_put import settled_put
+from stratalog.pipeline.lake.formats.settled_put import settled_put
 
 LOG = "_delta_log/"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")

@@ -1,5 +1,7 @@
 """`stratalog spark materialize` on a real Spark session: tables in a directory, which other programs read."""
 
+# pyright: reportUnknownMemberType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import json
@@ -97,7 +99,7 @@ def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: Ta
     orders.upload(order(2, name="changed"), (b"3", None), order(4))
     second = run(orders, form, table)
     assert second.exit_code == 0, second.output
-    assert "incremental run: the table has 6 rows" in second.stdout
+    assert "incremental refresh: the table has 6 rows" in second.stdout
     names = {(row["value"]["id"], row["value"]["name"]) for row in form.read(table)}
     assert names == {(1, "first"), (2, "changed"), (4, None)}
     third = run(orders, form, table)

@@ -4,6 +4,8 @@ A missing member is null, an unknown one is left out. A member of another type m
 guessed. Times are texts in ISO 8601, by UTC without an offset; bytes are texts in Base64.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import base64
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from stratalog.base.errors import UnsupportedOperationError
-from stratalog.pipeline.lake.decoded_column import decoded_column
-from stratalog.pipeline.lake.value_format import DecodedValues
+from stratalog.pipeline.lake.values.decoded_column import decoded_column
+from stratalog.pipeline.lake.values.value_format import DecodedValues
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]

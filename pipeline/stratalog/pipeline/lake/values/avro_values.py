@@ -1,5 +1,7 @@
 """Values in Avro's binary encoding, each without a header, with the schema of their writer."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of fastavro's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import hashlib
@@ -13,8 +15,8 @@ import fastavro
 import pyarrow as pa
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
-from stratalog.pipeline.lake.decoded_column import decoded_column
-from stratalog.pipeline.lake.value_format import DecodedValues
+from stratalog.pipeline.lake.values.decoded_column import decoded_column
+from stratalog.pipeline.lake.values.value_format import DecodedValues
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]

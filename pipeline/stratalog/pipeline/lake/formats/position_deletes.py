@@ -19,7 +19,7 @@ from pyroaring import BitMap
 
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.lake_table import ChangedFile, DeadRows, TableFile
-from stratalog.pipeline.lake.run_files import data_directory
+from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.table_rows import FIELD_ID
 
 PATH_FIELD = 2147483546
@@ -47,11 +47,11 @@ class PositionDeletes:
         table = pq.read_table(pa.BufferReader(store.get(file.dead.path).data), columns=["pos"])
         return BitMap(table.column("pos").to_numpy().astype(np.uint32))
 
-    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, run_id: str) -> ChangedFile:
+    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, refresh_id: str) -> ChangedFile:
         """Write a file with all dead rows, which replaces the former one. Raises StoreError."""
         if len(dead) == file.row_count:
             return ChangedFile(file)
-        path = f"{data_directory(run_id)}{uuid5(UUID(run_id), file.path)}.deletes.parquet"
+        path = f"{data_directory(refresh_id)}{uuid5(UUID(refresh_id), file.path)}.deletes.parquet"
         names = pa.repeat(pa.scalar(f"{self.location}/{file.path}"), len(dead))
         positions = pa.array(np.array(dead.to_array(), np.int64))
         sink = pa.BufferOutputStream()

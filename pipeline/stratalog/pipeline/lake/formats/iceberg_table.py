@@ -1,5 +1,5 @@
-"""A table of Apache Iceberg, version 2, in a directory. Rows die by position deletes, so an incremental run
-writes a few bytes for each.
+"""A table of Apache Iceberg, version 2, in a directory. Rows die by position deletes, so an incremental
+refresh writes a few bytes for each.
 
     metadata/v7.metadata.json    a version of the table; the one with the highest number counts
     metadata/version-hint.text   that number, for readers that do not list
@@ -9,6 +9,8 @@ A version is a file that must not be there yet, so of two writers one wins. The 
 properties. The table needs no catalog; a catalog can register its newest version.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import re
@@ -43,8 +45,10 @@ from pyiceberg.typedef import Record
 
 from stratalog.base.errors import StoreError, UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.iceberg_io import StoreFileIO, table_location
-from stratalog.pipeline.lake.iceberg_snapshot import SnapshotFiles, made_snapshot
+from stratalog.pipeline.lake.formats.iceberg_io import StoreFileIO, table_location
+from stratalog.pipeline.lake.formats.iceberg_snapshot import SnapshotFiles, made_snapshot
+from stratalog.pipeline.lake.formats.position_deletes import PATH_FIELD, PositionDeletes
+from stratalog.pipeline.lake.formats.settled_put import settled_put
 from stratalog.pipeline.lake.lake_table import (
     DeadRows,
     TableChange,
@@ -53,8 +57,6 @@ from stratalog.pipeline.lake.lake_table import (
     TableState,
     WrittenFile,
 )
-from stratalog.pipeline.lake.position_deletes import PATH_FIELD, PositionDeletes
-from stratalog.pipeline.lake.settled_put import settled_put
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
 
 _VERSION = re.compile(r"metadata/v(\d+)\.metadata\.json")
@@ -105,7 +107,7 @@ class IcebergTable:
             UNSORTED_SORT_ORDER,
             table_location(self._store),
             {"format-version": "2", "commit.retry.num-retries": "0"},
-            uuid5(UUID(change.position.run_id), "table"),
+            uuid5(UUID(change.position.refresh_id), "table"),
         )
         base = update_table_metadata(base, tuple(self._schema_updates(base)))
         updates = tuple(self._snapshot_updates(base, change))
@@ -115,7 +117,7 @@ class IcebergTable:
         version = self._version + 1
         if not settled_put(self._store, _version_key(version), data):
             raise TableChangedError(
-                "another run, or another program, has changed the table meanwhile; run again",
+                "another refresh, or another program, has changed the table meanwhile; run again",
                 table=self._store.url,
                 version=version,
             )
@@ -147,7 +149,7 @@ class IcebergTable:
         return TableFile(self._io.key_of(file.file_path), file.file_size_in_bytes, file.record_count, dead)
 
     def _schema_updates(self, base: TableMetadata) -> Iterable[TableUpdate]:
-        """Files of a full run may have other columns."""
+        """Files of a full refresh may have other columns."""
         if base.schema().as_struct() == self._schema.as_struct():
             return ()
         newest: dict[str, Any] = {"schema-id": -1}
@@ -166,7 +168,11 @@ class IcebergTable:
         if change.is_full:
             dropped = {entry.data_file.file_path for entry in self._files.data}
         snapshot = made_snapshot(
-            self._io, base, self._schema, self._files.changed(added, marks, dropped), change.position.run_id
+            self._io,
+            base,
+            self._schema,
+            self._files.changed(added, marks, dropped),
+            change.position.refresh_id,
         )
         reference: dict[str, Any] = {
             "ref-name": "main",

@@ -18,8 +18,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
-from stratalog.pipeline.lake.decoded_column import decoded_column
-from stratalog.pipeline.lake.value_format import DecodedValues
+from stratalog.pipeline.lake.values.decoded_column import decoded_column
+from stratalog.pipeline.lake.values.value_format import DecodedValues
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]

@@ -1,7 +1,7 @@
-"""A table of Delta Lake. Rows die by deletion vectors, so an incremental run writes a few bytes for each.
+"""A table of Delta Lake. Rows die by deletion vectors, so an incremental refresh writes a few bytes for each.
 
-The position is among the table's properties, which each commit of a run replaces. Readers need Delta's reader
-version 3 with deletion vectors.
+The position is among the table's properties, which each commit of a refresh replaces. Readers need Delta's
+reader version 3 with deletion vectors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyroaring import BitMap
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.deletion_vector import (
+from stratalog.pipeline.lake.formats.deletion_vector import (
     FIRST_POSITION,
     decoded_vector,
     described_rows,
@@ -25,8 +25,8 @@ from stratalog.pipeline.lake.deletion_vector import (
     vector_descriptor,
     vector_path,
 )
-from stratalog.pipeline.lake.delta_log import Action, DeltaState, read_log, write_commit
-from stratalog.pipeline.lake.delta_schema import delta_schema, has_local_times
+from stratalog.pipeline.lake.formats.delta_log import Action, DeltaState, read_log, write_commit
+from stratalog.pipeline.lake.formats.delta_schema import delta_schema, has_local_times
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
     DeadRows,
@@ -35,7 +35,7 @@ from stratalog.pipeline.lake.lake_table import (
     TableFile,
     TableState,
 )
-from stratalog.pipeline.lake.run_files import data_directory
+from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
 
 _KNOWN_FEATURES = frozenset({"deletionVectors", "timestampNtz", "appendOnly", "invariants"})
@@ -68,7 +68,7 @@ class DeltaTable:
         """Write the next commit. Raises TableChangedError, StoreError."""
         if not write_commit(self._store, self._state.version + 1, list(self._actions(change))):
             raise TableChangedError(
-                "another run, or another program, has changed the table meanwhile; run again",
+                "another refresh, or another program, has changed the table meanwhile; run again",
                 table=self._store.url,
                 version=self._state.version + 1,
             )
@@ -84,7 +84,7 @@ class DeltaTable:
             "delta.enableDeletionVectors": "true",
             POSITION_PROPERTY: change.position.to_json(),
         }
-        table_id = uuid5(NAMESPACE_URL, f"stratalog:{change.position.run_id}")
+        table_id = uuid5(NAMESPACE_URL, f"stratalog:{change.position.refresh_id}")
         yield {
             "metaData": {
                 "id": str(table_id) if former is None else former["id"],
@@ -122,11 +122,11 @@ class VectorRemoval:
         data = store.get_range(file.dead.path, file.dead.position, size)
         return decoded_vector(data, {"key": file.dead.path, "file": file.path})
 
-    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, run_id: str) -> ChangedFile:
+    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, refresh_id: str) -> ChangedFile:
         """Write a vector. Raises StoreError."""
         if len(dead) == file.row_count:
             return ChangedFile(file)
-        path = vector_path(data_directory(run_id), uuid5(UUID(run_id), file.path))
+        path = vector_path(data_directory(refresh_id), uuid5(UUID(refresh_id), file.path))
         data = encoded_vector(dead)
         store.put(path, data)
         size = len(data) - FIRST_POSITION - _VECTOR_FRAME_BYTES
@@ -163,7 +163,7 @@ def _commit_info(change: TableChange, now_ms: int, *, is_first: bool) -> dict[st
         "operation": "CREATE TABLE AS SELECT" if is_first else "WRITE" if change.is_full else "MERGE",
         "operationParameters": {},
         "engineInfo": "stratalog",
-        "txnId": change.position.run_id,
+        "txnId": change.position.refresh_id,
     }
 
 
@@ -189,7 +189,7 @@ def _add(file: TableFile, now_ms: int) -> dict[str, Any]:
 
 
 def _remove(add: Action, now_ms: int) -> dict[str, Any]:
-    removed = {
+    removed: dict[str, Any] = {
         "path": add["path"],
         "deletionTimestamp": now_ms,
         "dataChange": True,

@@ -24,6 +24,7 @@ from pyroaring import BitMap
 
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.lake.formats.settled_put import settled_put
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
     TableChange,
@@ -31,9 +32,8 @@ from stratalog.pipeline.lake.lake_table import (
     TableFile,
     TableState,
 )
+from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.row_files import RowFiles, read_columns
-from stratalog.pipeline.lake.run_files import data_directory
-from stratalog.pipeline.lake.settled_put import settled_put
 from stratalog.pipeline.lake.table_position import TablePosition
 
 LATEST_KEY = "_latest.json"
@@ -92,7 +92,7 @@ class ParquetTable:
             self._store.delete_many(list(self._former))
         if not settled_put(self._store, LATEST_KEY, data, if_match=self._etag):
             raise TableChangedError(
-                "another run has changed the table meanwhile; run again", table=self._store.url
+                "another refresh has changed the table meanwhile; run again", table=self._store.url
             )
 
 
@@ -103,7 +103,7 @@ class RewritingRemoval:
         """No rows: a file has living ones only."""
         return BitMap()
 
-    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, run_id: str) -> ChangedFile:
+    def remove(self, store: ObjectStore, file: TableFile, dead: BitMap, refresh_id: str) -> ChangedFile:
         """Write the other rows to a new file. Raises StoreError."""
         if len(dead) == file.row_count:
             return ChangedFile(file)
@@ -111,7 +111,7 @@ class RewritingRemoval:
         position = 0
         for rows in read_columns(store, file, None):
             if output is None:
-                prefix = f"{data_directory(run_id)}{uuid5(NAMESPACE_URL, file.path)}"
+                prefix = f"{data_directory(refresh_id)}{uuid5(NAMESPACE_URL, file.path)}"
                 output = RowFiles(store, rows.schema, prefix, max_bytes=1 << 62)
             positions = np.arange(position, position + rows.num_rows)
             stays = np.isin(positions, np.array(dead.to_array()), invert=True)
