@@ -145,7 +145,7 @@ def measure(quick: bool) -> Iterator[Row]:
         spark = session(directory)
         try:
             cluster = SparkCluster(spark.sparkContext)
-            yield from measure_tables(cluster, Path(directory), 100_000 if quick else 500_000)
+            yield from measure_tables(cluster, Path(directory), 100_000 if quick else 800_000)
         finally:
             spark.stop()
 

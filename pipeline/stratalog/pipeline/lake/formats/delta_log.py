@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -27,7 +27,7 @@ from stratalog.pipeline.lake.formats.settled_put import settled_put
 LOG = "_delta_log/"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 _CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(.*)\.(parquet|json)")
-_ACTIONS = ["add", "metaData", "protocol"]
+_ACTIONS = ["add", "remove", "metaData", "protocol", "txn"]
 
 Action = Mapping[str, Any]
 
@@ -42,17 +42,32 @@ class DeltaState:
     metadata: Action | None = None
     adds: dict[str, Action] = field(default_factory=dict)
     """The live files by their paths."""
+    removes: dict[tuple[str, str], Action] = field(default_factory=dict)
+    """The files that are not live any more, by their paths and deletion vectors."""
+    transactions: dict[str, Action] = field(default_factory=dict)
+    """The newest transactions of other programs."""
 
     def apply(self, action: Action) -> None:
         """Take an action."""
         if (added := action.get("add")) is not None:
             self.adds[unquote(added["path"])] = added
+            self.removes.pop(_identity(added), None)
         elif (removed := action.get("remove")) is not None:
+            self.removes[_identity(removed)] = removed
             self.adds.pop(unquote(removed["path"]), None)
         elif (metadata := action.get("metaData")) is not None:
             self.metadata = metadata
         elif (protocol := action.get("protocol")) is not None:
             self.protocol = protocol
+        elif (transaction := action.get("txn")) is not None:
+            self.transactions[transaction["appId"]] = transaction
+
+    def apply_all(self, actions: Iterable[Action]) -> None:
+        """Take the actions of the next commit. In it a file may be removed, and added again with another
+        deletion vector, in any order."""
+        for action in sorted(actions, key=lambda one: "remove" not in one):
+            self.apply(action)
+        self.version += 1
 
 
 def commit_key(version: int) -> str:
@@ -85,13 +100,8 @@ def read_log(store: ObjectStore) -> DeltaState:
                 "commits of the table are missing; make the table anew elsewhere",
                 key=commit_key(state.version + 1),
             )
-        # Within a commit, a file may be removed and added again with another mark, in any order.
-        actions = [
-            json.loads(line) for line in store.get(commit_key(version)).data.splitlines() if line.strip()
-        ]
-        for action in sorted(actions, key=lambda one: "remove" not in one):
-            state.apply(action)
-        state.version = version
+        lines = store.get(commit_key(version)).data.splitlines()
+        state.apply_all(json.loads(line) for line in lines if line.strip())
     return state
 
 
@@ -100,6 +110,12 @@ def write_commit(store: ObjectStore, version: int, actions: Sequence[Action]) ->
     StoreError."""
     data = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
     return settled_put(store, commit_key(version), data)
+
+
+def _identity(action: Action) -> tuple[str, str]:
+    """A file with a deletion vector is another one than without it."""
+    vector = action.get("deletionVector") or {}
+    return unquote(action["path"]), f"{vector.get('pathOrInlineDv', '')}@{vector.get('offset', '')}"
 
 
 def _checkpoint_actions(store: ObjectStore, key: str) -> Iterator[Action]:

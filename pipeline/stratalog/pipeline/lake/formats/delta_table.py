@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import UnsupportedOperationError
+from stratalog.base.errors import StoreError, UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.formats.deletion_vector import (
     FIRST_POSITION,
@@ -25,6 +26,7 @@ from stratalog.pipeline.lake.formats.deletion_vector import (
     vector_descriptor,
     vector_path,
 )
+from stratalog.pipeline.lake.formats.delta_checkpoint import COMMITS_A_CHECKPOINT, write_checkpoint
 from stratalog.pipeline.lake.formats.delta_log import Action, DeltaState, read_log, write_commit
 from stratalog.pipeline.lake.formats.delta_schema import delta_schema, has_local_times
 from stratalog.pipeline.lake.lake_table import (
@@ -66,12 +68,18 @@ class DeltaTable:
 
     def commit(self, change: TableChange) -> None:
         """Write the next commit. Raises TableChangedError, StoreError."""
-        if not write_commit(self._store, self._state.version + 1, list(self._actions(change))):
+        state, actions = self._state, list(self._actions(change))
+        if not write_commit(self._store, state.version + 1, actions):
             raise TableChangedError(
                 "another refresh, or another program, has changed the table meanwhile; run again",
                 table=self._store.url,
-                version=self._state.version + 1,
+                version=state.version + 1,
             )
+        state.apply_all(actions)
+        if state.version and state.version % COMMITS_A_CHECKPOINT == 0:
+            with suppress(StoreError):
+                # The log is whole without it.
+                write_checkpoint(self._store, state, self._clock.now_ms())
 
     def _actions(self, change: TableChange) -> Iterator[Action]:
         now_ms = self._clock.now_ms()
