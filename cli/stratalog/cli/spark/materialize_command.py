@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -121,6 +122,7 @@ def materialize(
     """
     encoding = _Encoding(values, schema, message)
     _require_consistent(encoding)
+    _require_libraries(format_name, values)
     from stratalog.base.clock import SystemClock
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster
@@ -156,6 +158,21 @@ def _require_consistent(encoding: _Encoding) -> None:
                 value=value,
                 allowed=f"with --values {' or '.join(wanting)}",
             )
+
+
+def _require_libraries(format_name: str, values: str) -> None:
+    """Raise InvalidConfigError if a library is not installed that these options need."""
+    needed = ["numpy", "pyarrow", "pyroaring"]
+    needed += ["pyiceberg"] if format_name == "iceberg" else []
+    needed += ["fastavro"] if values in ("avro", "confluent-avro") else []
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidConfigError(
+            "libraries are missing here, and perhaps on the executors; pip install 'stratalog[lake]'",
+            name="libraries",
+            value=", ".join(missing),
+            allowed="installed",
+        )
 
 
 def _value_format(encoding: _Encoding) -> ValueFormat:
