@@ -36,7 +36,7 @@ def _expected(history: CompactionHistory, topic: str) -> list[Row]:
     return sorted(expected)
 
 
-@settings(max_examples=examples_of(12))
+@settings(max_examples=examples_of(25))
 @given(st.integers(0, 2**32))
 def test_a_random_life_with_tombstones_trims_and_compactions(seed: int) -> None:
     history = CompactionHistory(seed)
@@ -54,7 +54,7 @@ def test_a_random_life_with_tombstones_trims_and_compactions(seed: int) -> None:
             assert report.row_count == len(expected)
 
 
-@settings(max_examples=examples_of(12))
+@settings(max_examples=examples_of(25))
 @given(st.integers(0, 2**32))
 def test_a_random_life_with_transactions(seed: int) -> None:
     history = TransactionalHistory(seed)
