@@ -56,12 +56,14 @@ class TopicTable:
         values: ValueFormat | None = None,
         table: LakeTable | None = None,
         max_task_bytes: int | None = None,
+        max_changed_records: int = 1_000,
     ) -> MaterializeReport:
         """Bring the table to the latest state."""
         order = MaterializeOrder(
             topic=self._topic,
             values=values or RawValues(),
             is_full=is_full,
+            max_changed_records=max_changed_records,
             max_task_bytes=max_task_bytes or self._random.choice((100, 1_000, 1 << 20)),
         )
         run = Materialization(self.cluster, self._place, lambda: self.table_store, order)

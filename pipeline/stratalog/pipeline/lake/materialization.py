@@ -72,6 +72,9 @@ class MaterializeOrder:
     """Make the table anew, whatever it is of."""
     lease_s: int | None = None
     """Keep the objects of the topic for so long; None: for as long as the store keeps replaced ones."""
+    max_changed_records: int = 20_000_000
+    """Behind more records a refresh is full: their keys are held by the driver, and by each task that looks
+    for dead rows."""
     max_task_bytes: int = 64 << 20
     """A task reads so many bytes of slices, about."""
 
@@ -141,6 +144,8 @@ class Materialization:
             with suppress(StoreError):
                 # The next refresh does what is left.
                 files.end()
+                if step.reason and state.position is not None and state.position.bad_files:
+                    store.delete_many(list(state.position.bad_files))
         return self._report(step, "incremental" if not reason else "full", outcome)
 
     def _reason_for_full(self, state: TableState, moment: TopicMoment) -> str:
@@ -167,6 +172,9 @@ class Materialization:
             age_ms + _TOMBSTONE_MARGIN_MS >= moment.policy.delete_retention_ms
         ):
             return "tombstones behind its position may be dropped by now (delete.retention.ms)"
+        count = sum(end - position.offsets.get(number, 0) for number, end in moment.ends.items())
+        if count > self._order.max_changed_records:
+            return "more records lie behind its position than a refresh looks up"
         rows, dead = (
             sum(file.row_count for file in state.files),
             sum(file.row_count - file.live_count for file in state.files),

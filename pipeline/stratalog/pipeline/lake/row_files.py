@@ -33,6 +33,7 @@ class RowFiles:
         self._prefix = prefix
         self._max_bytes = max_bytes
         self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = self._pending_rows = 0
         self._sink: pa.BufferOutputStream | None = None
         self._writer: pq.ParquetWriter | None = None
         self._files: list[WrittenFile] = []
@@ -42,10 +43,9 @@ class RowFiles:
         if not rows.num_rows:
             return
         self._pending.append(rows)
-        if (
-            sum(batch.nbytes for batch in self._pending) >= _GROUP_BYTES
-            or sum(batch.num_rows for batch in self._pending) >= _GROUP_ROWS
-        ):
+        self._pending_bytes += rows.nbytes
+        self._pending_rows += rows.num_rows
+        if self._pending_bytes >= _GROUP_BYTES or self._pending_rows >= _GROUP_ROWS:
             self._write_group()
             if self._sink is not None and self._sink.tell() >= self._max_bytes:
                 self._end_file()
@@ -60,7 +60,7 @@ class RowFiles:
         if not self._pending:
             return
         table = pa.Table.from_batches(self._pending, self._schema)
-        self._pending = []
+        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         if self._writer is None:
             self._sink = pa.BufferOutputStream()
             names = [name for name in self._schema.names if name not in ("key", "offset", "timestamp")]

@@ -149,6 +149,17 @@ def _dead(count: int) -> Any:
     return DeadRows("none", 0, 0, count)
 
 
+def test_a_table_that_is_far_behind_is_made_anew() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.run()
+    site.upload((b"a", b"2"), (b"b", b"1"))
+    assert site.table.run(max_changed_records=1).reason.startswith("more records")
+    site.upload((b"a", b"3"))
+    assert site.table.run(max_changed_records=1).mode == "incremental"
+    assert site.values == {b"a": b"3", b"b": b"1"}
+
+
 class Racing(ParquetTable):
     """Another run commits just before. Not thread-safe: one test uses it."""
 
@@ -221,7 +232,9 @@ def test_bad_values_are_set_aside_until_their_keys_change() -> None:
     }
     site.upload((b"a", b'{"id": 3}'))
     assert site.table.run(values=values).row_count == 3
+    assert len(list(site.store.list("_bad/"))) == 1
     full = site.table.run(values=values, is_full=True)
+    assert list(site.store.list("_bad/")) == []
     assert (full.bad_count, full.row_count, full.bad_files) == (0, 3, ())
 
 
