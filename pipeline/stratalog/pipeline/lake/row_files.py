@@ -131,6 +131,16 @@ def read_columns(store: ObjectStore, file: TableFile, names: list[str] | None) -
         yield parquet.read_row_group(number, columns=names, use_threads=False)
 
 
+def integer_bounds(footer: bytes, name: str) -> tuple[int, int]:
+    """The least and the greatest number in a column of a file with rows, by its footer."""
+    metadata = pq.read_metadata(pa.BufferReader(footer))
+    (index,) = [one for one in range(metadata.num_columns) if metadata.schema.column(one).path == name]
+    groups = [
+        metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)
+    ]
+    return min(one.min for one in groups), max(one.max for one in groups)
+
+
 def _leaves(schema: pa.Schema, names: list[str]) -> list[str]:
     """The paths of the Parquet columns of these fields."""
     with_rows = pa.BufferOutputStream()

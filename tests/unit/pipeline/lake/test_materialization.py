@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from stratalog.base.errors import (
+    CorruptRecordError,
     InconsistentTopicIdError,
     InvalidRequestError,
     StoreCorruptError,
@@ -250,3 +251,23 @@ def test_an_empty_topic_is_an_empty_table() -> None:
     site.table.run()
     (tip,) = site.topic.tips["t"]
     assert raw_rows(parquet_rows(site.store)) == last_rows(0, site.topic.tiered.records(tip))
+
+
+def test_damage_is_named_and_leaves_no_files() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.run()
+    site.upload((b"a", b"2"))
+    (tip,) = site.topic.tips["t"]
+    live = site.topic.tiered.partition(tip).slices[1]
+    key = site.topic.tiered.layout.data_key(live.object_name)
+    data = bytearray(site.topic.store.get(key).data)
+    data[live.entry.data_position + live.entry.data_bytes - 1] ^= 1
+    site.topic.store.put(key, data)
+    with pytest.raises(CorruptRecordError) as raised:
+        site.table.run()
+    assert raised.value.fields["topic"] == "t"
+    assert raised.value.fields["slice"] == "1-2"
+    assert raised.value.fields["key"] == key
+    assert site.values == {b"a": b"1"}
+    assert len({info.key.split("/")[1] for info in site.store.list("data/")}) == 1

@@ -36,11 +36,15 @@ from stratalog.pipeline.lake.lake_table import (
     TableChangedError,
     TableFile,
     TableState,
+    WrittenFile,
 )
 from stratalog.pipeline.lake.refresh_files import data_directory
+from stratalog.pipeline.lake.row_files import integer_bounds
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
 
 _KNOWN_FEATURES = frozenset({"deletionVectors", "timestampNtz", "appendOnly", "invariants"})
+_BOUNDED_COLUMNS = ("partition", "offset")
+"""Readers leave out files by the bounds of these columns, which are never null."""
 _VECTOR_FRAME_BYTES = 8
 """The size and the checksum around a vector."""
 
@@ -113,10 +117,11 @@ class DeltaTable:
                     **self._state.adds[one.marked.path],
                     "deletionVector": vector_descriptor(one.marked.dead),
                 }
-                add["stats"] = json.dumps({"numRecords": one.marked.row_count, "tightBounds": False})
+                # The bounds are those of all rows, dead ones too.
+                add["stats"] = json.dumps({**json.loads(add["stats"]), "tightBounds": False})
                 yield {"add": {**add, "dataChange": True, "modificationTime": now_ms}}
         for written in change.added:
-            yield {"add": _add(written.file, now_ms)}
+            yield {"add": _add(written, now_ms)}
 
 
 class VectorRemoval:
@@ -185,14 +190,23 @@ def _protocol(schema_json: str) -> dict[str, Any]:
     }
 
 
-def _add(file: TableFile, now_ms: int) -> dict[str, Any]:
+def _add(written: WrittenFile, now_ms: int) -> dict[str, Any]:
+    file = written.file
+    bounds = {name: integer_bounds(written.footer, name) for name in _BOUNDED_COLUMNS}
+    stats = {
+        "numRecords": file.row_count,
+        "tightBounds": True,
+        "minValues": {name: low for name, (low, _) in bounds.items()},
+        "maxValues": {name: high for name, (_, high) in bounds.items()},
+        "nullCount": dict.fromkeys(bounds, 0),
+    }
     return {
         "path": file.path,
         "partitionValues": {},
         "size": file.size_bytes,
         "modificationTime": now_ms,
         "dataChange": True,
-        "stats": json.dumps({"numRecords": file.row_count, "tightBounds": True}),
+        "stats": json.dumps(stats),
     }
 
 

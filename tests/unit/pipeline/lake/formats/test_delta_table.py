@@ -66,7 +66,10 @@ def test_a_table_is_read_from_a_checkpoint_without_older_commits(site: Site) -> 
     for _ in range(11):
         site.topic.upload({("t", 0): 1})
         site.table.run()
-    assert deltalake.DeltaTable(str(site.directory)).version() == 11
+    found = deltalake.DeltaTable(str(site.directory))
+    assert found.version() == 11
+    newest = max(pa.table(found.get_add_actions(flatten=True)).to_pylist(), key=lambda one: one["max.offset"])
+    assert (newest["min.offset"], newest["max.offset"], newest["max.partition"]) == (50, 50, 0)
     for version in range(11):
         (site.directory / commit_key(version)).unlink()
     assert site.rows() == site.expected()
