@@ -70,6 +70,16 @@ class TopicTable:
         return run.run(table or self.table())
 
 
+def pandas_rows(partition: int, records: Iterable[Record]) -> list[Row]:
+    """The rows of a partition, by pandas."""
+    import pandas as pd
+
+    fields = [(record.key, record.offset, record.value) for record in records]
+    frame = pd.DataFrame(fields, columns=["key", "offset", "value"], dtype=object).dropna(subset=["key"])
+    last = frame.sort_values("offset").drop_duplicates("key", keep="last").dropna(subset=["value"])
+    return [Row(partition, *fields) for fields in last.itertuples(index=False, name=None)]
+
+
 def last_rows(partition: int, records: Iterable[Record]) -> list[Row]:
     """The rows of a partition, by an oracle of its own: the last record of each key, without tombstones."""
     last = {record.key: record for record in records if record.key is not None}

@@ -135,7 +135,7 @@ def integer_bounds(footer: bytes, name: str) -> tuple[int, int]:
     """The least and the greatest number in a column of a file with rows, by its footer."""
     metadata = pq.read_metadata(pa.BufferReader(footer))
     (index,) = [one for one in range(metadata.num_columns) if metadata.schema.column(one).path == name]
-    groups = [
+    groups: list[Any] = [
         metadata.row_group(number).column(index).statistics for number in range(metadata.num_row_groups)
     ]
     return min(one.min for one in groups), max(one.max for one in groups)

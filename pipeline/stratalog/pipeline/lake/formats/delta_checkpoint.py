@@ -23,17 +23,17 @@ _REMOVED_MS = 7 * 24 * 3600 * 1000
 """Removed files are named so long, for `VACUUM`: Delta's default."""
 
 _TEXTS = pa.map_(pa.string(), pa.string())
-_VECTOR = pa.struct(
-    {
-        "storageType": pa.string(),
-        "pathOrInlineDv": pa.string(),
-        "offset": pa.int32(),
-        "sizeInBytes": pa.int32(),
-        "cardinality": pa.int64(),
-    }
-)
+_VECTOR_FIELDS: dict[str, Any] = {
+    "storageType": pa.string(),
+    "pathOrInlineDv": pa.string(),
+    "offset": pa.int32(),
+    "sizeInBytes": pa.int32(),
+    "cardinality": pa.int64(),
+}
+_VECTOR = pa.struct(_VECTOR_FIELDS)
 _FILE = {"path": pa.string(), "partitionValues": _TEXTS, "size": pa.int64(), "dataChange": pa.bool_()}
-_FORMAT = pa.struct({"provider": pa.string(), "options": _TEXTS})
+_FORMAT_FIELDS: dict[str, Any] = {"provider": pa.string(), "options": _TEXTS}
+_FORMAT = pa.struct(_FORMAT_FIELDS)
 _COLUMNS: dict[str, dict[str, Any]] = {
     "txn": {"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()},
     "add": {

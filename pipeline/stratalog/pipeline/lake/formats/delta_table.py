@@ -113,10 +113,8 @@ class DeltaTable:
         for one in change.changed:
             if one.marked is not None and one.marked.dead is not None:
                 # The same file with another mark.
-                add = {
-                    **self._state.adds[one.marked.path],
-                    "deletionVector": vector_descriptor(one.marked.dead),
-                }
+                add: dict[str, Any] = {**self._state.adds[one.marked.path]}
+                add["deletionVector"] = vector_descriptor(one.marked.dead)
                 # The bounds are those of all rows, dead ones too.
                 add["stats"] = json.dumps({**json.loads(add["stats"]), "tightBounds": False})
                 yield {"add": {**add, "dataChange": True, "modificationTime": now_ms}}

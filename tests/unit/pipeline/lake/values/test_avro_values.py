@@ -1,5 +1,7 @@
 """Avro as columns, and schemas that are refused."""
 
+# pyright: reportUnknownMemberType=false
+# (some of fastavro's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import io
@@ -68,7 +70,8 @@ def test_confluent_values_have_five_bytes_in_front() -> None:
     assert values.encoding != AvroValues.of(json.dumps(SCHEMA)).encoding
     good = encoded(RECORD)
     found = values.decode(pa.array([b"\0\0\0\0\7" + good, b"\1\0\0\0\7" + good, b"\0\0"], pa.binary()))
-    assert found.column.to_pylist()[0]["id"] == 1
+    rows: list[Any] = found.column.to_pylist()
+    assert rows[0]["id"] == 1
     assert [one.place for one in found.bad] == [1, 2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -68,7 +69,8 @@ def test_each_type_and_bad_values() -> None:
     }
     ParseDict(document, message)
     found = values.decode(pa.array([message.SerializeToString(), b"", b"\xff"], pa.binary()))
-    full, empty, bad = found.column.to_pylist()
+    rows: list[Any] = found.column.to_pylist()
+    full, empty, bad = rows
     assert full == {
         "id": -5,
         "count": Decimal(2**64 - 1),
