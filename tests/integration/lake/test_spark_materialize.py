@@ -102,16 +102,23 @@ def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: Ta
     assert "incremental refresh: the table has 6 rows" in second.stdout
     names = {(row["value"]["id"], row["value"]["name"]) for row in form.read(table)}
     assert names == {(1, "first"), (2, "changed"), (4, None)}
+    wrong = run(orders, form, table, "--schema", "id WRONG")
+    assert isinstance(wrong.exception, InvalidConfigError)
     third = run(orders, form, table)
     assert "nothing new" in third.stdout, third.output
 
 
 def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path) -> None:
+    no_schema = tmp_path / "none"
+    no_schema.write_bytes(b"{}")
     for arguments, name in (
         (["--values", "json"], "--schema"),
         (["--schema", "id INT"], "--schema"),
         (["--values", "protobuf", "--schema", "file"], "--message"),
         (["--values", "avro"], "--schema"),
+        (["--values", "avro", "--schema", f"{tmp_path}/missing.avsc"], "--schema"),
+        (["--values", "confluent-avro", "--schema", str(no_schema)], "schema"),
+        (["--values", "protobuf", "--schema", str(no_schema), "--message", "m"], "message"),
     ):
         place = ["--store", f"file://{tmp_path}", "--to", "delta", "--table", f"file://{tmp_path}/table"]
         refused = CliRunner().invoke(stratalog, ["spark", "materialize", "orders", *place, *arguments])

@@ -131,8 +131,10 @@ def materialize(
     from stratalog.pipeline.lake.table_format import TableFormat
     from stratalog.pipeline.lake.table_place import TablePlace
 
+    of_files = _format_of_files(encoding)
     with interrupted_by_signals(), job_session("stratalog materialize", master, conf) as session:
-        value_format = _value_format(encoding)
+        # Spark reads the columns of JSON.
+        value_format = of_files or _format_of_ddl(schema)
         order = MaterializeOrder(topic=topic, values=value_format, is_full=full, lease_s=lease)
         place = TablePlace(table_url)
         refresh = Materialization(SparkCluster(session.sparkContext), ExecutorPlace(store_url), place, order)
@@ -175,16 +177,14 @@ def _require_libraries(format_name: str, values: str) -> None:
         )
 
 
-def _value_format(encoding: _Encoding) -> ValueFormat:
-    """The format; that of JSON needs the session of Spark, which reads DDL."""
+def _format_of_files(encoding: _Encoding) -> ValueFormat | None:
+    """The format with the schema of a file, or without any; None for JSON. Raises InvalidConfigError,
+    UnsupportedOperationError."""
     from stratalog.pipeline.lake.values.value_format import RawValues
 
     match encoding.values:
         case "json":
-            from stratalog.pipeline.lake.values.ddl_schema import struct_of_ddl
-            from stratalog.pipeline.lake.values.json_values import JsonValues
-
-            return JsonValues.of(struct_of_ddl(encoding.schema))
+            return None
         case "avro" | "confluent-avro":
             from stratalog.pipeline.lake.values.avro_values import AvroValues
 
@@ -196,6 +196,14 @@ def _value_format(encoding: _Encoding) -> ValueFormat:
             return ProtobufValues.of(_read(encoding.schema), encoding.message)
         case _:
             return RawValues()
+
+
+def _format_of_ddl(ddl: str) -> ValueFormat:
+    """JSON with the columns of a DDL text. Raises InvalidConfigError, UnsupportedOperationError."""
+    from stratalog.pipeline.lake.values.ddl_schema import struct_of_ddl
+    from stratalog.pipeline.lake.values.json_values import JsonValues
+
+    return JsonValues.of(struct_of_ddl(ddl))
 
 
 def _read(path: str) -> bytes:
