@@ -132,7 +132,8 @@ class Materialization:
             files.begin(None if state.position is None else state.position.refresh_id)
             is_undecided = False
             try:
-                change, outcome = self._change(table, step)
+                with self._cluster.tagged(f"stratalog-{refresh_id}", f"materialize {self._order.topic}"):
+                    change, outcome = self._change(table, step)
                 is_undecided = True
                 table.commit(change)
             except BaseException as error:

@@ -106,7 +106,7 @@ class IcebergTable:
             UNPARTITIONED_PARTITION_SPEC,
             UNSORTED_SORT_ORDER,
             table_location(self._store),
-            {"format-version": "2", "commit.retry.num-retries": "0"},
+            {"format-version": "2"},
             uuid5(UUID(change.position.refresh_id), "table"),
         )
         base = update_table_metadata(base, tuple(self._schema_updates(base)))
