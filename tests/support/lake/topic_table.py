@@ -57,6 +57,7 @@ class TopicTable:
         table: LakeTable | None = None,
         max_task_bytes: int | None = None,
         max_changed_records: int = 1_000,
+        lease_s: int | None = None,
     ) -> MaterializeReport:
         """Bring the table to the latest state."""
         order = MaterializeOrder(
@@ -64,6 +65,7 @@ class TopicTable:
             values=values or RawValues(),
             is_full=is_full,
             max_changed_records=max_changed_records,
+            lease_s=lease_s,
             max_task_bytes=max_task_bytes or self._random.choice((100, 1_000, 1 << 20)),
         )
         run = Materialization(self.cluster, self._place, lambda: self.table_store, order)

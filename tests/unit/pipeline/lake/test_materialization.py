@@ -253,6 +253,15 @@ def test_an_empty_topic_is_an_empty_table() -> None:
     assert raw_rows(parquet_rows(site.store)) == last_rows(0, site.topic.tiered.records(tip))
 
 
+def test_a_lease_keeps_the_objects() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.run(lease_s=60)
+    (pin,) = site.topic.tiered.metadata.refresh().pins
+    assert pin.until_ms == site.topic.clock.now_ms() + 60_000
+    assert site.values == {b"a": b"1"}
+
+
 def test_damage_is_named_and_leaves_no_files() -> None:
     site = Site()
     site.upload((b"a", b"1"))
