@@ -50,6 +50,10 @@ PLANTED = {
         "pipeline/stratalog/pipeline/source/planted.py",
         "import stratalog.pipeline.local_session",
     ),
+    "the rooms of lake go down only": (
+        "pipeline/stratalog/pipeline/lake/values/planted.py",
+        "import stratalog.pipeline.lake.formats.delta_log",
+    ),
     "the rooms of server go down only": (
         "service/stratalog/server/fetch/planted.py",
         "import stratalog.server.rpc.status",

@@ -8,6 +8,7 @@ from stratalog.cli.lazy_group import LazyGroup
 
 COMMANDS = {
     "compact": ("spark.compact_command:compact", "Compact tiered data with all executors."),
+    "materialize": ("spark.materialize_command:materialize", "Make a table of the latest state of a topic."),
     "audit": ("spark.audit_command:audit", "Verify objects and compaction with all executors."),
     "stats": ("spark.stats_command:stats", "Count keys, records and bytes with all executors."),
     "export": ("spark.export_command:export", "Write topics to Parquet files."),

@@ -120,6 +120,16 @@ class StoreReader:
     def store_id(self) -> UUID:
         return self._identity.store_id
 
+    @property
+    def server_config(self) -> Mapping[str, str]:
+        """The configuration of the store's servers, as the catalog has it."""
+        return self._catalog.state().server_config
+
+    @property
+    def store_date_ms(self) -> int:
+        """The store's time when the last one of the viewed shards was read."""
+        return max(log.store_date_ms for log in self._shards.values())
+
     def topics(self, options: ReadOptions) -> list[TopicEntry]:
         """The wanted topics that there are, by the newest catalog."""
         found = self._catalog.refresh().topics()

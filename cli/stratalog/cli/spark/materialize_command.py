@@ -1,0 +1,235 @@
+"""`stratalog spark materialize`: the latest state of a topic as a table, made on Spark's executors."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.cli.interrupts import interrupted_by_signals
+from stratalog.cli.options import json_option, require_unicode
+from stratalog.cli.output import counted, print_json, value_document
+from stratalog.cli.spark.options import spark_options
+
+if TYPE_CHECKING:
+    from stratalog.pipeline.lake.materialization import MaterializeReport
+    from stratalog.pipeline.lake.values.value_format import ValueFormat
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _Encoding(NamedTuple):
+    """How values are decoded, as the command line says it."""
+
+    values: str
+    schema: str
+    message: str
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--to",
+        "format_name",
+        type=click.Choice(("delta", "iceberg", "parquet")),
+        required=True,
+        help="The format of the table.",
+    ),
+    click.option(
+        "--table",
+        "table_url",
+        callback=require_unicode,
+        required=True,
+        metavar="URL",
+        help="The place of the table, as that of a store: s3://bucket/prefix, or file:///dir on a disk that"
+        " all executors share.",
+    ),
+    click.option("--full", is_flag=True, help="Make the table anew, whatever is there."),
+    click.option(
+        "--values",
+        type=click.Choice(("raw", "json", "avro", "confluent-avro", "protobuf")),
+        default="raw",
+        show_default=True,
+        help="How values are encoded. The column `value` is their bytes, or a struct. Values of"
+        " confluent-avro have five bytes in front of the record, which are left out.",
+    ),
+    click.option(
+        "--schema",
+        callback=require_unicode,
+        default="",
+        metavar="DDL|FILE",
+        help="Of json: columns, as in 'id BIGINT, name STRING'. Of avro: an .avsc file. Of protobuf: a file"
+        " of `protoc --include_imports -o FILE`.",
+    ),
+    click.option(
+        "--message", callback=require_unicode, default="", metavar="NAME", help="The message of protobuf."
+    ),
+    click.option(
+        "--lease",
+        type=click.IntRange(1, 7 * 24 * 3600),
+        metavar="SECONDS",
+        help="Keep the objects of the topic so long, for a refresh that takes longer than the store keeps"
+        " replaced ones.",
+    ),
+)
+
+
+def _table_options(command: _Command) -> _Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("topic")
+@spark_options
+@_table_options
+@json_option
+def materialize(
+    topic: str,
+    store_url: str,
+    master: str,
+    conf: Mapping[str, str],
+    format_name: str,
+    table_url: str,
+    full: bool,
+    values: str,
+    schema: str,
+    message: str,
+    lease: int | None,
+    as_json: bool,
+) -> None:
+    """Make a table of the latest state of TOPIC, or bring it up to date.
+
+    The table has a row for each key of each partition whose last committed record has a value: key,
+    partition, offset, timestamp and value. The first refresh reads the whole topic, a later one only the
+    records behind the position that is kept with the table.
+
+    Records whose values cannot be decoded are no rows: they lie as Parquet in the folder _bad of the table,
+    with their errors.
+
+    Exit code: 0 done, 1 failed, and then the table is as before.
+
+    \b
+    Examples:
+      stratalog spark materialize orders --to delta --table s3://bucket/orders --store s3://bucket/prefix
+      stratalog spark materialize orders --to iceberg --table file:///srv/orders \\
+        --values json --schema 'id BIGINT, price DOUBLE' --store s3://bucket/prefix
+    """
+    encoding = _Encoding(values, schema, message)
+    _require_consistent(encoding)
+    _require_libraries(format_name, values)
+    from stratalog.base.clock import SystemClock
+    from stratalog.pipeline.job_session import job_session
+    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+    from stratalog.pipeline.lake.materialization import Materialization, MaterializeOrder
+    from stratalog.pipeline.lake.table_format import TableFormat
+    from stratalog.pipeline.lake.table_place import TablePlace
+
+    of_files = _format_of_files(encoding)
+    with interrupted_by_signals(), job_session("stratalog materialize", master, conf) as session:
+        # Spark reads the columns of JSON.
+        value_format = of_files or _format_of_ddl(schema)
+        order = MaterializeOrder(topic=topic, values=value_format, is_full=full, lease_s=lease)
+        place = TablePlace(table_url)
+        refresh = Materialization(SparkCluster(session.sparkContext), ExecutorPlace(store_url), place, order)
+        with closing(place()) as store:
+            table = TableFormat(format_name).table(store, SystemClock(), value_format.arrow_type)
+            report = refresh.run(table)
+    if as_json:
+        print_json(value_document(report))
+    else:
+        _print_report(report)
+
+
+def _require_consistent(encoding: _Encoding) -> None:
+    """Raise InvalidConfigError for options that do not belong together, before Spark starts."""
+    for name, value, wanting in (
+        ("--schema", encoding.schema, ("json", "avro", "confluent-avro", "protobuf")),
+        ("--message", encoding.message, ("protobuf",)),
+    ):
+        if bool(value) != (encoding.values in wanting):
+            raise InvalidConfigError(
+                f"{name} is {'for other values' if value else 'missing'}; correct the command",
+                name=name,
+                value=value,
+                allowed=f"with --values {' or '.join(wanting)}",
+            )
+
+
+def _require_libraries(format_name: str, values: str) -> None:
+    """Raise InvalidConfigError if a library is not installed that these options need."""
+    needed = ["numpy", "pyarrow", "pyroaring"]
+    needed += ["pyiceberg"] if format_name == "iceberg" else []
+    needed += ["fastavro"] if values in ("avro", "confluent-avro") else []
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InvalidConfigError(
+            "libraries are missing here, and perhaps on the executors; pip install 'stratalog[lake]'",
+            name="libraries",
+            value=", ".join(missing),
+            allowed="installed",
+        )
+
+
+def _format_of_files(encoding: _Encoding) -> ValueFormat | None:
+    """The format with the schema of a file, or without any; None for JSON. Raises InvalidConfigError,
+    UnsupportedOperationError."""
+    from stratalog.pipeline.lake.values.value_format import RawValues
+
+    match encoding.values:
+        case "json":
+            return None
+        case "avro" | "confluent-avro":
+            from stratalog.pipeline.lake.values.avro_values import AvroValues
+
+            text = _read(encoding.schema).decode(errors="replace")
+            return AvroValues.of(text, has_prefix=encoding.values == "confluent-avro")
+        case "protobuf":
+            from stratalog.pipeline.lake.values.protobuf_values import ProtobufValues
+
+            return ProtobufValues.of(_read(encoding.schema), encoding.message)
+        case _:
+            return RawValues()
+
+
+def _format_of_ddl(ddl: str) -> ValueFormat:
+    """JSON with the columns of a DDL text. Raises InvalidConfigError, UnsupportedOperationError."""
+    from stratalog.pipeline.lake.values.ddl_schema import struct_of_ddl
+    from stratalog.pipeline.lake.values.json_values import JsonValues
+
+    return JsonValues.of(struct_of_ddl(ddl))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidConfigError(
+            "the file of the schema cannot be read; correct its name",
+            name="--schema",
+            value=path,
+            reason=error.strerror or str(error),
+        ) from error
+
+
+def _print_report(report: MaterializeReport) -> None:
+    if report.mode == "none":
+        click.echo(f"nothing new: the table has {counted(report.row_count, 'row')}")
+        return
+    reason = f" ({report.reason})" if report.reason else ""
+    click.echo(f"{report.mode} refresh{reason}: the table has {counted(report.row_count, 'row')}")
+    click.echo(
+        f"read the last {counted(report.record_count, 'record')} of their keys:"
+        f" {counted(report.added_count, 'row')} written, {counted(report.removed_count, 'row')} removed,"
+        f" {counted(report.tombstone_count, 'tombstone')}"
+    )
+    if report.bad_count:
+        click.echo(
+            f"set aside {counted(report.bad_count, 'record')} with bad values: {', '.join(report.bad_files)}"
+        )

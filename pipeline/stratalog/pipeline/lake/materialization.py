@@ -1,0 +1,343 @@
+"""Brings a table to the latest state of a topic: a full refresh, or one from the position of the table.
+
+    full          all records from log start to the stable end; the files of the table are replaced
+    incremental   the records behind the position; older rows of their keys die, and rows below log start
+
+Both give the same rows, because a row is there exactly if its record is the last committed one of its key in
+its partition, has a value, and the value can be decoded.
+
+An incremental refresh needs each tombstone behind the position. Compaction drops them after a while, so a
+table that is older than that is made anew.
+"""
+
+# pyright: reportUnknownMemberType=false
+# (some of pyarrow's functions have stubs with open type arguments)
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.base.errors import (
+    InconsistentTopicIdError,
+    InvalidRequestError,
+    StoreError,
+    StoreNotUsableError,
+)
+from stratalog.pipeline.jobs.cluster import Cluster
+from stratalog.pipeline.jobs.task_place import OpenPlace
+from stratalog.pipeline.lake.dead_row_search import DeadRowSearch, search_dead_rows
+from stratalog.pipeline.lake.lake_table import (
+    ChangedFile,
+    LakeTable,
+    TableChange,
+    TableChangedError,
+    TableState,
+)
+from stratalog.pipeline.lake.refresh_files import RefreshFiles
+from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
+from stratalog.pipeline.lake.state_exchange import SliceGroup, StateExchange, run_exchange
+from stratalog.pipeline.lake.table_place import OpenTable
+from stratalog.pipeline.lake.table_position import TablePosition
+from stratalog.pipeline.lake.topic_moment import TopicMoment, topic_moment
+from stratalog.pipeline.lake.values.value_format import ValueFormat
+from stratalog.pipeline.source.store_view import StoreReader
+from stratalog.remote.metadata.head.page_loader import run_in_order
+
+if TYPE_CHECKING:
+    AnyArray = pa.Array[Any]
+
+_RANGE_BYTES = 64 << 20
+"""The keys that a task merges at once, about."""
+_ENTRY_BYTES = 64
+"""A key and its offset, about."""
+_WRITER_BYTES = 1 << 30
+"""The slices that a task writes the rows of, at most."""
+_WRITERS_A_LANE = 2
+_TOMBSTONE_MARGIN_MS = 10 * 60 * 1000
+"""The clocks of the store's machines may be so far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializeOrder:
+    """A wanted table. Immutable."""
+
+    topic: str
+    values: ValueFormat
+    is_full: bool = False
+    """Make the table anew, whatever it is of."""
+    lease_s: int | None = None
+    """Keep the objects of the topic for so long; None: for as long as the store keeps replaced ones."""
+    max_changed_records: int = 20_000_000
+    """Behind more records a refresh is full: their keys are held by the driver, and by each task that looks
+    for dead rows."""
+    max_task_bytes: int = 64 << 20
+    """A task reads so many bytes of slices, about."""
+
+
+class MaterializeReport(NamedTuple):
+    """The result of a refresh."""
+
+    mode: str
+    """`full`, `incremental`, or `none` if there was nothing new."""
+    reason: str
+    """Why the refresh was full; empty if it was not."""
+    refresh_id: str
+    record_count: int
+    """The last records of keys that were read."""
+    added_count: int
+    """Rows that were written."""
+    removed_count: int
+    """Rows that died; of a full refresh all rows before."""
+    tombstone_count: int
+    bad_count: int
+    """Records whose values could not be decoded: set aside."""
+    bad_files: tuple[str, ...]
+    row_count: int
+    """Rows of the table."""
+    offsets: Mapping[int, int]
+
+
+class Materialization:
+    """One refresh. Not thread-safe: the driver uses it, once."""
+
+    def __init__(
+        self, cluster: Cluster, open_place: OpenPlace, open_table: OpenTable, order: MaterializeOrder
+    ) -> None:
+        self._cluster = cluster
+        self._open_place = open_place
+        self._open_table = open_table
+        self._order = order
+
+    def run(self, table: LakeTable) -> MaterializeReport:
+        """Bring the table to the latest state. Raises UnknownTopicOrPartitionError, TableChangedError if
+        another refresh was faster, InconsistentTopicIdError if the table is of another topic,
+        InvalidRequestError if it cannot go on from its position, StoreError, CorruptRecordError; then the
+        table is unchanged."""
+        with self._open_place() as means, closing(self._open_table()) as store:
+            state = table.read()
+            moment = topic_moment(
+                StoreReader(means.store, run_in_order), self._order.topic, self._order.lease_s
+            )
+            reason = self._reason_for_full(state, moment)
+            refresh_id = str(means.ids.uuid())
+            step = _Step(state, moment, reason, refresh_id)
+            if step.is_idle:
+                return self._report(step, "none", _NOTHING)
+            files = RefreshFiles(store, refresh_id)
+            files.begin(None if state.position is None else state.position.refresh_id)
+            is_undecided = False
+            try:
+                with self._cluster.tagged(f"stratalog-{refresh_id}", f"materialize {self._order.topic}"):
+                    change, outcome = self._change(table, step)
+                is_undecided = True
+                table.commit(change)
+            except BaseException as error:
+                # A commit whose outcome is unknown may land yet, and needs its files.
+                if not is_undecided or isinstance(error, TableChangedError):
+                    with suppress(StoreError):
+                        files.give_up()
+                raise
+            with suppress(StoreError):
+                # The next refresh does what is left.
+                files.end()
+                if step.reason and state.position is not None and state.position.bad_files:
+                    store.delete_many(list(state.position.bad_files))
+        return self._report(step, "incremental" if not reason else "full", outcome)
+
+    def _reason_for_full(self, state: TableState, moment: TopicMoment) -> str:
+        if self._order.is_full:
+            return "it was asked for"
+        position = state.position
+        if position is None:
+            if state.exists:
+                raise InvalidRequestError(
+                    "there is a table that no materialization has made; name another place, or replace it"
+                    " with --full"
+                )
+            return "there is no table yet"
+        _require_same_topic(position, moment)
+        if position.encoding != self._order.values.encoding:
+            raise InvalidRequestError(
+                "the values of the table are decoded in another way; decode them as before, or make the table"
+                " anew with --full",
+                encoding=self._order.values.encoding,
+                table_encoding=position.encoding,
+            )
+        age_ms = moment.time_ms - position.time_ms
+        if moment.is_compacted_behind(position.offsets) and (
+            age_ms + _TOMBSTONE_MARGIN_MS >= moment.policy.delete_retention_ms
+        ):
+            return "tombstones behind its position may be dropped by now (delete.retention.ms)"
+        count = sum(end - position.offsets.get(number, 0) for number, end in moment.ends.items())
+        if count > self._order.max_changed_records:
+            return "more records lie behind its position than a refresh looks up"
+        rows, dead = (
+            sum(file.row_count for file in state.files),
+            sum(file.row_count - file.live_count for file in state.files),
+        )
+        if dead > rows - dead:
+            return "most rows of its files are dead"
+        return ""
+
+    def _change(self, table: LakeTable, step: _Step) -> tuple[TableChange, _Outcome]:
+        written = self._written(step)
+        changed: list[ChangedFile] = []
+        if not step.reason:
+            search = DeadRowSearch(
+                self._open_table,
+                table.removal,
+                step.refresh_id,
+                _keys_of(written),
+                step.moment.log_starts,
+            )
+            changed = search_dead_rows(self._cluster, search, step.state.files)
+        outcome = _Outcome(
+            record_count=sum(one.record_count for one in written),
+            added_count=sum(one.row_count for one in written),
+            removed_count=sum(one.removed_count for one in changed),
+            tombstone_count=sum(one.tombstone_count for one in written),
+            bad_count=sum(one.bad_count for one in written),
+            bad_files=tuple(bad.file.path for one in written for bad in one.bad_files),
+        )
+        if step.reason:
+            outcome = outcome._replace(removed_count=step.row_count)
+        former = None if step.reason else step.state.position
+        moment = step.moment
+        position = TablePosition(
+            refresh_id=step.refresh_id,
+            store_id=moment.store_id,
+            topic=self._order.topic,
+            topic_id=moment.entry.topic_id,
+            time_ms=moment.time_ms,
+            offsets=moment.ends,
+            log_starts=moment.log_starts,
+            commits=moment.commits,
+            encoding=self._order.values.encoding,
+            bad_files=(() if former is None else former.bad_files) + outcome.bad_files,
+            bad_count=(0 if former is None else former.bad_count) + outcome.bad_count,
+        )
+        added = [file for one in written for file in one.files]
+        return TableChange(position, added, changed, is_full=bool(step.reason)), outcome
+
+    def _written(self, step: _Step) -> list[WrittenRows]:
+        """The last records of the keys behind the position, in files that nothing names yet."""
+        former = None if step.reason else step.state.position
+        starts: Mapping[int, int] = {} if former is None else former.offsets
+        tasks = step.moment.tasks(starts, self._order.max_task_bytes)
+        groups = tuple(SliceGroup(number, tuple(spans)) for number, spans in enumerate(tasks))
+        record_count = sum(span.end_offset - span.first_offset for spans in tasks for span in spans)
+        lanes = self._cluster.lane_count
+        per_writer = min(
+            max(1, _WRITER_BYTES // self._order.max_task_bytes),
+            -(-len(groups) // (_WRITERS_A_LANE * lanes)) or 1,
+        )
+        exchange = StateExchange(
+            self._open_place,
+            groups,
+            range_count=max(lanes, -(-record_count * _ENTRY_BYTES // _RANGE_BYTES)),
+            groups_a_writer=per_writer,
+            writer=RowWriter(
+                self._open_table, step.refresh_id, self._order.values, keeps_keys=not step.reason
+            ),
+        )
+        return run_exchange(self._cluster, exchange)
+
+    def _report(self, step: _Step, mode: str, outcome: _Outcome) -> MaterializeReport:
+        return MaterializeReport(
+            mode=mode,
+            reason=step.reason,
+            refresh_id=step.refresh_id,
+            row_count=step.row_count + outcome.added_count - outcome.removed_count,
+            offsets=step.moment.ends,
+            **outcome._asdict(),
+        )
+
+
+class _Outcome(NamedTuple):
+    record_count: int = 0
+    added_count: int = 0
+    removed_count: int = 0
+    tombstone_count: int = 0
+    bad_count: int = 0
+    bad_files: tuple[str, ...] = ()
+
+
+_NOTHING = _Outcome()
+
+
+class _Step(NamedTuple):
+    """From a version of the table to a moment of the topic."""
+
+    state: TableState
+    moment: TopicMoment
+    reason: str
+    """Why the refresh is full; empty if it is not."""
+    refresh_id: str
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the table is at the moment already."""
+        position = self.state.position
+        if self.reason or position is None:
+            return False
+        return position.offsets == self.moment.ends and position.log_starts == self.moment.log_starts
+
+    @property
+    def row_count(self) -> int:
+        """Rows of the table before."""
+        return sum(file.live_count for file in self.state.files)
+
+
+def _require_same_topic(position: TablePosition, moment: TopicMoment) -> None:
+    """Raise unless the table can go on from its position."""
+    if position.store_id != moment.store_id:
+        raise StoreNotUsableError(
+            "the table was made from another store; name another place, or replace it with --full",
+            store_id=moment.store_id,
+            table_store_id=position.store_id,
+        )
+    if position.topic_id != moment.entry.topic_id:
+        raise InconsistentTopicIdError(
+            "the table was made from another topic, perhaps one of this name that was deleted since; name"
+            " another place, or replace it with --full",
+            topic=moment.entry.name,
+            topic_id=position.topic_id,
+            current_topic_id=moment.entry.topic_id,
+        )
+    for shard, seq in position.commits.items():
+        if moment.commits.get(shard, 0) < seq:
+            raise InvalidRequestError(
+                "the store is older than the table: it was restored to an earlier commit; replace the table"
+                " with --full",
+                shard=shard,
+                commit=moment.commits.get(shard, 0),
+                table_commit=seq,
+            )
+    for number, end_offset in moment.ends.items():
+        offset = position.offsets.get(number, 0)
+        if offset > end_offset:
+            raise InvalidRequestError(
+                "the partition ends before the position of the table; replace the table with --full",
+                topic=moment.entry.name,
+                partition=number,
+                end_offset=end_offset,
+                table_offset=offset,
+            )
+
+
+def _keys_of(written: Sequence[WrittenRows]) -> dict[int, AnyArray]:
+    """The keys of new records by partition."""
+    tables = [one.keys for one in written if one.keys is not None]
+    if not tables:
+        return {}
+    keys = pa.concat_tables(tables)
+    partitions: Any = pc.unique(keys.column("partition"))
+    return {
+        number: keys.filter(pc.equal(keys.column("partition"), number)).column("key").combine_chunks()
+        for number in partitions.to_pylist()
+    }

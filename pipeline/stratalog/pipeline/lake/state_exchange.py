@@ -1,0 +1,173 @@
+"""Finds the last record of each key with all executors, and writes it to files.
+
+    group   reads the keys of some slices, and sends the last offset of each to the range of its hash
+    range   keeps the last one of all groups, and sends its offset to the group that has it
+    writer  reads the values of the offsets that came back, of some groups, and writes files
+
+Keys and offsets move between machines; values do not. Rows are counted at each step: a row that got lost on
+the way would be missing in the table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stratalog.base.errors import LogStoreError, StoreCorruptError
+from stratalog.pipeline.jobs.cluster import Cluster, Stage
+from stratalog.pipeline.jobs.task_place import OpenPlace
+from stratalog.pipeline.lake.last_offsets import KeyRows, LastOffsets, SurvivingRows, Survivors, merge_last
+from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
+from stratalog.pipeline.source.slice_scan import scan
+from stratalog.pipeline.source.slice_span import SliceSpan
+
+_WRITTEN_COLUMNS = ("key", "partition", "offset", "timestamp", "value")
+
+
+class SliceGroup(NamedTuple):
+    """Slices that a task reads. Pickled to it."""
+
+    number: int
+    spans: tuple[SliceSpan, ...]
+
+
+class Counted(NamedTuple):
+    """Rows of an exchange at its steps."""
+
+    sent_count: int = 0
+    """Keys that the groups sent."""
+    merged_count: int = 0
+    """Keys that the ranges received."""
+    survivor_count: int = 0
+    """Rows that the ranges sent back."""
+
+    def plus(self, other: Counted) -> Counted:
+        """Both together."""
+        return Counted(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+_Message = KeyRows | Survivors | Counted | LogStoreError
+
+
+@dataclass(frozen=True, slots=True)
+class StateExchange:
+    """The steps of an exchange. Immutable, pickled to the machines."""
+
+    open_place: OpenPlace
+    groups: tuple[SliceGroup, ...]
+    """By their numbers."""
+    range_count: int
+    groups_a_writer: int
+    writer: RowWriter
+
+    def read(self, groups: Iterator[SliceGroup]) -> Iterator[tuple[int, _Message]]:
+        """The last records of some groups, by the ranges of their keys."""
+        for group in groups:
+            last = LastOffsets()
+            try:
+                with self.open_place() as means:
+                    for rows in scan(means.store, group.spans, ("key", "partition", "offset")):
+                        last.add(rows)
+            except LogStoreError as error:
+                yield 0, error
+                continue
+            sent_count = 0
+            for number, part in last.ranges(self.range_count):
+                sent_count += part.num_rows
+                yield number, KeyRows(group.number, part)
+            yield 0, Counted(sent_count=sent_count)
+
+    def merge(self, messages: Iterator[_Message]) -> Iterator[tuple[int, _Message]]:
+        """The last records of one range, by the writers of their groups."""
+        pieces: list[KeyRows] = []
+        for message in messages:
+            if isinstance(message, KeyRows):
+                pieces.append(message)
+            else:
+                yield 0, message
+        if not pieces:
+            return
+        survivor_count = 0
+        for survivors in merge_last(pieces):
+            survivor_count += survivors.rows.num_rows
+            yield survivors.group // self.groups_a_writer, survivors
+        merged_count = sum(piece.rows.num_rows for piece in pieces)
+        yield 0, Counted(merged_count=merged_count, survivor_count=survivor_count)
+
+    def write(self, messages: Iterator[_Message]) -> Iterator[WrittenRows | Counted | LogStoreError]:
+        """Write the records of one writer."""
+        survivors: dict[int, list[Survivors]] = defaultdict(list)
+        for message in messages:
+            if isinstance(message, Survivors):
+                survivors[message.group].append(message)
+            elif not isinstance(message, KeyRows):
+                yield message
+        if not survivors:
+            return
+        try:
+            yield self._written({number: SurvivingRows(found) for number, found in survivors.items()})
+        except LogStoreError as error:
+            yield error
+
+    def alone(self, group: SliceGroup) -> list[WrittenRows | Counted | LogStoreError]:
+        """All steps of a single group, as one task."""
+        last = (message for _, message in self.read(iter([group])))
+        return list(self.write(message for _, message in self.merge(last)))
+
+    def _written(self, survivors: dict[int, SurvivingRows]) -> WrittenRows:
+        numbers = sorted(survivors)
+        with self.open_place() as means, self.writer.opened(numbers[0] // self.groups_a_writer) as output:
+            for number in numbers:
+                surviving = survivors[number]
+                spans = [
+                    span
+                    for span in self.groups[number].spans
+                    if surviving.is_any_in(span.partition, span.first_offset, span.end_offset)
+                ]
+                found_count = 0
+                for rows in scan(means.store, spans, _WRITTEN_COLUMNS):
+                    wanted = surviving.of(rows)
+                    found_count += wanted.num_rows
+                    output.add(wanted)
+                _require_same(found_count, surviving.row_count, "records were read once and not again")
+            return output.close()
+
+
+def run_exchange(cluster: Cluster, exchange: StateExchange) -> list[WrittenRows]:
+    """Run an exchange on the cluster; returns what its writers wrote. Raises StoreError, CorruptRecordError,
+    StoreCorruptError if rows got lost on the way, and LogStoreError if the cluster gives up."""
+    if not exchange.groups:
+        return []
+    counted = Counted()
+    written: list[WrittenRows] = []
+    for message in _messages(cluster, exchange):
+        if isinstance(message, LogStoreError):
+            raise message
+        if isinstance(message, Counted):
+            counted = counted.plus(message)
+        else:
+            written.append(message)
+    lost = "keys were lost between the tasks of a job"
+    _require_same(counted.merged_count, counted.sent_count, lost)
+    _require_same(sum(one.record_count for one in written), counted.survivor_count, lost)
+    return sorted(written, key=lambda one: one.number)
+
+
+def _messages(cluster: Cluster, exchange: StateExchange) -> list[WrittenRows | Counted | LogStoreError]:
+    if len(exchange.groups) == 1:
+        # Three tasks in a row cost Spark most of a second.
+        return cluster.each(exchange.alone, exchange.groups)[0]
+    writer_count = -(-len(exchange.groups) // exchange.groups_a_writer)
+    stages = (Stage(exchange.read, exchange.range_count), Stage(exchange.merge, writer_count))
+    return cluster.exchanged(exchange.groups, stages, exchange.write)
+
+
+def _require_same(found_count: int, expected_count: int, problem: str) -> None:
+    if found_count != expected_count:
+        raise StoreCorruptError(
+            f"{problem}, which has changed nothing; report it with the log of Spark",
+            found_count=found_count,
+            expected_count=expected_count,
+        )

@@ -1,0 +1,1 @@
+"""How the values of a topic become columns."""

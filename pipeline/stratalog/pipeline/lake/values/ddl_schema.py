@@ -1,0 +1,27 @@
+"""Columns in Spark's DDL as an Arrow struct."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pyarrow as pa
+
+from stratalog.base.errors import InvalidConfigError
+
+
+def struct_of_ddl(ddl: str) -> pa.StructType:
+    """The struct of columns such as `id BIGINT, name STRING`. Needs a session of Spark, which reads DDL.
+    Raises InvalidConfigError if it is none."""
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StructType
+
+    try:
+        return cast("pa.StructType", to_arrow_type(StructType.fromDDL(ddl), timezone="UTC"))
+    except Exception as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise InvalidConfigError(
+            "these are no columns that Spark knows; correct them",
+            name="schema",
+            value=ddl[:200],
+            reason=said[0][:200],
+        ) from error

@@ -1,0 +1,126 @@
+"""`stratalog spark materialize` on a real Spark session: tables in a directory, which other programs read."""
+
+# pyright: reportUnknownMemberType=false
+# (some of pyarrow's functions have stubs with open type arguments)
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.types import TopicIdPartition
+from stratalog.cli.main import stratalog
+from stratalog.objectstore.local import LocalObjectStore
+from stratalog.pipeline.local_session import why_spark_cannot_run
+from stratalog.record.builder import encode_batch
+from stratalog.record.record import Record
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.lake.table_formats import FORMATS, TableFormat
+from tests.support.tiered.tiered_store import TieredStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISSING = why_spark_cannot_run()
+pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
+
+NOW_MS = 1_700_000_000_000
+DDL = "id BIGINT, name STRING, at TIMESTAMP, tags ARRAY<STRING>, sizes MAP<STRING, INT>"
+
+
+class Orders:
+    """A topic with values in JSON, of two partitions."""
+
+    def __init__(self, directory: Path) -> None:
+        clock = ManualClock(NOW_MS)
+        filesystem = PosixFileSystem()
+        self.url = f"file://{directory}/store"
+        store = LocalObjectStore(filesystem, clock, SequentialIds(1), str(directory / "store"))
+        self._tiered = TieredStore(
+            filesystem, store, clock, SequentialIds(2), directory=str(directory / "tiered")
+        )
+        topic = self._tiered.catalog.create("orders", 2)
+        self._tips = [TopicIdPartition(topic.topic_id, number) for number in range(2)]
+
+    def upload(self, *records: tuple[bytes, bytes | None]) -> None:
+        """Records of both partitions."""
+        slices: dict[TopicIdPartition, list[bytes]] = {}
+        for tip in self._tips:
+            base_offset = self._tiered.partition(tip).tiered_end_offset
+            placed = [
+                Record(base_offset + index, NOW_MS, key, value) for index, (key, value) in enumerate(records)
+            ]
+            slices[tip] = [encode_batch(placed, base_offset=base_offset)]
+        self._tiered.upload(slices)
+
+
+def order(number: int, **others: Any) -> tuple[bytes, bytes]:
+    """A record of an order."""
+    return b"%d" % number, json.dumps({"id": number, "unknown": 1, **others}).encode()
+
+
+def run(orders: Orders, form: TableFormat, directory: Path, *arguments: str) -> Result:
+    place = ["--store", orders.url, "--to", form.name, "--table", f"file://{directory}"]
+    values = ["--values", "json", "--schema", DDL]
+    return CliRunner().invoke(stratalog, ["spark", "materialize", "orders", *place, *values, *arguments])
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda one: one.name)
+def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: TableFormat) -> None:
+    orders, table = Orders(tmp_path), tmp_path / "table"
+    orders.upload(
+        order(1, name="first", at="2024-02-29T12:00:00+01:00", tags=["a", None], sizes={"x": 1}),
+        order(2),
+        order(3),
+        (b"bad", b'{"id": "no number"}'),
+    )
+    first = run(orders, form, table, "--json")
+    assert first.exit_code == 0, first.output
+    report = json.loads(first.stdout)
+    assert (report["mode"], report["row_count"], report["bad_count"]) == ("full", 6, 2)
+    rows = form.read(table)
+    assert sorted((row["partition"], row["value"]["id"]) for row in rows) == [
+        (number, one) for number in (0, 1) for one in (1, 2, 3)
+    ]
+    value = next(row["value"] for row in rows if row["value"]["id"] == 1)
+    assert value["at"].isoformat() == "2024-02-29T11:00:00+00:00"
+    assert (value["tags"], dict(value["sizes"])) == (["a", None], {"x": 1})
+    bad = [row for name in report["bad_files"] for row in pq.read_table(table / name).to_pylist()]
+    assert {(row["key"], row["value"], row["offset"]) for row in bad} == {(b"bad", b'{"id": "no number"}', 3)}
+    assert "id: a str is no integer" in bad[0]["error"]
+
+    orders.upload(order(2, name="changed"), (b"3", None), order(4))
+    second = run(orders, form, table)
+    assert second.exit_code == 0, second.output
+    assert "incremental refresh: the table has 6 rows" in second.stdout
+    names = {(row["value"]["id"], row["value"]["name"]) for row in form.read(table)}
+    assert names == {(1, "first"), (2, "changed"), (4, None)}
+    wrong = run(orders, form, table, "--schema", "id WRONG")
+    assert isinstance(wrong.exception, InvalidConfigError)
+    third = run(orders, form, table)
+    assert "nothing new" in third.stdout, third.output
+
+
+def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path) -> None:
+    no_schema = tmp_path / "none"
+    no_schema.write_bytes(b"{}")
+    for arguments, name in (
+        (["--values", "json"], "--schema"),
+        (["--schema", "id INT"], "--schema"),
+        (["--values", "protobuf", "--schema", "file"], "--message"),
+        (["--values", "avro"], "--schema"),
+        (["--values", "avro", "--schema", f"{tmp_path}/missing.avsc"], "--schema"),
+        (["--values", "confluent-avro", "--schema", str(no_schema)], "schema"),
+        (["--values", "protobuf", "--schema", str(no_schema), "--message", "m"], "message"),
+    ):
+        place = ["--store", f"file://{tmp_path}", "--to", "delta", "--table", f"file://{tmp_path}/table"]
+        refused = CliRunner().invoke(stratalog, ["spark", "materialize", "orders", *place, *arguments])
+        assert isinstance(refused.exception, InvalidConfigError)
+        assert refused.exception.fields["name"] == name

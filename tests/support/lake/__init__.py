@@ -1,0 +1,1 @@
+"""Tables for analysts in tests: their expected rows, and runs without Spark."""
