@@ -17,10 +17,8 @@ from contextlib import closing
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from report import Row, run
-from spark_source import session, tree_seconds
+from spark.spark_source import session, tree_seconds
 from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicIdPartition
