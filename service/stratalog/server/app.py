@@ -55,6 +55,7 @@ from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.admin.tier_servicer import TierServicer
 from stratalog.server.rpc.append_intake import AppendIntake
+from stratalog.server.rpc.call_limits import CallLimits
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
@@ -301,14 +302,16 @@ class Server:
             | producer_servicer.method_handlers()
         )
         gated = self._gates(engine, statuses)
+        limits = CallLimits(self.settings, statuses)
+        self._metrics.calls = limits.counts
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
             (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
             (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
             (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
-            generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(gated(handlers)))
-            self._grpc.add_generic_rpc_handlers((generic,))
+            limited = limits.limiting(name, refusing_undecodable(gated(handlers)))
+            self._grpc.add_generic_rpc_handlers((limited,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
