@@ -42,7 +42,7 @@ def described_handlers(
 
 def refusing_undecodable(handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     """The handlers with deserializers that return `UNDECODABLE` where the given ones raise DecodeError, and
-    `TOO_LARGE` instead of decoding what no request of its kind needs."""
+    `TOO_LARGE` or `TOO_MANY` for what no request of its kind needs."""
     # gRPC's handlers are named tuples, which its stubs do not say.
     return {
         name: cast(Any, handler)._replace(
