@@ -37,7 +37,7 @@ FETCH = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max
 
 
 def counts(bench: ServiceBench, kind: CallKind) -> CallCounts:
-    return bench.server._metrics.calls[kind]
+    return bench.server.calls[kind]
 
 
 async def until_open(bench: ServiceBench, kind: CallKind, count: int) -> None:
@@ -211,3 +211,15 @@ async def test_a_failed_call_makes_room(tmp_path: Path) -> None:
                 await bench.client.log.Append(log_pb2.AppendRequest(topic="nope", partition=0))
             assert caught.value.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
         await append(bench)
+
+
+async def test_a_rush_of_calls_is_refused_in_words(tmp_path: Path) -> None:
+    """The transport would cancel those beyond a thousand that it has not looked at."""
+    async with capped(tmp_path) as bench:
+        rush = [bench.client.log.FetchStream(FETCH) for _ in range(1100)]
+        await until(lambda: sum(call.done() for call in rush) == len(rush) - CAPS["max_read_call_count"])
+        codes = {await call.code() for call in rush if call.done()}
+        assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        for call in rush:
+            call.cancel()
+        await until_open(bench, CallKind.READ, 0)
