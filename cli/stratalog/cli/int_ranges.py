@@ -18,6 +18,8 @@ OFFSET_OR_END = click.IntRange(-1, _INT64_MAX)
 """-1 is the end, as in Kafka."""
 TIMESTAMP_MS = click.IntRange(0, _INT64_MAX)
 COUNT = click.IntRange(1, _INT64_MAX)
+CALL_COUNT = click.IntRange(1, 1_000_000)
+"""Far more calls than one process serves."""
 SECONDS = click.IntRange(1, _INT32_MAX)
 """Up to 68 years."""
 SECONDS_OR_NEVER = click.IntRange(0, _INT32_MAX)

@@ -1762,8 +1762,10 @@ class ServerLimits(_message.Message):
     MAX_FETCH_BYTES_FIELD_NUMBER: _builtins.int
     MAX_FETCH_WAIT_MS_FIELD_NUMBER: _builtins.int
     MAX_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
-    MAX_CALL_COUNT_FIELD_NUMBER: _builtins.int
     MAX_REQUEST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_APPEND_CALL_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_READ_CALL_COUNT_FIELD_NUMBER: _builtins.int
+    MAX_ADMIN_CALL_COUNT_FIELD_NUMBER: _builtins.int
     max_request_bytes: _builtins.int
     """Size of an append request."""
     max_fetch_bytes: _builtins.int
@@ -1772,10 +1774,14 @@ class ServerLimits(_message.Message):
     """Milliseconds that a fetch waits; more counts as this."""
     max_partition_count: _builtins.int
     """Partitions of a topic."""
-    max_call_count: _builtins.int
-    """Calls and streams that are open at once."""
     max_request_memory_bytes: _builtins.int
     """Memory for the records of running requests."""
+    max_append_call_count: _builtins.int
+    """Appends and streams of appends that are open at once."""
+    max_read_call_count: _builtins.int
+    """Fetches and reads, as single calls and as streams, that are open at once."""
+    max_admin_call_count: _builtins.int
+    """All other calls that are open at once."""
     def __init__(
         self,
         *,
@@ -1783,12 +1789,14 @@ class ServerLimits(_message.Message):
         max_fetch_bytes: _builtins.int = ...,
         max_fetch_wait_ms: _builtins.int = ...,
         max_partition_count: _builtins.int = ...,
-        max_call_count: _builtins.int = ...,
         max_request_memory_bytes: _builtins.int = ...,
+        max_append_call_count: _builtins.int = ...,
+        max_read_call_count: _builtins.int = ...,
+        max_admin_call_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_call_count", b"max_call_count", "max_fetch_bytes", b"max_fetch_bytes", "max_fetch_wait_ms", b"max_fetch_wait_ms", "max_partition_count", b"max_partition_count", "max_request_bytes", b"max_request_bytes", "max_request_memory_bytes", b"max_request_memory_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_admin_call_count", b"max_admin_call_count", "max_append_call_count", b"max_append_call_count", "max_fetch_bytes", b"max_fetch_bytes", "max_fetch_wait_ms", b"max_fetch_wait_ms", "max_partition_count", b"max_partition_count", "max_read_call_count", b"max_read_call_count", "max_request_bytes", b"max_request_bytes", "max_request_memory_bytes", b"max_request_memory_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

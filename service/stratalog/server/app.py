@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -41,6 +41,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
+from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.configuration.settings import ServerSettings, listen_address
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
@@ -55,6 +56,7 @@ from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
 from stratalog.server.rpc.admin.tier_servicer import TierServicer
 from stratalog.server.rpc.append_intake import AppendIntake
+from stratalog.server.rpc.call_limits import CallLimits
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
@@ -75,6 +77,9 @@ MAX_LONG_WORK_COUNT = 4096
 
 COMMIT_SHARE_OF_GRACE = 0.9
 """Appends that wait for their commit for this part of the grace fail then, so that they get an answer."""
+
+MAX_PENDING_CALL_COUNT = 100_000
+"""Calls that have arrived and are not looked at yet. Their messages are not read."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -127,6 +132,8 @@ class Server:
         """Bytes of running appends."""
         self.fetch_memory = RequestMemory(settings.request_memory_share_bytes)
         """Bytes of fetch answers that are not sent yet."""
+        self.calls: Mapping[CallKind, CallCounts] = {}
+        """Open calls by kind, once started."""
         self.port = 0
         """The port of gRPC, once started."""
         self.metrics_port = 0
@@ -301,14 +308,16 @@ class Server:
             | producer_servicer.method_handlers()
         )
         gated = self._gates(engine, statuses)
+        limits = CallLimits(self.settings, statuses)
+        self.calls = self._metrics.calls = limits.counts
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
             (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
             (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
             (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
-            generic = grpc.method_handlers_generic_handler(name, refusing_undecodable(gated(handlers)))
-            self._grpc.add_generic_rpc_handlers((generic,))
+            limited = limits.limiting(name, refusing_undecodable(gated(handlers)))
+            self._grpc.add_generic_rpc_handlers((limited,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
@@ -422,6 +431,9 @@ def _on_signal(stopping: asyncio.Event, number: int) -> None:
 def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_receive_bytes),
+        # Above the transport's own bound it cancels calls without a word, health checks among them.
+        ("grpc.server.max_pending_requests", MAX_PENDING_CALL_COUNT),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALL_COUNT),
         # An answer is bounded by its request, but one batch may always be larger.
         ("grpc.max_send_message_length", -1),
         # Otherwise two servers share a port silently, and a client reaches either of them.

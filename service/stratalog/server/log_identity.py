@@ -74,8 +74,9 @@ def named_partition(request: object) -> TopicPartition | None:
     if not isinstance(request, Message):
         return None
     if isinstance(request, log_pb2.ReadRequest):
-        numbers = [one.partition for one in request.partitions]
-        return TopicPartition(request.topic, numbers[0]) if len(numbers) == 1 else None
+        if len(request.partitions) != 1:
+            return None
+        return TopicPartition(request.topic, request.partitions[0].partition)
     fields = request.DESCRIPTOR.fields_by_name
     if "topic" not in fields or "partition" not in fields:
         return None

@@ -32,6 +32,7 @@ from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background.tier_compaction import TierCompaction
+from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.configuration.settings import listen_address
 from stratalog.server.copy_lag import CopyLag, TopicLag
 from stratalog.server.operations.verification_log import EndedVerification, VerificationLog
@@ -59,6 +60,7 @@ class ServerMetrics(Collector):
         self.verifications: VerificationLog | None = None
         self.reads: ObjectReads | None = None
         self.requests: CountedObjectStore | None = None
+        self.calls: Mapping[CallKind, CallCounts] = {}
         self.commits: Sequence[TailCommits] = ()
         self.copy_lag: CopyLag | None = None
         self.compaction: TierCompaction | None = None
@@ -72,6 +74,8 @@ class ServerMetrics(Collector):
                 "Failures of the timekeeper of background tasks; it continues after each.",
                 sum(scheduler.failure_count for scheduler in self.schedulers),
             )
+        if self.calls:
+            yield from _of_calls(self.calls)
         if self.registry is not None:
             yield _gauge(
                 "server_offline_partition_count",
@@ -532,6 +536,30 @@ def _of_requests(counts: Mapping[RequestKind, RequestCount]) -> Iterator[Metric]
         sizes.add_metric(kind, count.size_bytes)
     yield requests
     yield sizes
+
+
+def _of_calls(calls: Mapping[CallKind, CallCounts]) -> Iterator[Metric]:
+    yield _by_label(
+        "server_open_calls",
+        "Calls and streams that are open.",
+        "kind",
+        {kind.value: counts.open_count for kind, counts in calls.items()},
+    )
+    yield _by_label(
+        "server_max_open_calls",
+        "Calls and streams that may be open at once.",
+        "kind",
+        {kind.value: counts.limit for kind, counts in calls.items()},
+    )
+    accepted = CounterMetricFamily(PREFIX + "server_calls", "Calls that were let in.", labels=["kind"])
+    refused = CounterMetricFamily(
+        PREFIX + "server_refused_calls", "Calls that were refused as too many.", labels=["kind"]
+    )
+    for kind, counts in calls.items():
+        accepted.add_metric([kind.value], counts.accepted_count)
+        refused.add_metric([kind.value], counts.refused_count)
+    yield accepted
+    yield refused
 
 
 def _seconds(time_ms: int) -> float:

@@ -75,6 +75,24 @@ def field_at(data: bytes, position: int, end_position: int) -> MessageField | No
     return MessageField(tag >> 3, form, position, end)
 
 
+def has_more_fields(data: bytes, most: int) -> bool | None:
+    """Whether a message has more than `most` fields; looks at no more of them. None if one of these is
+    malformed."""
+    position, end = 0, len(data)
+    for _ in range(most):
+        if position >= end:
+            return False
+        # Most fields have a tag and a size of one byte each.
+        if data[position] & 0x87 == _LENGTH_DELIMITED and position + 1 < end and data[position + 1] < 0x80:
+            position += 2 + data[position + 1]
+            continue
+        field = field_at(data, position, end)
+        if field is None:
+            return None
+        position = field.end_position
+    return position < end if position <= end else None
+
+
 def varint_at(data: bytes, field: MessageField) -> int:
     """The number of a field that has one, unsigned, of 64 bits."""
     assert field.is_varint

@@ -227,22 +227,3 @@ async def test_a_poll_holds_what_it_has_read_and_no_more(tmp_path: Path) -> None
         await until(lambda: waiting_count(signal) == 1 and 0 < memory.held_bytes < 2000)
         poll.cancel()
         await until(lambda: memory.held_bytes == 0)
-
-
-async def test_a_call_beyond_those_that_may_be_open_is_refused(tmp_path: Path) -> None:
-    async with service_bench(tmp_path, max_call_count=2) as bench:
-        await bench.client.admin.create_topic("t")
-        signal = bench.partition().signal
-        positions = {TopicPartition("t", 0): 0}
-        polls = [
-            asyncio.create_task(bench.client.fetch(positions, max_wait_ms=60_000, min_bytes=1))
-            for _ in range(2)
-        ]
-        await until(lambda: waiting_count(signal) == 2)
-        with pytest.raises(OverloadedError) as refused:
-            await bench.append("t", [b"x"])
-        assert refused.value.retriable
-        polls[0].cancel()
-        async with Client(bench.client.address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as patient:
-            await patient.append("t", 0, [Record(0, 0, None, b"x")])
-        assert len(await polls[1]) == 1

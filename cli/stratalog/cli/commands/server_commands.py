@@ -17,6 +17,7 @@ import click
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.connection import with_client
 from stratalog.cli.int_ranges import (
+    CALL_COUNT,
     DISK_MIB,
     LEAST_SILENCE_S,
     MEMORY_MIB,
@@ -169,6 +170,31 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     " takes about twice as much memory, and a sixteenth for the newest records.",
 )
 @environment_option(
+    "--max-append-calls",
+    "max_append_call_count",
+    type=CALL_COUNT,
+    default=1000,
+    metavar="COUNT",
+    help="Appends and streams of appends that may be open at once; a producer has a stream for each of its"
+    " partitions. One more is refused, and its client tries again.",
+)
+@environment_option(
+    "--max-read-calls",
+    "max_read_call_count",
+    type=CALL_COUNT,
+    default=1000,
+    metavar="COUNT",
+    help="Fetches and reads that may be open at once: one for each consumer.",
+)
+@environment_option(
+    "--max-admin-calls",
+    "max_admin_call_count",
+    type=CALL_COUNT,
+    default=200,
+    metavar="COUNT",
+    help="All other calls that may be open at once. Health checks have no such limit.",
+)
+@environment_option(
     "--metadata-cache",
     "metadata_cache_mib",
     type=MEMORY_MIB,
@@ -212,7 +238,6 @@ def start(  # noqa: PLR0913 - click passes each option by name
     advertise: str,
     metrics_listen: str,
     store_url: str,
-    shard_count: int,
     own_shards: tuple[int, ...],
     compaction_s: int,
     upload_s: int,
@@ -224,6 +249,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
     config_file: str,
     config: dict[str, str],
     log_level: str,
+    **counts: int,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. No authentication yet: listen on a private address.
 
@@ -248,7 +274,6 @@ def start(  # noqa: PLR0913 - click passes each option by name
             advertise=advertise,
             metrics_listen=metrics_listen,
             store_url=store_url,
-            shard_count=shard_count,
             own_shards=own_shards,
             compaction_ms=compaction_s * 1000,
             upload_ms=upload_s * 1000,
@@ -258,6 +283,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
             metadata_cache_bytes=metadata_cache_mib << 20,
             metadata_disk_cache_bytes=metadata_disk_cache_mib << 20,
             config={**read_properties(config_file), **config} if config_file else config,
+            **counts,  # type: ignore[arg-type]  # the options have the names of settings
         )
         settings = _following(settings, follow_s) if read_only else settings
         logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
@@ -301,7 +327,9 @@ def info(as_json: bool, server: str) -> None:
         ("largest answer to a fetch", ByteSize(limits.max_fetch_bytes)),
         ("longest wait of a fetch, ms", limits.max_fetch_wait_ms),
         ("partitions of a topic", limits.max_partition_count),
-        ("open calls", limits.max_call_count),
+        ("open appends", limits.max_append_call_count),
+        ("open reads", limits.max_read_call_count),
+        ("other open calls", limits.max_admin_call_count),
         ("memory of requests", ByteSize(limits.max_request_memory_bytes)),
     ]
     print_table(("WHAT", "VALUE"), [(name, None if cell is None else str(cell)) for name, cell in rows])

@@ -358,10 +358,14 @@ class ServerLimits(NamedTuple):
     """Milliseconds that a fetch waits; more counts as this."""
     max_partition_count: int
     """Partitions of a topic."""
-    max_call_count: int
-    """Calls and streams that are open at once."""
     max_request_memory_bytes: int
     """Memory for the records of running requests."""
+    max_append_call_count: int
+    """Appends and streams of appends that are open at once."""
+    max_read_call_count: int
+    """Fetches and reads, as single calls and as streams, that are open at once."""
+    max_admin_call_count: int
+    """All other calls that are open at once."""
 
 
 class ServerInfo(NamedTuple):

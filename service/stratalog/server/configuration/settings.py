@@ -23,6 +23,8 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 DEFAULT_LISTEN = "127.0.0.1:9190"
+UNCOUNTED_CALL_COUNT = 200
+"""Room for health checks, reflection and calls that are just being refused."""
 MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "metadata_disk_cache_bytes", "shard_count", "read_only")
 
 
@@ -88,10 +90,16 @@ class ServerSettings:
     for the newest records, which are read from memory (`tail_bytes`). Raise it for many producers of large
     batches on a slow disk, lower it if memory is short."""
 
-    max_call_count: int = 1_000
-    """Calls and streams that may be open at once; one more is refused before its message is read. Each
-    partition of a producer, each consumer and each long poll is one call. This bounds the messages that the
-    transport receives, one for each call."""
+    max_append_call_count: int = 1_000
+    """Appends and streams of appends that may be open at once; one more is refused as retriable. Each
+    partition of a producer is one stream. Raise it for more producers; see `max_call_count` for its price."""
+
+    max_read_call_count: int = 1_000
+    """Fetches and reads that may be open at once, as single calls or as streams; one more is refused as
+    retriable. Each consumer and each long poll is one."""
+
+    max_admin_call_count: int = 200
+    """All other calls that may be open at once; one more is refused as retriable."""
 
     default_partition_count: int = 1
     """Number of partitions of a topic that is created without one."""
@@ -223,6 +231,13 @@ class ServerSettings:
     def max_receive_bytes(self) -> int:
         """Largest message of the transport: above `max_request_bytes`, so that our own error explains it."""
         return self.max_request_bytes + MIB
+
+    @property
+    def max_call_count(self) -> int:
+        """Calls of all kinds that may be open at once, which bounds the messages that the transport receives,
+        one for each call. Health checks have room beyond the caps of the others."""
+        counted = self.max_append_call_count + self.max_read_call_count + self.max_admin_call_count
+        return counted + UNCOUNTED_CALL_COUNT
 
     @property
     def request_memory_share_bytes(self) -> int:

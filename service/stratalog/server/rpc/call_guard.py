@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from stratalog.base.errors import InvalidRequestError, forget_frames
+from stratalog.base.message_fields import has_more_fields
 from stratalog.server.append.append_decoding import Decoded, DecodedAppend
 from stratalog.server.log_identity import named_partition
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -34,8 +35,14 @@ UNDECODABLE = object()
 """Stands for a request that is not of the form of its message."""
 TOO_LARGE = object()
 """Stands for a request that was not decoded, because it is larger than those of its kind."""
+TOO_MANY = object()
+"""Stands for a request with more elements than those of its kind."""
 MAX_DECODED_BYTES = 4 << 20
-"""The largest request without records. Decoded, it may take fifty times as much memory."""
+"""The largest request without records."""
+MAX_ELEMENT_COUNT = 20_000
+"""The most fields of a request without records, and the most numbers in one of them: twice the largest list
+of the contract. More, decoded on the event loop, would hold up all other calls, and take fifty times their
+size."""
 
 _Parameters = ParamSpec("_Parameters")
 _Request = TypeVar("_Request")
@@ -77,17 +84,36 @@ def guarded(
 
 def decoder(parse: Callable[[bytes], object], max_bytes: int | None) -> Callable[[bytes], object]:
     """A deserializer for gRPC: the message that `parse` makes, or `UNDECODABLE`; `TOO_LARGE` for more than
-    `max_bytes`, unless these are None."""
+    `max_bytes`, and `TOO_MANY` for more than `MAX_ELEMENT_COUNT`, unless these bytes are None."""
 
     def decode(data: bytes) -> object:
         if max_bytes is not None and len(data) > max_bytes:
             return TOO_LARGE
+        # An element has one byte at least, so a short request never has too many.
+        is_long = max_bytes is not None and len(data) > MAX_ELEMENT_COUNT
+        has_too_many = is_long and has_more_fields(data, MAX_ELEMENT_COUNT)
+        if has_too_many is None:
+            # protobuf may take it, but clients send no groups.
+            return UNDECODABLE
+        if has_too_many:
+            return TOO_MANY
         try:
-            return parse(data)
+            request = parse(data)
         except DecodeError:
             return UNDECODABLE
+        return TOO_MANY if is_long and _has_long_list(cast(Message, request)) else request
 
     return decode
+
+
+def _has_long_list(request: Message) -> bool:
+    """Whether a list has too many elements: packed numbers are one field."""
+    # `ListFields` would copy the elements.
+    return any(
+        len(getattr(request, field.name)) > MAX_ELEMENT_COUNT
+        for field in request.DESCRIPTOR.fields
+        if field.is_repeated
+    )
 
 
 def require_decoded(request: object) -> None:
@@ -96,6 +122,11 @@ def require_decoded(request: object) -> None:
         raise InvalidRequestError(
             "the message is larger than any that has no records; ask for less at once",
             allowed=MAX_DECODED_BYTES,
+        )
+    if request is TOO_MANY:
+        raise InvalidRequestError(
+            "the message has more elements than any that has no records; ask for less at once",
+            allowed=MAX_ELEMENT_COUNT,
         )
     if request is UNDECODABLE:
         raise InvalidRequestError("the message cannot be decoded; send it as the contract of the call says")

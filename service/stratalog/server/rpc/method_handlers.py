@@ -18,6 +18,9 @@ from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, decoder
 Handlers: TypeAlias = "Mapping[str, grpc.RpcMethodHandler[Any, Any]]"
 """The handlers of a service by the names of its methods."""
 
+SHAPES = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+"""The names of a handler's calls; one of them is set."""
+
 METHODS_WITH_RECORDS = frozenset({"Append", "AppendStream"})
 """Their decoders leave records as they are, and the setting of the largest request bounds them."""
 
@@ -39,7 +42,7 @@ def described_handlers(
 
 def refusing_undecodable(handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     """The handlers with deserializers that return `UNDECODABLE` where the given ones raise DecodeError, and
-    `TOO_LARGE` instead of decoding what no request of its kind needs."""
+    `TOO_LARGE` or `TOO_MANY` for what no request of its kind needs."""
     # gRPC's handlers are named tuples, which its stubs do not say.
     return {
         name: cast(Any, handler)._replace(

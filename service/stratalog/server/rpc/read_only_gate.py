@@ -14,7 +14,7 @@ from stratalog.base.errors import NotOwnerError
 from stratalog.server.partitions.shard_set import ShardSet
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.method_handlers import Handlers
+from stratalog.server.rpc.method_handlers import SHAPES, Handlers
 
 READS = frozenset(
     {
@@ -41,7 +41,6 @@ READS = frozenset(
     }
 )
 """Names of the calls that a read-only server answers."""
-_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 
 class ReadOnlyGate:
@@ -62,7 +61,7 @@ class ReadOnlyGate:
         one = cast(Any, handler)
         return cast(
             "grpc.RpcMethodHandler[Any, Any]",
-            one._replace(**{kind: self.refuse for kind in _KINDS if getattr(one, kind) is not None}),
+            one._replace(**{shape: self.refuse for shape in SHAPES if getattr(one, shape) is not None}),
         )
 
     @guarded

@@ -601,8 +601,10 @@ async def test_the_server_describes_itself(tmp_path: Path) -> None:
             max_fetch_bytes=settings.max_fetch_bytes,
             max_fetch_wait_ms=60_000,
             max_partition_count=7,
-            max_call_count=1_000,
             max_request_memory_bytes=512 << 20,
+            max_append_call_count=1_000,
+            max_read_call_count=1_000,
+            max_admin_call_count=200,
         )
         clock.advance(90_000)
         info = await bench.client.admin.server_info()

@@ -49,7 +49,9 @@ class ServerInfo:
                 max_fetch_bytes=settings.max_fetch_bytes,
                 max_fetch_wait_ms=settings.max_fetch_wait_ms,
                 max_partition_count=settings.max_partition_count,
-                max_call_count=settings.max_call_count,
+                max_append_call_count=settings.max_append_call_count,
+                max_read_call_count=settings.max_read_call_count,
+                max_admin_call_count=settings.max_admin_call_count,
                 max_request_memory_bytes=settings.max_request_memory_bytes,
             ),
         )

@@ -147,13 +147,13 @@ class RecordReads:
 
 def _require_meaning(request: log_pb2.ReadRequest) -> None:
     """Raise InvalidRequestError if no partition can be read as the request says."""
-    numbers = [one.partition for one in request.partitions]
-    for number in numbers:
-        require_partition_number(request.topic, number)
-    if len(numbers) > MAX_READ_PARTITION_COUNT:
+    if len(request.partitions) > MAX_READ_PARTITION_COUNT:
         raise InvalidRequestError(
             "a read names too many partitions, use several reads", allowed=MAX_READ_PARTITION_COUNT
         )
+    numbers = [one.partition for one in request.partitions]
+    for number in numbers:
+        require_partition_number(request.topic, number)
     if len(set(numbers)) < len(numbers):
         raise InvalidRequestError("a read names each partition once", topic=request.topic)
     if request.max_record_count < 0:

@@ -1,0 +1,121 @@
+"""Caps the calls that are open at once, for each kind of call, so that no kind keeps the others out.
+
+Consumers hold a stream or a long poll each, and producers a stream for each of their partitions: without caps
+of their own a thousand of either would leave no call to the other side, and none to the administrator. Health
+checks and reflection are of no kind and are never counted.
+
+A call beyond its cap is refused before its message is read. It is counted once its message has arrived; so
+calls that come together may pass the first look, and the second one refuses them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+import grpc
+
+from stratalog.base.errors import OverloadedError
+from stratalog.server.call_counts import CallCounts, CallKind
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.rpc.call_guard import Context, guarded
+from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.method_handlers import SHAPES, Handlers
+
+_Handler = Callable[[Any, Context], Awaitable[Any]]
+
+
+_KINDS = {
+    "Append": CallKind.APPEND,
+    "AppendStream": CallKind.APPEND,
+    "Fetch": CallKind.READ,
+    "FetchStream": CallKind.READ,
+    "Read": CallKind.READ,
+}
+"""By the method's name."""
+
+
+class CallLimits:
+    """Counts calls by kind, and refuses those beyond the caps. Belongs to the event loop; other threads may
+    read `counts`."""
+
+    def __init__(self, settings: ServerSettings, statuses: ErrorStatuses) -> None:
+        self.statuses = statuses
+        self.counts = {
+            CallKind.APPEND: CallCounts(settings.max_append_call_count),
+            CallKind.READ: CallCounts(settings.max_read_call_count),
+            CallKind.ADMIN: CallCounts(settings.max_admin_call_count),
+        }
+
+    def limiting(self, service: str, handlers: Handlers) -> grpc.GenericRpcHandler:
+        """The handlers of a service behind the caps, in the form in which gRPC takes them."""
+        return _LimitedService(
+            {
+                f"/{service}/{name}": _LimitedMethod(self, _KINDS.get(name, CallKind.ADMIN), handler)
+                for name, handler in handlers.items()
+            }
+        )
+
+    @guarded
+    async def refuse(self, kind: CallKind, _context: Context) -> None:
+        """End a call of the kind as one too many."""
+        counts = self.counts[kind]
+        counts.refused_count += 1
+        raise OverloadedError(
+            f"too many calls of this kind are open; close some, send it again after a pause, or raise"
+            f" --max-{kind.value}-calls of the server",
+            kind=kind.value,
+            limit=counts.limit,
+        )
+
+
+class _LimitedMethod:
+    """A method behind the cap of its kind. Belongs to the event loop."""
+
+    def __init__(self, limits: CallLimits, kind: CallKind, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
+        self._limits = limits
+        self._kind = kind
+        self._counts = limits.counts[kind]
+        # gRPC's handlers are named tuples, which its stubs do not say.
+        one = cast(Any, handler)
+        counted = {shape: self._counting(call) for shape in SHAPES if (call := getattr(one, shape))}
+        self._handler = cast("grpc.RpcMethodHandler[Any, Any]", one._replace(**counted))
+        # A handler of streams begins before the first message is read, whichever form the client's call has.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler of a call that begins now."""
+        return self._refusal if self._counts.is_full else self._handler
+
+    def _counting(self, handler: _Handler) -> _Handler:
+        counts = self._counts
+
+        @functools.wraps(handler)
+        async def handling(request: Any, context: Context) -> Any:
+            if counts.is_full:
+                return await self._refuse(request, context)
+            counts.accepted_count += 1
+            counts.open_count += 1
+            try:
+                return await handler(request, context)
+            finally:
+                counts.open_count -= 1
+
+        return handling
+
+    async def _refuse(self, _request: object, context: Context) -> None:
+        await self._limits.refuse(self._kind, context)
+
+
+class _LimitedService(grpc.GenericRpcHandler):
+    """The methods of a service by their full names."""
+
+    def __init__(self, methods: Mapping[str, _LimitedMethod]) -> None:
+        self._methods = methods
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        method = self._methods.get(handler_call_details.method)
+        return None if method is None else method.handler()

@@ -1,0 +1,225 @@
+"""Each kind of call has a cap of its own: where one is full, the others, health checks and metrics answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2
+
+from stratalog.base.errors import OverloadedError
+from stratalog.base.types import TopicPartition
+from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
+from stratalog.record.record import Record
+from stratalog.server.call_counts import CallCounts, CallKind
+from stratalog.server.operations.operation import Operation, OperationKind
+from stratalog.v1 import log_pb2, operation_pb2, operation_pb2_grpc
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
+
+CAPS: dict[str, Any] = {"max_append_call_count": 2, "max_read_call_count": 2, "max_admin_call_count": 2}
+LISTEN = "127.0.0.1:0"
+HEALTH_S = 1.0
+"""Ten times the aim, because machines of tests are loaded."""
+APPEND = log_pb2.AppendRequest(
+    topic="t", partition=0, records=log_pb2.Records(records=[log_pb2.Record(value=b"x")])
+)
+FETCH = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max_wait_ms=60_000, min_bytes=1)
+
+
+def counts(bench: ServiceBench, kind: CallKind) -> CallCounts:
+    return bench.server.calls[kind]
+
+
+async def until_open(bench: ServiceBench, kind: CallKind, count: int) -> None:
+    await until(lambda: counts(bench, kind).open_count == count)
+
+
+@asynccontextmanager
+async def capped(folder: Path) -> AsyncGenerator[ServiceBench, None]:
+    async with service_bench(folder, metrics_listen=LISTEN, **CAPS) as bench:
+        await bench.client.admin.create_topic("t")
+        yield bench
+
+
+async def append(bench: ServiceBench) -> None:
+    await bench.append("t", [b"x"])
+
+
+async def fetch(bench: ServiceBench) -> None:
+    await bench.client.fetch({TopicPartition("t", 0): 0})
+
+
+async def administer(bench: ServiceBench) -> None:
+    await bench.client.admin.list_topics()
+
+
+CALLS = {CallKind.APPEND: append, CallKind.READ: fetch, CallKind.ADMIN: administer}
+
+
+async def health(channel: grpc.aio.Channel) -> int:
+    """The status in the answer to a health check."""
+    check: grpc.aio.UnaryUnaryMultiCallable[Any, Any] = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    answer: health_pb2.HealthCheckResponse = await check(health_pb2.HealthCheckRequest())
+    return answer.status
+
+
+async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
+    await asyncio.Event().wait()
+    yield log_pb2.AppendStreamRequest()
+
+
+@contextmanager
+def long_operation(bench: ServiceBench) -> Generator[str]:
+    """The id of an operation that goes on until the block ends."""
+    ended = threading.Event()
+
+    def work(_operation: Operation) -> None:
+        assert ended.wait(PATIENCE_S)
+
+    try:
+        operation = bench.server.engine.operations.start(OperationKind.VERIFICATION, (), work)
+        yield str(operation.view.operation_id)
+    finally:
+        ended.set()
+
+
+@asynccontextmanager
+async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence[grpc.aio.Call], None]:
+    """Keeps as many calls of the kind open as its cap allows."""
+    with long_operation(bench) as operation_id:
+        async with grpc.aio.insecure_channel(bench.client.address) as channel:
+            watch = operation_pb2.WatchOperationRequest(operation_id=operation_id)
+            open_calls: list[Any] = []
+            for _ in range(counts(bench, kind).limit):
+                match kind:
+                    case CallKind.APPEND:
+                        one: Any = bench.client.log.AppendStream(endless())
+                    case CallKind.READ:
+                        one = bench.client.log.FetchStream(FETCH)
+                    case CallKind.ADMIN:
+                        one = operation_pb2_grpc.OperationServiceStub(channel).WatchOperation(watch)
+                open_calls.append(one)
+            await until_open(bench, kind, len(open_calls))
+            yield open_calls
+            for one in open_calls:
+                one.cancel()
+            await until_open(bench, kind, 0)
+
+
+@pytest.mark.parametrize("kind", CallKind)
+async def test_a_full_kind_leaves_room_for_the_others_and_for_health(tmp_path: Path, kind: CallKind) -> None:
+    async with (
+        capped(tmp_path) as bench,
+        grpc.aio.insecure_channel(bench.client.address) as channel,
+        filled(bench, kind) as open_calls,
+    ):
+        for other, call in CALLS.items():
+            if other is not kind:
+                await call(bench)
+        with pytest.raises(OverloadedError) as caught:
+            await CALLS[kind](bench)
+        assert caught.value.retriable
+        assert caught.value.fields["kind"] == kind.value
+        begin_s = time.monotonic()
+        assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
+        assert time.monotonic() - begin_s < HEALTH_S
+        assert counts(bench, kind).refused_count == 1
+        # A call that ends makes room, also for a client that waits.
+        accepted_count = counts(bench, kind).accepted_count
+        open_calls[0].cancel()
+        await until_open(bench, kind, 1)
+        await CALLS[kind](bench)
+        assert counts(bench, kind).accepted_count == accepted_count + 1
+
+
+async def test_a_client_tries_again_until_there_is_room(tmp_path: Path) -> None:
+    async with (
+        capped(tmp_path) as bench,
+        filled(bench, CallKind.APPEND) as open_calls,
+        Client(bench.client.address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as patient,
+    ):
+        waiting = asyncio.create_task(patient.append("t", 0, [Record(0, 0, None, b"x")]))
+        await until(lambda: counts(bench, CallKind.APPEND).refused_count > 0)
+        open_calls[0].cancel()
+        assert (await waiting).base_offset == 0
+
+
+def raw_append(channel: grpc.aio.Channel) -> grpc.aio.StreamUnaryCall[Any, Any]:
+    """An `Append` whose message is not sent yet."""
+    call: grpc.aio.StreamUnaryMultiCallable[Any, Any] = channel.stream_unary(
+        "/stratalog.v1.LogService/Append", log_pb2.AppendRequest.SerializeToString
+    )
+    return call()
+
+
+async def test_a_call_too_many_is_refused_before_its_message_is_read(tmp_path: Path) -> None:
+    async with (
+        capped(tmp_path) as bench,
+        grpc.aio.insecure_channel(bench.client.address) as channel,
+        filled(bench, CallKind.APPEND),
+    ):
+        call = raw_append(channel)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        details = dict(await call.trailing_metadata())["grpc-status-details-bin"]
+        assert isinstance(details, bytes)
+        status, info, retry = Status.FromString(details), ErrorInfo(), RetryInfo()
+        assert status.details[0].Unpack(info)
+        assert status.details[1].Unpack(retry)
+        assert (info.reason, dict(info.metadata)) == ("OVERLOADED", {"kind": "append", "limit": "2"})
+        assert retry.retry_delay.ToNanoseconds() > 0
+
+
+async def test_a_call_whose_message_comes_late_is_refused_then(tmp_path: Path) -> None:
+    async with capped(tmp_path) as bench, grpc.aio.insecure_channel(bench.client.address) as channel:
+        early = [raw_append(channel) for _ in range(3)]
+        for call in early:
+            await call.wait_for_connection()
+        # They are with the server, which answers this later call of their connection.
+        await health(channel)
+        assert counts(bench, CallKind.APPEND).open_count == 0
+        early[0].cancel()
+        async with filled(bench, CallKind.APPEND):
+            await early[1].write(APPEND)
+            await early[1].done_writing()
+            assert await early[1].code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # What was cancelled, and what was refused, is not counted as open.
+        await early[2].write(APPEND)
+        await early[2].done_writing()
+        assert await early[2].code() is grpc.StatusCode.OK
+        assert counts(bench, CallKind.APPEND).open_count == 0
+
+
+async def test_a_failed_call_makes_room(tmp_path: Path) -> None:
+    async with capped(tmp_path) as bench:
+        for _ in range(2 * CAPS["max_append_call_count"] + 1):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await bench.client.log.Append(log_pb2.AppendRequest(topic="nope", partition=0))
+            assert caught.value.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+        await append(bench)
+
+
+async def test_a_rush_of_calls_is_refused_in_words(tmp_path: Path) -> None:
+    """The transport would cancel those beyond a thousand that it has not looked at."""
+    async with capped(tmp_path) as bench:
+        rush = [bench.client.log.FetchStream(FETCH) for _ in range(1100)]
+        await until(lambda: sum(call.done() for call in rush) == len(rush) - CAPS["max_read_call_count"])
+        codes = {await call.code() for call in rush if call.done()}
+        assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        for call in rush:
+            call.cancel()
+        await until_open(bench, CallKind.READ, 0)
