@@ -119,16 +119,17 @@ class Materialization:
         InvalidRequestError if it cannot go on from its position, StoreError, CorruptRecordError; then the
         table is unchanged."""
         with self._open_place() as means, closing(self._open_table()) as store:
+            refresh_id = str(means.ids.uuid())
+            files = RefreshFiles(store, refresh_id)
+            files.look()
             state = table.read()
             moment = topic_moment(
                 StoreReader(means.store, run_in_order), self._order.topic, self._order.lease_s
             )
             reason = self._reason_for_full(state, moment)
-            refresh_id = str(means.ids.uuid())
             step = _Step(state, moment, reason, refresh_id)
             if step.is_idle:
                 return self._report(step, "none", _NOTHING)
-            files = RefreshFiles(store, refresh_id)
             files.begin(None if state.position is None else state.position.refresh_id)
             is_undecided = False
             try:
