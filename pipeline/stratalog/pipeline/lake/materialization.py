@@ -28,6 +28,7 @@ from stratalog.base.errors import (
     StoreError,
     StoreNotUsableError,
 )
+from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.task_place import OpenPlace
 from stratalog.pipeline.lake.dead_row_search import DeadRowSearch, search_dead_rows
@@ -38,7 +39,7 @@ from stratalog.pipeline.lake.lake_table import (
     TableChangedError,
     TableState,
 )
-from stratalog.pipeline.lake.refresh_files import RefreshFiles
+from stratalog.pipeline.lake.refresh_files import PROBES, RefreshFiles
 from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
 from stratalog.pipeline.lake.state_exchange import SliceGroup, StateExchange, run_exchange
 from stratalog.pipeline.lake.table_place import OpenTable
@@ -116,7 +117,8 @@ class Materialization:
     def run(self, table: LakeTable) -> MaterializeReport:
         """Bring the table to the latest state. Raises UnknownTopicOrPartitionError, TableChangedError if
         another refresh was faster, InconsistentTopicIdError if the table is of another topic,
-        InvalidRequestError if it cannot go on from its position, StoreError, CorruptRecordError; then the
+        InvalidRequestError if it cannot go on from its position, StoreNotUsableError for a new table on a
+        store that ignores preconditions, StoreError, CorruptRecordError; then the
         table is unchanged."""
         with self._open_place() as means, closing(self._open_table()) as store:
             refresh_id = str(means.ids.uuid())
@@ -130,6 +132,8 @@ class Materialization:
             step = _Step(state, moment, reason, refresh_id)
             if step.is_idle:
                 return self._report(step, "none", _NOTHING)
+            if state.position is None:
+                require_conditional_writes(store, means.ids, PROBES)
             files.begin(None if state.position is None else state.position.refresh_id)
             is_undecided = False
             try:

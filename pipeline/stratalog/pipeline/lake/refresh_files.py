@@ -4,6 +4,7 @@
     _bad/ID/…                   records whose values could not be decoded
     metadata/ID-…               what a format writes before the commit
     _stratalog/refreshes/ID     the note of a refresh that has begun: it names the one that it follows
+    _stratalog/probes/ID        what a store is tried with, before its first table
 
 A refresh looks for notes, reads the table, and writes its own note before any file. It can only commit behind
 the one that its note names. So a note that was there before the table was read, and is there after it, and
@@ -23,6 +24,8 @@ from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.protocol import ObjectStore
 
 _NOTES = "_stratalog/refreshes/"
+PROBES = "_stratalog/probes/"
+"""The prefix of what a writer tries the store with."""
 
 
 def data_directory(refresh_id: str) -> str:

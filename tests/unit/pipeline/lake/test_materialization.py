@@ -29,6 +29,7 @@ from stratalog.record.record import Record
 from tests.support.lake.parquet_rows import parquet_rows, raw_rows
 from tests.support.lake.topic_table import TopicTable, last_rows
 from tests.support.spark.plain_store import PlainStore
+from tests.support.tiered.stores.careless_store import CarelessStore
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -187,6 +188,15 @@ def test_of_two_runs_at_once_one_wins(has_table: bool) -> None:
     runs = {info.key.split("/")[1] for info in site.store.list("data/")}
     assert len(runs) == 1 + has_table, "the files of the loser are gone"
     assert site.table.run().mode == "none"
+
+
+def test_a_store_where_two_runs_would_overwrite_each_other_is_refused() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.table_store = store = CarelessStore(ignores_match=True, ignores_absent=True)
+    with pytest.raises(StoreNotUsableError):
+        site.table.run()
+    assert list(store.list("")) == []
 
 
 def test_a_table_of_another_program_is_left_alone() -> None:
