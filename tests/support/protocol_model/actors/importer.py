@@ -107,8 +107,8 @@ def look(state: State, actor: Actor) -> Iterator[Move]:
 
 
 def bury(model: Model, state: State, actor: Actor) -> Iterator[Move]:
-    """The id is created under another name and deleted, and its slices are dropped. A topic that is there after
-    all stays."""
+    """The id is created under another name and deleted, and its slices are dropped. A topic that is there
+    after all stays."""
     if state.topic is Topic.THERE:
         yield Move("finds its topic after all", state, actor._replace(phase="idle"))
     elif state.topic is Topic.DELETED or not model.has(Rule.BURY_IN_CATALOG):
