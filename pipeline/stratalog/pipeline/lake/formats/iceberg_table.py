@@ -48,7 +48,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.formats.iceberg_io import StoreFileIO, table_location
 from stratalog.pipeline.lake.formats.iceberg_snapshot import SnapshotFiles, made_snapshot
 from stratalog.pipeline.lake.formats.position_deletes import PATH_FIELD, PositionDeletes
-from stratalog.pipeline.lake.formats.settled_put import settled_put
+from stratalog.pipeline.settled_put import settled_put
 from stratalog.pipeline.lake.lake_table import (
     DeadRows,
     TableChange,

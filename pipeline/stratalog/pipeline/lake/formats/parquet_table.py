@@ -24,7 +24,7 @@ from pyroaring import BitMap
 
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.formats.settled_put import settled_put
+from stratalog.pipeline.settled_put import settled_put
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
     TableChange,
