@@ -95,7 +95,8 @@ def export_topics(
     """Write the records that the options select to the store of `open_target`, which is no store of topics.
 
     Raises InvalidRequestError if there is a whole export, or another one is written there at once,
-    UnknownTopicOrPartitionError, OffsetOutOfRangeError, StoreError, CorruptRecordError, and LogStoreError if the cluster gives up.
+    UnknownTopicOrPartitionError, OffsetOutOfRangeError, StoreError, CorruptRecordError, and LogStoreError if
+    the cluster gives up.
     """
     with open_store() as means, open_target() as target:
         if has_manifest(target.store):
@@ -124,8 +125,8 @@ def export_topics(
 
 
 def _settle_files(target: ObjectStore, left_over: Set[str], kept: Set[str]) -> None:
-    """Delete the files of earlier tries, unless one of these was still running and has ended meanwhile. Raises
-    InvalidRequestError if one has, or has deleted files of this one."""
+    """Delete the files of earlier tries, unless one of these was still running and has ended meanwhile.
+    Raises InvalidRequestError if one has, or has deleted files of this one."""
     if has_manifest(target):
         raise whole_export(target)
     target.delete_many(sorted(left_over))
