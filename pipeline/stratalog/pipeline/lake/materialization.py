@@ -174,9 +174,9 @@ class Materialization:
                 table_encoding=position.encoding,
             )
         age_ms = moment.time_ms - position.time_ms
-        if moment.is_compacted_behind(position.offsets) and (
-            age_ms + _TOMBSTONE_MARGIN_MS >= moment.policy.delete_retention_ms
-        ):
+        # A configuration that was altered in between has applied for a part of the time.
+        kept_ms = min(position.delete_retention_ms, moment.policy.delete_retention_ms)
+        if moment.is_compacted_behind(position.offsets) and age_ms + _TOMBSTONE_MARGIN_MS >= kept_ms:
             return "tombstones behind its position may be dropped by now (delete.retention.ms)"
         count = sum(end - position.offsets.get(number, 0) for number, end in moment.ends.items())
         if count > self._order.max_changed_records:
@@ -223,6 +223,7 @@ class Materialization:
             log_starts=moment.log_starts,
             commits=moment.commits,
             encoding=self._order.values.encoding,
+            delete_retention_ms=moment.policy.delete_retention_ms,
             bad_files=(() if former is None else former.bad_files) + outcome.bad_files,
             bad_count=(0 if former is None else former.bad_count) + outcome.bad_count,
         )
