@@ -17,7 +17,7 @@ from tests.support.places import DOCS, REPOSITORY
 from tests.support.protocol_model.exploration import TraceError, explore, garbage_of, replay, walk
 from tests.support.protocol_model.known_traces import BACKED_RULES, TRACES, Trace
 from tests.support.protocol_model.rules import Rule
-from tests.support.protocol_model.scenarios import CROWD, SCENARIOS
+from tests.support.protocol_model.scenarios import CROWD, IMPORT_CROWD, SCENARIOS, Scenario
 from tests.support.protocol_model.state import Model, Stored
 
 MAX_STATES = 1_000_000 if IS_WHOLE else 2_000
@@ -35,9 +35,10 @@ def test_invariants_hold_in_each_state(name: str) -> None:
     assert exploration.is_whole or exploration.states == MAX_STATES
 
 
-def test_invariants_hold_on_random_walks() -> None:
+@pytest.mark.parametrize("crowd", [CROWD, IMPORT_CROWD], ids=["topic", "import"])
+def test_invariants_hold_on_random_walks(crowd: Scenario) -> None:
     for seed in range(SEED, SEED + WALKS):
-        finding = walk(CROWD, CROWD.model(), random.Random(seed), WALK_STEPS)
+        finding = walk(crowd, crowd.model(), random.Random(seed), WALK_STEPS)
         assert finding is None, f"seed {seed}: {finding}"
 
 

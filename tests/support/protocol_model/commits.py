@@ -92,7 +92,9 @@ def land_head(model: Model, state: State, put: HeadPut) -> State | None:
     )
     if is_appended(old, new):
         ghosts = with_append(state, ghosts, new)
-    if is_lowered(old, new):
+    if new.is_dropped and not old.is_dropped:
+        ghosts = with_lowered(ghosts, 0)
+    elif is_lowered(old, new):
         ghosts = with_lowered(ghosts, new.tiered_end)
     return state._replace(head=new, ghosts=ghosts)
 
@@ -111,6 +113,11 @@ def broken_by(old: Head, new: Head) -> str:
     """The invariant of two successive heads that the new one breaks, or nothing."""
     if new.parent != old.uid:
         return f"commit {old.seq} was overwritten"
+    if old.is_dropped and (new.slices or not new.is_dropped):
+        return "a partition that was dropped is there again"
+    if new.is_dropped and not old.is_dropped:
+        # The partition is gone, and what grows with it.
+        return ""
     upto = min(old.compacted_upto, new.tiered_end) if is_lowered(old, new) else old.compacted_upto
     before = old.epoch, old.horizon, old.log_start, upto
     after = new.epoch, new.horizon, new.log_start, new.compacted_upto

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from tests.support.protocol_model.state import GAP, Record, State
+from tests.support.protocol_model.state import GAP, Record, State, Topic
 
 
 def violation_of(state: State) -> str:
@@ -20,6 +20,7 @@ def violations(state: State) -> Iterator[str]:
     yield from missing_objects(state)
     yield from wrong_commits(state)
     yield from lost_gaps(state)
+    yield from missing_imports(state)
     yield from wrong_reads(state)
 
 
@@ -71,6 +72,13 @@ def lost_gaps(state: State) -> Iterator[str]:
             yield f"the gap [{base},{end}) is not on record any more"
         if any(base <= record.offset < end for record in state.ghosts.committed):
             yield "a committed record lies in a gap"
+
+
+def missing_imports(state: State) -> Iterator[str]:
+    """Records of an import that are not in its topic."""
+    numbers = {record.number for record in state.ghosts.committed}
+    if state.topic is Topic.THERE and not numbers.issuperset(range(state.imported)):
+        yield "the topic is there without all records of its import"
 
 
 def wrong_reads(state: State) -> Iterator[str]:

@@ -40,4 +40,8 @@ class Rule(StrEnum):
     LOWER_COMPACTED_UPTO = "compacted_upto moves back with the tiered end"
     TOMBSTONE_COVER = "a tombstone goes only with a job that covers the partition from its first live slice"
     COMPACTED_UPTO_COVER = "compacted_upto moves only with a job that covers it from the first live slice"
+    TOPIC_LAST = "an import creates its topic after it has committed all slices"
+    OPEN_BEHIND_CATALOG = "a log of a new topic is opened by a head that was read after the catalog had it"
+    ABSENT_IS_NOT_DELETED = "slices of a topic that the catalog does not know are not dropped"
+    BURY_IN_CATALOG = "an import that fails deletes the id in the catalog before it drops its slices"
     FRESH_NAMES = "a name of an object is never used twice"

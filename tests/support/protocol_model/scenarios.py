@@ -17,6 +17,7 @@ from tests.support.protocol_model.state import (
     Slice,
     State,
     Stored,
+    Topic,
 )
 
 _FIRST_ID = 100
@@ -38,6 +39,8 @@ class Scenario(NamedTuple):
     """How many buffers a disk may lose."""
     lowers: int = 0
     """How often the tiered end may move back."""
+    imported: int = 0
+    """With how many records the topic begins, which is not there at the start. Without slices."""
 
     def model(self, *without: Rule) -> Model:
         return Model(frozenset(without), self.appends)
@@ -63,11 +66,13 @@ class Scenario(NamedTuple):
             bucket=frozenset(objects | files),
             actors=self.cast,
             next_id=_FIRST_ID,
-            next_record=count,
+            next_record=count or self.imported,
             ghosts=Ghosts(committed=frozenset(records), acknowledged=frozenset(records)),
             delays=self.delays,
             losses=self.losses,
             lowers=self.lowers,
+            topic=Topic.UNKNOWN if self.imported else Topic.THERE,
+            imported=self.imported,
         )
 
 
@@ -109,6 +114,16 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "owner, compactor, retention, collector": Scenario(
             cast(owner=1, compactor=1, retention=1, collector=2), 2, 3, delays=1
         ),
+        "an import and two owners": Scenario(cast(importer=1, owner=(1, 1)), 0, 3, delays=1, imported=2),
+        "an import, owner, sweep": Scenario(
+            cast(importer=1, owner=1, collector=2), 0, 2, delays=1, imported=1
+        ),
+        "an import, owner, deletion": Scenario(
+            cast(importer=1, owner=1, deleter=2), 0, 3, delays=1, imported=2
+        ),
+        "an import, deletion, fold, collector": Scenario(
+            cast(importer=1, deleter=1, folder=1, collector=2), 0, 2, delays=1, imported=2
+        ),
     }
 )
 
@@ -120,4 +135,13 @@ CROWD = Scenario(
     losses=1,
     lowers=1,
 )
-"""All actors, too many to be explored: random walks visit a part."""
+"""All actors but those of an import, too many to be explored: random walks visit a part."""
+
+IMPORT_CROWD = Scenario(
+    cast(importer=1, deleter=2, owner=(2, 2), compactor=2, retention=1, collector=4, folder=(2, 2)),
+    slices=0,
+    appends=5,
+    delays=3,
+    imported=2,
+)
+"""Likewise, with an import."""

@@ -5,6 +5,7 @@ There is one partition. Objects have numbers for names; checkpoints and pages ar
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import NamedTuple
 
 from tests.support.protocol_model.rules import Rule
@@ -12,6 +13,14 @@ from tests.support.protocol_model.rules import Rule
 GAP = 0
 """The object of a slice whose offsets never reached the bucket."""
 NO_OWNER = -1
+
+
+class Topic(Enum):
+    """What the catalog says of the topic's id."""
+
+    UNKNOWN = auto()
+    THERE = auto()
+    DELETED = auto()
 
 
 class Written(NamedTuple):
@@ -91,6 +100,8 @@ class Head(NamedTuple):
     brought: tuple[Brought, ...] = ()
     folded_seq: int = 0
     """Later commits are in the head."""
+    is_dropped: bool = False
+    """Whether the partition went with its topic: nothing is added to it any more."""
 
     @property
     def tiered_end(self) -> int:
@@ -112,6 +123,13 @@ class Stored(NamedTuple):
 class HeadPut(NamedTuple):
     if_match: int
     head: Head
+
+
+class Create(NamedTuple):
+    """A PUT of the catalog with the topic of an import."""
+
+    if_match: int
+    """The commit of the catalog that it was judged by."""
 
 
 class Ghosts(NamedTuple):
@@ -158,6 +176,8 @@ class Actor(NamedTuple):
     phase: str = "idle"
     attempt: Attempt | None = None
     epoch: int = NO_OWNER
+    has_log: bool = True
+    """Whether an owner has opened a log; without one the catalog did not have the topic at its claim."""
     next_offset: int = 0
     buffer: tuple[Record, ...] = ()
     kept: tuple[Record, ...] = ()
@@ -179,7 +199,11 @@ class State(NamedTuple):
     next_id: int
     next_record: int
     ghosts: Ghosts
-    net: frozenset[HeadPut | Stored] = frozenset()
+    topic: Topic = Topic.THERE
+    catalog_seq: int = 0
+    imported: int = 0
+    """The topic begins with so many records of an import."""
+    net: frozenset[HeadPut | Stored | Create] = frozenset()
     """PUTs under way, which may land at any time or never."""
     delays: int = 0
     """PUTs whose outcome may still become unknown."""

@@ -7,12 +7,14 @@ from types import MappingProxyType
 
 from tests.support.protocol_model.actors.collector import collector
 from tests.support.protocol_model.actors.compactor import compactor
+from tests.support.protocol_model.actors.deleter import deleter
 from tests.support.protocol_model.actors.folder import folder
+from tests.support.protocol_model.actors.importer import importer, with_topic
 from tests.support.protocol_model.actors.owner import owner
 from tests.support.protocol_model.actors.pinner import pinner
 from tests.support.protocol_model.actors.retention import retention
 from tests.support.protocol_model.commits import land_head
-from tests.support.protocol_model.state import Actor, Model, Move, State, Stored
+from tests.support.protocol_model.state import Actor, Create, Model, Move, State, Stored, Topic
 
 Step = tuple[str, State]
 
@@ -24,6 +26,8 @@ ACTORS: Mapping[str, Callable[[Model, State, Actor], Iterator[Move]]] = MappingP
         "folder": folder,
         "pinner": pinner,
         "collector": collector,
+        "importer": importer,
+        "deleter": deleter,
     }
 )
 
@@ -44,6 +48,11 @@ def net_steps(model: Model, state: State) -> Iterator[Step]:
         if isinstance(put, Stored):
             yield f"net loses object {put.name}", rest
             yield f"net lands object {put.name} late", rest.with_object(put)
+            continue
+        if isinstance(put, Create):
+            yield "net loses the creation of the topic", rest
+            if put.if_match == state.catalog_seq:
+                yield "net lands the creation of the topic late", with_topic(rest, Topic.THERE)
             continue
         yield f"net loses commit {put.head.uid}", rest
         late = land_head(model, rest, put)

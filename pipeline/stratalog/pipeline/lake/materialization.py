@@ -28,6 +28,7 @@ from stratalog.base.errors import (
     StoreError,
     StoreNotUsableError,
 )
+from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.task_place import OpenPlace
 from stratalog.pipeline.lake.dead_row_search import DeadRowSearch, search_dead_rows
@@ -38,7 +39,7 @@ from stratalog.pipeline.lake.lake_table import (
     TableChangedError,
     TableState,
 )
-from stratalog.pipeline.lake.refresh_files import RefreshFiles
+from stratalog.pipeline.lake.refresh_files import PROBES, RefreshFiles
 from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
 from stratalog.pipeline.lake.state_exchange import SliceGroup, StateExchange, run_exchange
 from stratalog.pipeline.lake.table_place import OpenTable
@@ -116,19 +117,23 @@ class Materialization:
     def run(self, table: LakeTable) -> MaterializeReport:
         """Bring the table to the latest state. Raises UnknownTopicOrPartitionError, TableChangedError if
         another refresh was faster, InconsistentTopicIdError if the table is of another topic,
-        InvalidRequestError if it cannot go on from its position, StoreError, CorruptRecordError; then the
+        InvalidRequestError if it cannot go on from its position, StoreNotUsableError for a new table on a
+        store that ignores preconditions, StoreError, CorruptRecordError; then the
         table is unchanged."""
         with self._open_place() as means, closing(self._open_table()) as store:
+            refresh_id = str(means.ids.uuid())
+            files = RefreshFiles(store, refresh_id)
+            files.look()
             state = table.read()
             moment = topic_moment(
                 StoreReader(means.store, run_in_order), self._order.topic, self._order.lease_s
             )
             reason = self._reason_for_full(state, moment)
-            refresh_id = str(means.ids.uuid())
             step = _Step(state, moment, reason, refresh_id)
             if step.is_idle:
                 return self._report(step, "none", _NOTHING)
-            files = RefreshFiles(store, refresh_id)
+            if state.position is None:
+                require_conditional_writes(store, means.ids, PROBES)
             files.begin(None if state.position is None else state.position.refresh_id)
             is_undecided = False
             try:
@@ -169,9 +174,9 @@ class Materialization:
                 table_encoding=position.encoding,
             )
         age_ms = moment.time_ms - position.time_ms
-        if moment.is_compacted_behind(position.offsets) and (
-            age_ms + _TOMBSTONE_MARGIN_MS >= moment.policy.delete_retention_ms
-        ):
+        # A configuration that was altered in between has applied for a part of the time.
+        kept_ms = min(position.delete_retention_ms, moment.policy.delete_retention_ms)
+        if moment.is_compacted_behind(position.offsets) and age_ms + _TOMBSTONE_MARGIN_MS >= kept_ms:
             return "tombstones behind its position may be dropped by now (delete.retention.ms)"
         count = sum(end - position.offsets.get(number, 0) for number, end in moment.ends.items())
         if count > self._order.max_changed_records:
@@ -218,6 +223,7 @@ class Materialization:
             log_starts=moment.log_starts,
             commits=moment.commits,
             encoding=self._order.values.encoding,
+            delete_retention_ms=moment.policy.delete_retention_ms,
             bad_files=(() if former is None else former.bad_files) + outcome.bad_files,
             bad_count=(0 if former is None else former.bad_count) + outcome.bad_count,
         )

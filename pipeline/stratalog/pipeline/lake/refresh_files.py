@@ -4,10 +4,13 @@
     _bad/ID/…                   records whose values could not be decoded
     metadata/ID-…               what a format writes before the commit
     _stratalog/refreshes/ID     the note of a refresh that has begun: it names the one that it follows
+    _stratalog/probes/ID        what a store is tried with, before its first table
 
-A refresh writes its note first. It can only commit behind the one that it follows. So once the table has
-another one, whatever note is left belongs to a refresh that can commit no more: its files are deleted. A
-refresh that was killed leaves its files until the next one has committed.
+A refresh looks for notes, reads the table, and writes its own note before any file. It can only commit behind
+the one that its note names. So a note that was there before the table was read, and is there after it, and
+names another one than the table has, belongs to a refresh that can commit no more: its files are deleted. The
+note of the one that the table has goes before the next commit, so that no later refresh takes it for one of
+those. A refresh that was killed leaves its files until a later one has committed.
 
 The names follow from the refresh and the task, and so do the bytes. A task that runs twice writes the same
 files twice, so a refresh that commits has no others.
@@ -17,9 +20,12 @@ from __future__ import annotations
 
 import json
 
+from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.protocol import ObjectStore
 
 _NOTES = "_stratalog/refreshes/"
+PROBES = "_stratalog/probes/"
+"""The prefix of what a writer tries the store with."""
 
 
 def data_directory(refresh_id: str) -> str:
@@ -43,16 +49,25 @@ class RefreshFiles:
     def __init__(self, store: ObjectStore, refresh_id: str) -> None:
         self._store = store
         self._refresh_id = refresh_id
+        self._notes: tuple[str, ...] = ()
+        """Notes of others that were there before the table was read."""
+
+    def look(self) -> None:
+        """Find the notes of others. The caller reads the table afterwards."""
+        self._notes = tuple(info.key for info in self._store.list(_NOTES))
 
     def begin(self, follows: str | None) -> None:
         """Note the refresh, behind the one that the table has; None without any. Delete the files of those
         that can commit no more."""
+        if follows is not None:
+            self._store.delete_many([_note_of(follows)])
         self._sweep(follows)
         note = json.dumps({"follows": follows}).encode()
-        self._store.put(f"{_NOTES}{self._refresh_id}", note)
+        self._store.put(_note_of(self._refresh_id), note)
 
     def end(self) -> None:
         """The refresh has committed: delete the files of refreshes that can commit no more."""
+        self._store.delete_many([_note_of(self._refresh_id)])
         self._sweep(self._refresh_id)
 
     def give_up(self) -> None:
@@ -61,20 +76,22 @@ class RefreshFiles:
         self._delete(self._refresh_id)
 
     def _sweep(self, current: str | None) -> None:
-        for info in list(self._store.list(_NOTES)):
-            refresh_id = info.key.removeprefix(_NOTES)
-            if refresh_id == current:
-                self._store.delete_many([info.key])
-            elif refresh_id != self._refresh_id and self._follows(info.key) != current:
-                self._delete(refresh_id)
-                self._store.delete_many([info.key])
-
-    def _follows(self, key: str) -> str | None:
-        follows: str | None = json.loads(self._store.get(key).data)["follows"]
-        return follows
+        for key in self._notes:
+            try:
+                follows: str | None = json.loads(self._store.get(key).data)["follows"]
+            except ObjectNotFoundError:
+                # It has committed, or another refresh has deleted its files.
+                continue
+            if follows != current:
+                self._delete(key.removeprefix(_NOTES))
+                self._store.delete_many([key])
 
     def _delete(self, refresh_id: str) -> None:
         prefixes = (data_directory(refresh_id), bad_directory(refresh_id), metadata_prefix(refresh_id))
         keys = [info.key for prefix in prefixes for info in self._store.list(prefix)]
         if keys:
             self._store.delete_many(keys)
+
+
+def _note_of(refresh_id: str) -> str:
+    return f"{_NOTES}{refresh_id}"

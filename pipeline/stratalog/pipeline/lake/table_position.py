@@ -38,6 +38,8 @@ class TablePosition:
     """For each shard of the topic the number of its newest commit."""
     encoding: str
     """How values were decoded; another encoding needs a full refresh."""
+    delete_retention_ms: int = 0
+    """How long the topic kept tombstones then; 0 in positions that do not say."""
     bad_files: tuple[str, ...] = ()
     """The files with records whose values could not be decoded."""
     bad_count: int = 0

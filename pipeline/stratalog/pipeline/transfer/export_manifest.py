@@ -21,6 +21,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.settled_put import settled_put
 
 MANIFEST_KEY = "_manifest.json"
 FORMAT = "stratalog-export"
@@ -118,9 +119,17 @@ def has_manifest(target: ObjectStore) -> bool:
 
 
 def write_manifest(target: ObjectStore, manifest: ExportManifest) -> None:
-    """Make an export whole. Raises StoreError."""
+    """Make an export whole. Raises InvalidRequestError if there is a whole one by now, StoreError."""
     document = {"format": FORMAT, "version": VERSION, **_document(manifest)}
-    target.put(MANIFEST_KEY, json.dumps(document, indent=1).encode())
+    if not settled_put(target, MANIFEST_KEY, json.dumps(document, indent=1).encode()):
+        raise whole_export(target)
+
+
+def whole_export(target: ObjectStore) -> InvalidRequestError:
+    """The error for a place that has a whole export."""
+    return InvalidRequestError(
+        "there is a whole export here; choose another place, or delete that one", url=target.url
+    )
 
 
 def read_manifest(source: ObjectStore) -> ExportManifest:

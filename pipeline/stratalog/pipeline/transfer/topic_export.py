@@ -4,14 +4,15 @@ The driver sees one moment of the store, as a query does, and divides each parti
 pass through the JVM: a task decodes slices into Arrow, and writes its files itself. A file appears whole,
 under a name that belongs to its contents, so a task that fails or runs twice leaves nothing else, and an
 export that is repeated uses the files that are there. Files of an earlier try that do not fit are deleted
-before the manifest is written.
+before the manifest is written. The manifest is written only if there is none, so of two exports to one place
+at once one is whole, and the other fails.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -35,6 +36,7 @@ from stratalog.pipeline.transfer.export_manifest import (
     file_key,
     has_manifest,
     is_file_key,
+    whole_export,
     write_manifest,
 )
 from stratalog.pipeline.transfer.parquet_file import SCANNED_COLUMNS, WrittenFile, read_file, write_file
@@ -92,14 +94,13 @@ def export_topics(
 ) -> ExportReport:
     """Write the records that the options select to the store of `open_target`, which is no store of topics.
 
-    Raises InvalidRequestError if there is a whole export, UnknownTopicOrPartitionError,
-    OffsetOutOfRangeError, StoreError, CorruptRecordError, and LogStoreError if the cluster gives up.
+    Raises InvalidRequestError if there is a whole export, or another one is written there at once,
+    UnknownTopicOrPartitionError, OffsetOutOfRangeError, StoreError, CorruptRecordError, and LogStoreError if
+    the cluster gives up.
     """
     with open_store() as means, open_target() as target:
         if has_manifest(target.store):
-            raise InvalidRequestError(
-                "there is a whole export here; choose another place, or delete that one", url=target.store.url
-            )
+            raise whole_export(target.store)
         with reader_of(means.store) as reader:
             if options.lease_s is not None:
                 lease_ms = 1000 * options.lease_s
@@ -112,7 +113,7 @@ def export_topics(
         present = {info.key for info in target.store.list("") if is_file_key(info.key)}
         written = _write_all(cluster, open_store, open_target, files, options.max_partition_bytes)
         kept = {file.key for file in written.values()}
-        target.store.delete_many(sorted(present - kept))
+        _settle_files(target.store, present - kept, kept)
         manifest = ExportManifest(
             store_id=store_id,
             isolation=options.isolation.value,
@@ -121,6 +122,21 @@ def export_topics(
         )
         write_manifest(target.store, manifest)
     return ExportReport(manifest, len(present & kept), len(present - kept))
+
+
+def _settle_files(target: ObjectStore, left_over: Set[str], kept: Set[str]) -> None:
+    """Delete the files of earlier tries, unless one of these was still running and has ended meanwhile.
+    Raises InvalidRequestError if one has, or has deleted files of this one."""
+    if has_manifest(target):
+        raise whole_export(target)
+    target.delete_many(sorted(left_over))
+    missing = kept - {info.key for info in target.list("")}
+    if missing:
+        raise InvalidRequestError(
+            "another export to this place has deleted files of this one; run one at a time",
+            url=target.url,
+            key=min(missing),
+        )
 
 
 def _plan_files(

@@ -20,6 +20,7 @@ from tests.support.protocol_model.state import (
     Slice,
     State,
     Stored,
+    Topic,
 )
 
 MAX_BUFFER = 2
@@ -54,7 +55,13 @@ def committed(move: Move, attempt: Attempt) -> Move:
     _, state, actor = move
     if actor.phase == "claimed":
         new = attempt.put.head
-        actor = actor._replace(phase="serve", epoch=new.epoch, next_offset=new.tiered_end, buffer=())
+        actor = actor._replace(
+            phase="serve",
+            epoch=new.epoch,
+            has_log=state.topic is Topic.THERE,
+            next_offset=new.tiered_end,
+            buffer=(),
+        )
     elif actor.phase == "lowered":
         end = attempt.put.head.tiered_end
         again = tuple(record for record in actor.kept if record.offset >= end)
@@ -69,6 +76,9 @@ def committed(move: Move, attempt: Attempt) -> Move:
 
 
 def acknowledged(state: State, records: tuple[Record, ...]) -> State:
+    """Records of a topic that is deleted are no promise any more."""
+    if state.head.is_dropped:
+        return state
     ghosts = state.ghosts
     return state._replace(ghosts=ghosts._replace(acknowledged=ghosts.acknowledged | frozenset(records)))
 
@@ -76,7 +86,10 @@ def acknowledged(state: State, records: tuple[Record, ...]) -> State:
 def serve(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     """An owner takes a record, uploads those that wait, or loses them."""
     buffer = actor.buffer
-    if state.next_record < model.appends and len(buffer) < MAX_BUFFER:
+    if not actor.has_log:
+        yield from open_log(model, state, actor)
+        return
+    if state.topic is Topic.THERE and state.next_record < model.appends and len(buffer) < MAX_BUFFER:
         record = Record(actor.next_offset, state.next_record)
         yield Move(
             f"appends {SCRIPT[record.number].key} at {record.offset}",
@@ -98,6 +111,18 @@ def serve(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     if state.losses:
         lost = actor._replace(phase="gap", output=Output(Stored(GAP, birth), base, end), buffer=())
         yield Move(f"loses [{base},{end})", state._replace(losses=state.losses - 1), lost)
+
+
+def open_log(model: Model, state: State, actor: Actor) -> Iterator[Move]:
+    """An owner finds a topic in the catalog, and then reads the head for the tiered end."""
+    if state.topic is not Topic.THERE:
+        return
+    head = state.head
+    offset = head.tiered_end if model.has(Rule.OPEN_BEHIND_CATALOG) else actor.next_offset
+    if head.epoch == actor.epoch and offset != head.tiered_end:
+        broken = state.ghosts._replace(violation=f"a log begins at {offset}, below the tiered end")
+        state = state._replace(ghosts=broken)
+    yield Move(f"opens a log at {offset}", state, actor._replace(has_log=True, next_offset=offset))
 
 
 def lower(model: Model, state: State, actor: Actor) -> Iterator[Move]:
@@ -134,6 +159,8 @@ def judge(model: Model, state: State, actor: Actor) -> Move:
     stopped = actor._replace(phase="stopped", output=None, buffer=())
     if model.has(epoch_rule) and head.epoch != actor.epoch:
         return Move("is fenced", state, stopped)
+    if head.is_dropped:
+        return Move("finds the topic deleted", state, stopped)
     if model.has(end_rule) and head.tiered_end != output.base:
         return Move("finds the end moved, stops", state, stopped)
     if not is_gap and model.has(Rule.BIRTH_OF_OBJECTS) and output.stored.birth < head.horizon:

@@ -29,6 +29,7 @@ from stratalog.record.record import Record
 from tests.support.lake.parquet_rows import parquet_rows, raw_rows
 from tests.support.lake.topic_table import TopicTable, last_rows
 from tests.support.spark.plain_store import PlainStore
+from tests.support.tiered.stores.careless_store import CarelessStore
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -128,6 +129,29 @@ def test_tombstones_that_compaction_may_have_dropped_make_a_run_full() -> None:
     assert site.values == {b"c": b"1", b"d": b"1"}
 
 
+def test_tombstones_that_went_before_their_retention_was_raised_make_a_run_full() -> None:
+    site = Site(cleanup_policy="compact", delete_retention_ms=str(DAY_MS), min_cleanable_dirty_ratio="0.0")
+    site.upload((b"a", b"1"), (b"b", b"1"))
+    site.table.run()
+    site.upload((b"a", None))
+    site.compact()
+    site.topic.clock.advance(2 * DAY_MS)
+    site.upload((b"c", b"1"))
+    site.compact()
+    (tip,) = site.topic.tips["t"]
+    assert [record.key for record in site.topic.tiered.records(tip)] == [b"b", b"c"], "it is gone"
+    config = dict(site.topic.tiered.topic(tip).config)
+    site.topic.tiered.catalog.alter(tip.topic_id, config={**config, "delete.retention.ms": str(9 * DAY_MS)})
+    report = site.table.run()
+    assert (report.mode, report.reason.split()[0]) == ("full", "tombstones")
+    assert site.values == {b"b": b"1", b"c": b"1"}
+    site.topic.clock.advance(2 * DAY_MS)
+    site.upload((b"b", None))
+    site.compact()
+    assert site.table.run().mode == "incremental", "it stays for longer now"
+    assert site.values == {b"c": b"1"}
+
+
 def test_a_table_of_dead_rows_is_made_anew() -> None:
     class Dying(ParquetTable):
         def read(self) -> TableState:
@@ -187,6 +211,15 @@ def test_of_two_runs_at_once_one_wins(has_table: bool) -> None:
     runs = {info.key.split("/")[1] for info in site.store.list("data/")}
     assert len(runs) == 1 + has_table, "the files of the loser are gone"
     assert site.table.run().mode == "none"
+
+
+def test_a_store_where_two_runs_would_overwrite_each_other_is_refused() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.table_store = store = CarelessStore(ignores_match=True, ignores_absent=True)
+    with pytest.raises(StoreNotUsableError):
+        site.table.run()
+    assert list(store.list("")) == []
 
 
 def test_a_table_of_another_program_is_left_alone() -> None:

@@ -77,19 +77,22 @@ def test_an_import_is_whole_or_nothing_whatever_request_fails() -> None:
     assert count > 5, "most commits are repeated"
 
 
-def failing_creation(world: SmallImport, count: int) -> int:
-    """An import whose commits to the catalog fail, `count` of them; returns how many it has tried."""
+def failing_creation(world: SmallImport, count: int, fault: Fault = Fault.FAILS) -> int:
+    """An import whose commits to the catalog fail, `count` of them; returns how many it has tried. Those that
+    are still under way land after its end."""
     tried = 0
 
     def plan(operation: Operation) -> Fault:
         nonlocal tried
         if operation.verb == "PUT" and operation.key == "catalog/head":
             tried += 1
-            return Fault.FAILS if tried <= count else Fault.NONE
+            return fault if tried <= count else Fault.NONE
         return Fault.NONE
 
+    faulty = FaultyObjectStore(world.store, Random(0), plan)
     with pytest.raises(LogStoreError):
-        world.run(FaultyObjectStore(world.store, Random(0), plan))
+        world.run(faulty)
+    faulty.release_all()
     return tried
 
 
@@ -98,6 +101,13 @@ def test_what_is_committed_goes_if_the_topic_cannot_be_created() -> None:
     world = SmallImport()
     # The creation is given up; what undoes it succeeds.
     failing_creation(world, tried // 2)
+    world.require_nothing()
+
+
+def test_a_creation_that_lands_late_finds_the_topic_buried() -> None:
+    tried = failing_creation(SmallImport(), 10_000)
+    world = SmallImport()
+    failing_creation(world, tried // 2, Fault.LANDS_LATE)
     world.require_nothing()
 
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from stratalog.base.errors import StoreCorruptError, UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.formats.settled_put import settled_put
+from stratalog.pipeline.settled_put import settled_put
 
 LOG = "_delta_log/"
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")

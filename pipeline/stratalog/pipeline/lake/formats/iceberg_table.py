@@ -48,7 +48,6 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.formats.iceberg_io import StoreFileIO, table_location
 from stratalog.pipeline.lake.formats.iceberg_snapshot import SnapshotFiles, made_snapshot
 from stratalog.pipeline.lake.formats.position_deletes import PATH_FIELD, PositionDeletes
-from stratalog.pipeline.lake.formats.settled_put import settled_put
 from stratalog.pipeline.lake.lake_table import (
     DeadRows,
     TableChange,
@@ -58,6 +57,7 @@ from stratalog.pipeline.lake.lake_table import (
     WrittenFile,
 )
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
+from stratalog.pipeline.settled_put import settled_put
 
 _VERSION = re.compile(r"metadata/v(\d+)\.metadata\.json")
 _HINT_KEY = "metadata/version-hint.text"

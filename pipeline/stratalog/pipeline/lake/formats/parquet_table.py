@@ -24,7 +24,6 @@ from pyroaring import BitMap
 
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.formats.settled_put import settled_put
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
     TableChange,
@@ -35,6 +34,7 @@ from stratalog.pipeline.lake.lake_table import (
 from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.row_files import RowFiles, read_columns
 from stratalog.pipeline.lake.table_position import TablePosition
+from stratalog.pipeline.settled_put import settled_put
 
 LATEST_KEY = "_latest.json"
 _FORMAT = 1
