@@ -70,9 +70,9 @@ def backfill(
 
     \b
     Examples:
-      stratalog spark backfill /data/orders --topic orders --partitions 8 --column key=id \
+      stratalog spark backfill /data/orders --topic orders --partitions 8 --column key=id \\
         --column "value=to_json(struct(*))" --order-by updated_at --store s3://bucket/prefix
-      stratalog spark backfill --query "select * from lake.orders" --topic orders \
+      stratalog spark backfill --query "select * from lake.orders" --topic orders \\
         --store s3://bucket/prefix --master spark://host:7077
     """
     from stratalog.pipeline.job_session import job_session
