@@ -75,11 +75,12 @@ def export(
     _manifest.json is written last, and without it nothing is imported. After a failure the same command goes
     on with the files that are there. Only what is tiered is exported.
 
+    The examples find the store in STRATALOG_STORE.
+
     \b
     Examples:
-      stratalog spark export orders --to s3://archive/orders --store s3://bucket/prefix
-      stratalog spark export orders --to /archive/orders --option partitions=0,1 \\
-        --option startingTimestamp=1767225600000 --store s3://bucket/prefix --master local[4]
+      stratalog spark export orders --to s3://archive/orders --master local[4]
+      stratalog spark export orders --to /archive/orders --option partitions=0,1
     """
     from stratalog.pipeline.option_names import known_options
 
