@@ -23,11 +23,12 @@ def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[Sp
     """The session of this process, or a new one that ends with the block. `master` is empty for the default
     of Spark. Raises InvalidConfigError if Spark cannot run here, if it does not start, and for Spark
     Connect."""
-    if master.startswith("sc:") or _REMOTE_VARIABLES & os.environ.keys():
+    variables = _REMOTE_VARIABLES & os.environ.keys()
+    if master.startswith("sc:") or variables:
         raise InvalidConfigError(
             "jobs do not run through Spark Connect, which has no RDDs; name a master, or unset the variable",
             name="--master",
-            value=master or ", ".join(sorted(_REMOTE_VARIABLES & os.environ.keys())),
+            value=", ".join(sorted(variables)) or master,
             allowed="local[4], spark://host:7077, yarn, k8s://...",
         )
     missing = why_spark_cannot_run()
@@ -66,7 +67,7 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     except (PySparkException, Py4JError) as error:
         first_lines = " ".join(str(error).split("\n", 2)[:2])
         raise InvalidConfigError(
-            "Spark did not start; correct --master and --conf, or see what it says above",
+            "the session of Spark did not start; correct --master and --conf, or see what Spark says above",
             name="--master",
             value=master or "the default of Spark",
             reason=first_lines[:300],

@@ -61,4 +61,4 @@ _SIGNS = {
     TableFormat.DELTA: "_delta_log/",
     TableFormat.ICEBERG: "metadata/v",
 }
-"""What begins the names of objects in tables of each format only."""
+"""The beginnings of names that objects of one format alone have."""

@@ -30,12 +30,13 @@ def test_the_place_of_another_table_is_refused(form: TableFormat, tmp_path: Path
     assert table.run().mode == "full"
     assert table.run(is_full=True).row_count == 3
     for other in set(TableFormat) - {form}:
-        with pytest.raises(InvalidRequestError, match="another format") as refused:
+        with pytest.raises(InvalidRequestError) as refused:
             other.table(store, topic.clock, kind)
         assert refused.value.fields["format"] == form.value
 
 
 def test_a_store_of_topics_is_no_place_for_a_table() -> None:
     topic = PlainStore()
-    with pytest.raises(InvalidRequestError, match="store of topics"):
+    with pytest.raises(InvalidRequestError) as refused:
         TableFormat.DELTA.table(topic.store, topic.clock, RawValues().arrow_type)
+    assert refused.value.fields["table"] == topic.store.url

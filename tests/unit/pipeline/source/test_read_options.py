@@ -96,7 +96,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("name", ["partition", "startingOffset", "path", "checkpointLocation"])
 def test_a_misspelt_option_is_refused_and_not_left_out(name: str, is_stream: bool) -> None:
-    with pytest.raises(InvalidConfigError, match="no such option") as error:
+    with pytest.raises(InvalidConfigError) as error:
         parse_options({**GIVEN, name: "1"}, is_stream=is_stream)
     assert error.value.fields["name"] == name
 
