@@ -73,14 +73,14 @@ def _values(pairs: Iterator[tuple[int, Any]]) -> Iterator[Any]:
 
 @contextmanager
 def own_errors() -> Generator[None]:
-    """Turn Spark's error, with the traces of two languages, into one line. Raises InvalidRequestError for SQL,
-    columns, paths and options that Spark does not take, LogStoreError for other errors."""
+    """Turn Spark's error, with the traces of two languages, into one line. Raises InvalidRequestError for
+    paths, SQL and options that Spark does not take, LogStoreError for other errors."""
     try:
         yield
     except LogStoreError:
         raise
     except Exception as error:
-        lines = str(error).splitlines() or [repr(error)]
+        lines = str(error).strip().splitlines() or [repr(error)]
         said = next((line for line in lines if "Exception" in line or "Error:" in line), lines[0])
         if isinstance(error, _analysis_error()):
             raise InvalidRequestError(
