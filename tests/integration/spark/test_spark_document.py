@@ -51,6 +51,8 @@ def test_the_document_runs_from_the_top_to_the_bottom(spark: SparkSession, tmp_p
             "/var/lib/checkpoints": f"{tmp_path}/checkpoints",
             "file:///tmp/orders": f"file://{tmp_path}/orders",
             "/tmp/export": f"{tmp_path}/export",
+            # The later programs read other topics.
+            "upload orders": "upload",
         }
 
         def in_place(text: str) -> str:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from stratalog.pipeline.source.read_options import (
     EARLIEST,
     LATEST,
@@ -16,6 +16,7 @@ from stratalog.pipeline.source.read_options import (
     parse_options,
     wanted_columns,
 )
+from stratalog.pipeline.source.store_view import require_topics
 from tests.support.spark.documented_options import documented_options
 
 GIVEN = {"store": "s3://bucket/prefix", "topic": "t"}
@@ -111,3 +112,10 @@ def test_names_have_no_case_and_the_document_has_each() -> None:
 def test_wrong_columns_are_refused(columns: str) -> None:
     with pytest.raises(InvalidConfigError):
         wanted_columns({"columns": columns})
+
+
+def test_a_topic_that_a_snapshot_lacks_is_named_with_the_commit() -> None:
+    options = parse_options({**GIVEN, "snapshot": "7"}, is_stream=False)
+    with pytest.raises(UnknownTopicOrPartitionError) as error:
+        require_topics(options, [])
+    assert (error.value.fields["topic"], error.value.fields["snapshot"]) == ("t", "0:7")
