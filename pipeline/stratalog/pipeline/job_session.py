@@ -14,11 +14,23 @@ from stratalog.pipeline.local_session import why_spark_cannot_run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_REMOTE_VARIABLES = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))
+"""With one of these, PySpark makes a session of Spark Connect."""
+
 
 @contextmanager
 def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[SparkSession]:
     """The session of this process, or a new one that ends with the block. `master` is empty for the default
-    of Spark. Raises InvalidConfigError if Spark cannot run here."""
+    of Spark. Raises InvalidConfigError if Spark cannot run here, if it does not start, and for Spark
+    Connect."""
+    variables = _REMOTE_VARIABLES & os.environ.keys()
+    if master.startswith("sc:") or variables:
+        raise InvalidConfigError(
+            "jobs do not run through Spark Connect, which has no RDDs; name a master, or unset the variable",
+            name="--master",
+            value=", ".join(sorted(variables)) or master,
+            allowed="local[4], spark://host:7077, yarn, k8s://...",
+        )
     missing = why_spark_cannot_run()
     if missing is not None:
         raise InvalidConfigError(
@@ -38,9 +50,25 @@ def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[Sp
         builder = builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = _started(builder, master)
     try:
         yield session
     finally:
         if former is None:
             session.stop()
+
+
+def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        first_lines = " ".join(str(error).split("\n", 2)[:2])
+        raise InvalidConfigError(
+            "the session of Spark did not start; correct --master and --conf, or see what Spark says above",
+            name="--master",
+            value=master or "the default of Spark",
+            reason=first_lines[:300],
+        ) from error

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from stratalog.pipeline.local_session import why_spark_cannot_run
 from stratalog.pipeline.mapped_scan import map_scan
-from tests.support.places import REPOSITORY
 from tests.support.spark.keyed_store import local_store
 from tests.support.spark.plain_store import PlainStore
 
@@ -51,18 +50,3 @@ def test_a_function_sees_the_batches_of_its_task(spark: SparkSession, tmp_path: 
         (50, 99, "offset"),
     ]
     assert table.selectExpr("sum(rows) as total").collect()[0]["total"] == 160
-
-
-def test_the_example_of_the_document_runs(spark: SparkSession, tmp_path: Path) -> None:
-    found = PlainStore(local_store(tmp_path))
-    found.create("flights")
-    found.upload({("flights", 0): 3}, value_bytes=40)
-    blocks = (REPOSITORY / "docs" / "spark.md").read_text().split("```")
-    [program] = [
-        block.removeprefix("python\n") for block in blocks if "map_scan" in block and "def " in block
-    ]
-    # Functions of the main program are pickled by their values.
-    names: dict[str, Any] = {"spark": spark, "__name__": "__main__"}
-    exec(program.replace("s3://bucket/prefix", found.store.url), names)
-    rows = [(bytes(row["key"]), row["size"]) for row in names["table"].collect()]
-    assert rows == [(b"k0", 40), (b"k1", 40), (b"k2", 40)]

@@ -68,12 +68,12 @@ def backfill(
     all, with each row once, whatever tasks fail or run twice. Servers of the store may run. retention.ms is
     -1 unless --config sets it.
 
+    The examples find the store in STRATALOG_STORE.
+
     \b
     Examples:
-      stratalog spark backfill /data/orders --topic orders --partitions 8 --column key=id \
-        --column "value=to_json(struct(*))" --order-by updated_at --store s3://bucket/prefix
-      stratalog spark backfill --query "select * from lake.orders" --topic orders \
-        --store s3://bucket/prefix --master spark://host:7077
+      stratalog spark backfill /data/orders --topic orders --column key=id
+      stratalog spark backfill --query "select * from lake.orders" --topic orders
     """
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster

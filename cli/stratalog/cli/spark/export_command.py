@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from stratalog.base.errors import InvalidConfigError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, json_option, require_unicode
@@ -20,7 +19,18 @@ if TYPE_CHECKING:
     from stratalog.pipeline.transfer.export_manifest import ExportedPartition
     from stratalog.pipeline.transfer.topic_export import ExportReport
 
-_OWN_OPTIONS = ("store", "topic", "topicPattern", "columns", "includeHeaders", "isolationLevel")
+_SOURCE_OPTIONS = (
+    "partitions",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "snapshot",
+    "lease",
+    "maxPartitionBytes",
+)
+"""Those that bound an export. It sets the others itself, and has no tail."""
 
 
 @click.command()
@@ -65,18 +75,17 @@ def export(
     _manifest.json is written last, and without it nothing is imported. After a failure the same command goes
     on with the files that are there. Only what is tiered is exported.
 
+    The examples find the store in STRATALOG_STORE.
+
     \b
     Examples:
-      stratalog spark export orders --to s3://archive/orders --store s3://bucket/prefix
-      stratalog spark export orders --to /archive/orders --option partitions=0,1 \\
-        --option startingTimestamp=1767225600000 --store s3://bucket/prefix --master local[4]
+      stratalog spark export orders --to s3://archive/orders --master local[4]
+      stratalog spark export orders --to /archive/orders --option partitions=0,1
     """
-    for name in _OWN_OPTIONS:
-        if name.lower() in {key.lower() for key in option}:
-            raise InvalidConfigError(
-                "an export sets this option of the source itself; leave it out", name=name, value=option[name]
-            )
-    report = _exported(topics, place_url(target), store_url, master, conf, {**option, "isolation": isolation})
+    from stratalog.pipeline.option_names import known_options
+
+    options = {**known_options(option, _SOURCE_OPTIONS), "isolationLevel": isolation}
+    report = _exported(topics, place_url(target), store_url, master, conf, options)
     manifest = report.manifest
     found = [_row(topic.name, one) for topic in manifest.topics for one in topic.partitions]
     if as_json:
@@ -132,11 +141,7 @@ def _exported(
     from stratalog.pipeline.source.read_options import parse_options
     from stratalog.pipeline.transfer.topic_export import export_topics
 
-    given = {key: value for key, value in options.items() if key != "isolation"}
-    parsed = parse_options(
-        {**given, "store": store_url, "topic": ",".join(topics), "isolationLevel": options["isolation"]},
-        is_stream=False,
-    )
+    parsed = parse_options({**options, "store": store_url, "topic": ",".join(topics)}, is_stream=False)
     with interrupted_by_signals(), job_session("stratalog export", master, conf) as session:
         cluster = SparkCluster(session.sparkContext)
         return export_topics(cluster, ExecutorPlace(store_url), ExecutorPlace(target_url), parsed)

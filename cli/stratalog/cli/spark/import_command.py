@@ -51,11 +51,12 @@ def import_(
     The executors write objects into the bucket, and the topic is created last: it is there whole, or not at
     all. Servers of the store may run; they open the topic within seconds.
 
+    The examples find the store in STRATALOG_STORE.
+
     \b
     Examples:
-      stratalog spark import s3://archive/orders --topic orders --store s3://bucket/prefix
-      stratalog spark import /archive/all --from orders --topic orders-restored \\
-        --config retention.ms=604800000 --store s3://bucket/prefix --master local[4]
+      stratalog spark import s3://archive/orders --topic orders
+      stratalog spark import /archive/all --from orders --topic orders-restored
     """
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.spark_cluster import SparkCluster

@@ -114,11 +114,12 @@ def materialize(
 
     Exit code: 0 done, 1 failed, and then the table is as before.
 
+    The examples find the store in STRATALOG_STORE.
+
     \b
     Examples:
-      stratalog spark materialize orders --to delta --table s3://bucket/orders --store s3://bucket/prefix
-      stratalog spark materialize orders --to iceberg --table file:///srv/orders \\
-        --values json --schema 'id BIGINT, price DOUBLE' --store s3://bucket/prefix
+      stratalog spark materialize orders --to delta --table s3://lake/orders
+      stratalog spark materialize orders --to parquet --table file:///srv/orders
     """
     encoding = _Encoding(values, schema, message)
     _require_consistent(encoding)

@@ -62,7 +62,8 @@ def stats(
     \b
     Examples:
       stratalog spark stats --store s3://bucket/prefix --master spark://host:7077
-      stratalog spark stats orders --hottest 10 --html orders.html --store s3://bucket/prefix
+      stratalog spark stats orders --hottest 10 --store s3://bucket/prefix
+      stratalog spark stats --html stats.html --store s3://bucket/prefix
     """
     from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.hot_keys import hot_keys

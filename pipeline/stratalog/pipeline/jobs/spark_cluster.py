@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import InvalidRequestError, LogStoreError
 from stratalog.pipeline.jobs.cluster import Stage
 
 if TYPE_CHECKING:
@@ -73,15 +73,28 @@ def _values(pairs: Iterator[tuple[int, Any]]) -> Iterator[Any]:
 
 @contextmanager
 def own_errors() -> Generator[None]:
-    """Turn Spark's error, with the traces of two languages, into one line. Raises LogStoreError."""
+    """Turn Spark's error, with the traces of two languages, into one line. Raises InvalidRequestError for
+    paths, SQL and options that Spark does not take, LogStoreError for other errors."""
     try:
         yield
     except LogStoreError:
         raise
     except Exception as error:
-        lines = str(error).splitlines() or [repr(error)]
+        lines = str(error).strip().splitlines() or [repr(error)]
         said = next((line for line in lines if "Exception" in line or "Error:" in line), lines[0])
+        if isinstance(error, _analysis_error()):
+            raise InvalidRequestError(
+                "the table cannot be read as it is asked for; correct the paths, the SQL or the options",
+                reason=said.strip()[:300],
+            ) from error
         raise LogStoreError(
             "the tasks of a job were given up by Spark; its log, and those of its executors, have the reason",
             reason=said.strip()[:300],
         ) from error
+
+
+def _analysis_error() -> type[Exception]:
+    """The error of a query that Spark refuses to plan."""
+    from pyspark.errors import AnalysisException
+
+    return AnalysisException

@@ -7,9 +7,11 @@ from enum import Enum
 import pyarrow as pa
 
 from stratalog.base.clock import Clock
+from stratalog.base.errors import InvalidRequestError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.lake_table import LakeTable
 from stratalog.pipeline.lake.table_rows import table_schema
+from stratalog.remote.store_layout import IDENTITY_KEY
 
 
 class TableFormat(Enum):
@@ -21,7 +23,9 @@ class TableFormat(Enum):
 
     def table(self, store: ObjectStore, clock: Clock, value_type: pa.DataType) -> LakeTable:
         """The table at the root of a store, with values of this type. Raises UnsupportedOperationError for a
-        type that the format lacks."""
+        type that the format lacks, InvalidRequestError if a table of another format is there, or a store of
+        topics, and StoreError."""
+        self._require_own(store)
         schema = table_schema(value_type)
         match self:
             case TableFormat.PARQUET:
@@ -36,3 +40,25 @@ class TableFormat(Enum):
                 from stratalog.pipeline.lake.formats.iceberg_table import IcebergTable
 
                 return IcebergTable(store, schema)
+
+    def _require_own(self, store: ObjectStore) -> None:
+        """Two tables at one place would delete each other's files: all have the same folders."""
+        if next(iter(store.list(IDENTITY_KEY)), None) is not None:
+            raise InvalidRequestError(
+                "this place is a store of topics; choose another one for the table", table=store.url
+            )
+        for other, prefix in _SIGNS.items():
+            if other is not self and next(iter(store.list(prefix)), None) is not None:
+                raise InvalidRequestError(
+                    "a table of another format is here; choose another place",
+                    table=store.url,
+                    format=other.value,
+                )
+
+
+_SIGNS = {
+    TableFormat.PARQUET: "_latest.json",
+    TableFormat.DELTA: "_delta_log/",
+    TableFormat.ICEBERG: "metadata/v",
+}
+"""The beginnings of names that objects of one format alone have."""

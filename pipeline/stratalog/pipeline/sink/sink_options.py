@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.pipeline.service_options import ServiceOptions, require_service
+from stratalog.pipeline.option_names import known_options
+from stratalog.pipeline.service_options import SERVER, ServiceOptions, require_service
 
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
+
+OPTION_NAMES = (SERVER, "topic", "durability", "compression", "jobId", "delivery")
+"""All of them; docs/spark.md says what they mean."""
+
+_OF_SPARK = ("checkpointLocation", "queryName")
+"""Those of Spark itself, which it also passes to the sink of a stream."""
 
 _DURABILITIES: tuple[Literal["os", "disk", "object"], ...] = ("os", "disk", "object")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -48,8 +55,9 @@ class SinkOptions:
 
 
 def parse_sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """The options of a batch job, or of a stream. Raises InvalidConfigError for one that is missing or
-    malformed."""
+    """The options of a batch job, or of a stream. Raises InvalidConfigError for one that is missing, unknown
+    or malformed."""
+    options = known_options(options, OPTION_NAMES, silent=_OF_SPARK if is_stream else ())
     delivery = _choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)) or EXACTLY_ONCE
     job_id = options.get("jobId")
     if job_id is not None and is_stream:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.pipeline.option_names import known_options
 from stratalog.pipeline.service_options import SERVER, ServiceOptions, parse_service
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
 
@@ -22,6 +23,31 @@ LATEST = -1
 """Kafka's number for the end."""
 
 _ISOLATION_NAMES = ("isolationLevel", "kafka.isolation.level")
+
+OPTION_NAMES = (
+    "store",
+    "topic",
+    "topicPattern",
+    "partitions",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "includeHeaders",
+    "columns",
+    *_ISOLATION_NAMES,
+    SERVER,
+    "snapshot",
+    "lease",
+    "maxPartitionBytes",
+    "pushdown",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+)
+"""All of them; docs/spark.md says what they mean."""
+
+_NOT_IN_STREAMS = ("endingOffsets", "endingTimestamp", "snapshot", "lease")
 _COMMIT = re.compile(r"(?:(\d+):)?(\d+)")
 
 
@@ -78,15 +104,15 @@ class ReadOptions:
 
 
 def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """The options of a query, or of a stream. Raises InvalidConfigError for one that is missing, malformed or
-    contradicts another."""
+    """The options of a query, or of a stream. Raises InvalidConfigError for one that is missing, unknown,
+    malformed or contradicts another."""
+    options = known_options(options, OPTION_NAMES)
     given = _Given(options)
     topics, pattern = given.topics()
     ending = given.bound("ending", LATEST)
-    if is_stream and given.has("endingOffsets", "endingTimestamp", "snapshot", "lease"):
-        raise _wrong(
-            "endingOffsets, endingTimestamp, snapshot and lease", "", "not in a stream, which has no end"
-        )
+    for name in _NOT_IN_STREAMS:
+        if is_stream and given.has(name):
+            raise _wrong(name, options[name], "not in a stream, which has no end")
     if given.has(SERVER) and given.has("snapshot"):
         raise _wrong(SERVER, options[SERVER], "not with snapshot: no server has the tail of that moment")
     starting = given.bound("starting", LATEST if is_stream else EARLIEST)

@@ -270,10 +270,14 @@ def require_topics(options: ReadOptions, found: Sequence[TopicEntry]) -> None:
     names = {entry.name for entry in found}
     missing = [name for name in options.topics if name not in names]
     if missing or not names:
+        commit = options.snapshot
         raise UnknownTopicOrPartitionError(
-            "the store has no such topic; check its name and the store's URL",
+            "the store has no such topic; check its name and the store's URL"
+            if commit is None
+            else "the store had no such topic at this commit; take a later one, or check the topic's name",
             topic=", ".join(missing) if missing else options.topic_pattern,
             store=options.store_url.partition("?")[0],
+            **({} if commit is None else {"snapshot": f"{commit.shard}:{commit.seq}"}),
         )
 
 

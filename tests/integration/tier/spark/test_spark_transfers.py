@@ -120,6 +120,11 @@ def test_a_table_becomes_a_topic(spark: SparkSession, tmp_path: Path) -> None:
         *("--order-by", "at", "--store", store.url, "--json"),
     )
     assert sum(one["record_count"] for one in json.loads(done.stdout)["partitions"]) == 82
+    for words in ((str(table / "none"),), (str(table), "--column", "value=colour"), ("--query", "select (")):
+        again = ("backfill", *words, "--format", "json", "--topic", "other", "--store", store.url)
+        refused = CliRunner().invoke(stratalog, ["spark", *again])
+        assert isinstance(refused.exception, InvalidRequestError), words
+        assert str(refused.exception.fields["reason"]).startswith("["), words
     for number, records in store.records("new").items():
         assert [record.offset for record in records] == [*range(len(records))]
         times = [record.timestamp_ms for record in records]

@@ -11,6 +11,7 @@ from stratalog.base.errors import InvalidConfigError, StoreNotUsableError, Unkno
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
+from stratalog.pipeline.job_session import job_session
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.spark.plain_store import START_MS, PlainStore
@@ -57,3 +58,30 @@ def test_a_wrong_store_or_topic_starts_no_spark(command: str, url: str) -> None:
 def test_a_sound_job_starts_spark(command: str, url: str) -> None:
     result = CliRunner().invoke(stratalog, ["spark", command, "t", "--store", url])
     assert isinstance(result.exception, SparkStartedError)
+
+
+@pytest.mark.parametrize(("master", "variable"), [("sc://host:15002", ""), ("local", "SPARK_REMOTE")])
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch, master: str, variable: str) -> None:
+    if variable:
+        monkeypatch.setenv(variable, "sc://host:15002")
+    with pytest.raises(InvalidConfigError) as refused, job_session("job", master, {}):
+        pytest.fail("it has no RDDs")
+    assert refused.value.fields["value"] == (variable or master)
+
+
+def test_a_spark_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    def start(_builder: SparkSession.Builder) -> SparkSession:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr("stratalog.pipeline.job_session.why_spark_cannot_run", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    with (
+        pytest.raises(InvalidConfigError) as failed,
+        job_session("job", "spark://host:1", {"spark.cores.max": "1"}),
+    ):
+        pytest.fail("it started")
+    assert failed.value.fields["value"] == "spark://host:1"
+    assert "JAVA_GATEWAY_EXITED" in str(failed.value.fields["reason"])

@@ -10,10 +10,12 @@ from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
 from stratalog.pipeline.service_options import ServiceOptions
 from stratalog.pipeline.sink.sink_options import (
     COLUMN_TYPES,
+    OPTION_NAMES,
     SinkOptions,
     parse_sink_options,
     require_columns,
 )
+from tests.support.spark.documented_options import documented_options
 
 GIVEN = {"server": "log:9190", "topic": "t"}
 
@@ -67,6 +69,16 @@ def test_a_server_is_needed_and_a_stream_has_no_job(options: dict[str, str], nam
     with pytest.raises(InvalidConfigError) as refused:
         parse_sink_options(options, is_stream=True)
     assert refused.value.fields["name"] == name
+
+
+def test_only_known_options_and_those_of_sparks_streams_are_taken() -> None:
+    assert documented_options("## Writing") == set(OPTION_NAMES)
+    of_spark = {"checkpointlocation": "/c", "queryname": "q"}
+    assert parse_sink_options({**GIVEN, **of_spark}, is_stream=True).topic == "t"
+    for unknown in (of_spark, {"job": "load-7"}):
+        with pytest.raises(InvalidConfigError) as refused:
+            parse_sink_options({**GIVEN, **unknown}, is_stream=False)
+        assert refused.value.fields["name"] == ", ".join(sorted(unknown))
 
 
 def test_the_columns_of_a_topic_can_be_written_again() -> None:

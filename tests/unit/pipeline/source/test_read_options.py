@@ -6,15 +6,18 @@ import pickle
 
 import pytest
 
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from stratalog.pipeline.source.read_options import (
     EARLIEST,
     LATEST,
+    OPTION_NAMES,
     Commit,
     OffsetBound,
     parse_options,
     wanted_columns,
 )
+from stratalog.pipeline.source.store_view import require_topics
+from tests.support.spark.documented_options import documented_options
 
 GIVEN = {"store": "s3://bucket/prefix", "topic": "t"}
 
@@ -88,10 +91,31 @@ def test_wrong_options_are_refused(wrong: dict[str, str]) -> None:
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(InvalidConfigError) as error:
         parse_options({**GIVEN, name: "5"}, is_stream=True)
-    assert name in str(error.value.fields["name"])
+    assert (error.value.fields["name"], error.value.fields["value"]) == (name, "5")
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("name", ["partition", "startingOffset", "path", "checkpointLocation"])
+def test_a_misspelt_option_is_refused_and_not_left_out(name: str, is_stream: bool) -> None:
+    with pytest.raises(InvalidConfigError) as error:
+        parse_options({**GIVEN, name: "1"}, is_stream=is_stream)
+    assert error.value.fields["name"] == name
+
+
+def test_names_have_no_case_and_the_document_has_each() -> None:
+    """Spark gives all names in small letters."""
+    assert parse_options({**GIVEN, "maxpartitionbytes": "7"}, is_stream=False).max_partition_bytes == 7
+    assert documented_options("## Options") == set(OPTION_NAMES)
 
 
 @pytest.mark.parametrize("columns", ["", "colour", "key,key"])
 def test_wrong_columns_are_refused(columns: str) -> None:
     with pytest.raises(InvalidConfigError):
         wanted_columns({"columns": columns})
+
+
+def test_a_topic_that_a_snapshot_lacks_is_named_with_the_commit() -> None:
+    options = parse_options({**GIVEN, "snapshot": "7"}, is_stream=False)
+    with pytest.raises(UnknownTopicOrPartitionError) as error:
+        require_topics(options, [])
+    assert (error.value.fields["topic"], error.value.fields["snapshot"]) == ("t", "0:7")

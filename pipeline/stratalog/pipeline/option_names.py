@@ -1,0 +1,27 @@
+"""The refusal of options that nothing reads: a misspelt bound would be left out, and the query would read or
+write more than was asked. Light to import."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from stratalog.base.errors import InvalidConfigError
+
+
+def known_options(
+    options: Mapping[str, str], known: Collection[str], *, silent: Collection[str] = ()
+) -> Mapping[str, str]:
+    """The options by the names of `known`; capitals make no difference, as in Spark.
+
+    Raises InvalidConfigError for one that is neither known nor one of the `silent` ones, which Spark itself
+    passes.
+    """
+    spelling = {name.lower(): name for name in (*silent, *known)}
+    unknown = sorted(name for name in options if name.lower() not in spelling)
+    if unknown:
+        raise InvalidConfigError(
+            "there is no such option; correct its name or leave it out",
+            name=", ".join(unknown)[:200],
+            allowed=", ".join(sorted(known)),
+        )
+    return {spelling[name.lower()]: value for name, value in options.items()}
