@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicPartition
 from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import (
@@ -40,7 +41,8 @@ class TaskStaging:
     def stage(self, batches: Iterable[pa.RecordBatch], first_partition: int) -> StagedTask:
         """Stage all rows; returns when they are durable. Rows without a key begin at `first_partition`.
         Raises LogStoreError; the attempt has failed then."""
-        encoder = TargetBatches(self._client.topics.describe, self._options.compression, first_partition)
+        describe, codec = self._client.topics.describe, self._options.compression
+        encoder = TargetBatches(describe, SystemClock(), codec, first_partition)
         complete = self._complete(encoder, batches)
         first = next(complete, None)
         if first is None:

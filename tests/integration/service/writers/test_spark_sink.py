@@ -251,6 +251,27 @@ async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench:
         await world.stage([table([("a", b"1" * 500)], topic=pa.array(["t"]))])
 
 
+async def test_a_row_that_its_topic_will_refuse_fails_its_task(bench: ServiceBench) -> None:
+    """Once decided on, such a row would keep its query from going on."""
+    config = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": 1_000_000}
+    await bench.client.topics.create("c", partitions=1, config=config)
+    world = SinkWorld(bench, topic="c")
+    with pytest.raises(InvalidRequestError) as keyless:
+        await world.stage([table([("a", b"1"), (None, b"2")])])
+    assert keyless.value.fields == {"topic": "c", "null_key_count": 1}
+    with pytest.raises(InvalidRequestError):
+        await world.stage([pa.RecordBatch.from_pydict({"value": pa.array([b"1"])})])
+    for wrong in (1_000, 4_000_000_000_000_000):
+        times = pa.array([None, wrong], pa.timestamp("us", "UTC"))
+        with pytest.raises(InvalidTimestampError) as untimely:
+            await world.stage([table([("a", b"1"), ("b", b"2")], timestamp=times)])
+        assert untimely.value.fields["timestamp_ms"] == wrong // 1_000
+    assert world.staging_topic not in await bench.topic_names()
+    await bench.client.topics.alter("c", {"message.timestamp.type": "LogAppendTime"})
+    await world.commit(0, [await world.stage([table([("a", b"1"), ("b", b"2")], timestamp=times)])])
+    assert await values(bench, "c") == [b"1", b"2"]
+
+
 async def test_a_batch_that_the_server_finds_too_large_is_divided(
     bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,14 +292,15 @@ async def test_a_partition_that_refuses_the_rows_is_named_and_the_next_try_goes_
 ) -> None:
     await bench.client.topics.create("t", partitions=2)
     world = SinkWorld(bench, topic="t")
-    far = pa.array([None, 4_000_000_000_000_000], pa.timestamp("us", "UTC"))
-    batch = table([("a", b"1"), ("b", b"2")], partition=pa.array([0, 1], pa.int32()), timestamp=far)
+    old = pa.array([None, 1_000], pa.timestamp("us", "UTC"))
+    batch = table([("a", b"1"), ("b", b"2")], partition=pa.array([0, 1], pa.int32()), timestamp=old)
     task = await world.stage([batch])
+    await bench.client.topics.alter("t", {"message.timestamp.before.max.ms": 1_000_000})
     with pytest.raises(InvalidTimestampError) as refused:
         await world.commit(0, [task])
     assert refused.value.fields["staging_topic"] == world.staging_topic
     assert len(refused.value.__notes__) == 1
-    await bench.client.topics.alter("t", {"message.timestamp.after.max.ms": 2**62})
+    await bench.client.topics.alter("t", {"message.timestamp.before.max.ms": None})
     await world.commit(0, [await world.stage([batch])])
     assert await bench.values("t") == [[b"1"], [b"2"]]
 
