@@ -47,9 +47,8 @@ class TaskStaging:
         first = next(complete, None)
         if first is None:
             return StagedTask(self._attempt, 0, 0, 0, ())
-        config = staging_config(is_object_durable=self._options.durability == "object")
         topic = self._rows.topic
-        self._client.topics.create(topic, partitions=PARTITION_COUNT, config=config, exists_ok=True)
+        self._create()
         start_offset = self._end_offset()
         counts: Counter[Target] = Counter()
         batch_count = 0
@@ -61,6 +60,14 @@ class TaskStaging:
                 batch_count += 1
         end_offset = self._end_offset()
         return StagedTask(self._attempt, start_offset, end_offset, batch_count, tuple(counts.items()))
+
+    def _create(self) -> None:
+        """Create the staging topic, or make it durable enough for these rows."""
+        topic, is_object_durable = self._rows.topic, self._options.durability == "object"
+        config = staging_config(is_object_durable=is_object_durable)
+        found = self._client.topics.create(topic, partitions=PARTITION_COUNT, config=config, exists_ok=True)
+        if is_object_durable and found.config.get("min.durability") != "object":
+            self._client.topics.alter(topic, config, topic_id=found.topic_id)
 
     def _complete(self, encoder: TargetBatches, batches: Iterable[pa.RecordBatch]) -> Iterator[TargetBatch]:
         for batch in batches:

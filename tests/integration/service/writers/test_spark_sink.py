@@ -15,6 +15,7 @@ import pytest
 
 from stratalog.base.errors import (
     CorruptRecordError,
+    InconsistentTopicIdError,
     InvalidRequestError,
     InvalidTimestampError,
     RecordTooLargeError,
@@ -305,6 +306,52 @@ async def test_a_partition_that_refuses_the_rows_is_named_and_the_next_try_goes_
     assert await bench.values("t") == [[b"1"], [b"2"]]
 
 
+async def test_a_topic_that_was_made_anew_gets_the_rows_of_new_attempts(bench: ServiceBench) -> None:
+    """Rows that were placed for the former topic are not decided on: nothing could ever append them."""
+    for topic in ("t", "u"):
+        await bench.client.topics.create(topic, partitions=1)
+    world = SinkWorld(bench)
+    batch = table([("a", b"1"), ("b", b"2")], topic=pa.array(["t", "u"]))
+    task = await world.stage([batch])
+    await bench.client.topics.delete("u")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await world.commit(0, [task])
+    await bench.client.topics.create("u", partitions=1)
+    with pytest.raises(InconsistentTopicIdError) as refused:
+        await world.commit(0, [task])
+    assert refused.value.fields["topic"] == "u"
+    await world.commit(0, [await world.stage([batch])])
+    assert [await values(bench, topic) for topic in ("t", "u")] == [[b"1"], [b"2"]]
+
+
+async def test_rows_that_retention_deletes_do_not_keep_a_batch_from_its_end(bench: ServiceBench) -> None:
+    """The next driver finds neither the producer, whose rows have old times, nor all of the log."""
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 30)
+    old = pa.array([1_000] * len(rows), pa.timestamp("us", "UTC"))
+    task = await world.stage([table(rows, timestamp=old)])
+    assert await world.dies(0, [task], Accident(4))
+    written = len(await values(bench))
+    assert 2 < written < 30
+    bench.partition("t").log.remove_expired_producers()
+    await bench.client.admin.delete_records("t", 0, 2)
+    await world.commit(0, [task])
+    assert await values(bench) == [value for _, value in rows[2:]]
+
+
+async def test_a_query_that_gets_a_durability_stages_with_it(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.topics.create("t", partitions=1)
+        for number, durability in enumerate(("disk", "object", "os")):
+            world = SinkWorld(bench, topic="t", durability=durability)
+            await world.commit(number, [await world.stage([table([("a", b"%d" % number)])])])
+            config = (await bench.client.topics.describe(world.staging_topic)).config
+            # It does not become less durable.
+            assert config["min.durability"] == ("object" if number else "disk")
+        assert await values(bench) == [b"0", b"1", b"2"]
+
+
 async def test_staged_rows_that_are_gone_are_noticed(bench: ServiceBench) -> None:
     await bench.client.topics.create("t", partitions=1)
     world = SinkWorld(bench, topic="t")
@@ -368,6 +415,8 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBe
     named = replace(options, job_id="load")
     for _ in range(2):
         await asyncio.to_thread(run, named, is_aborted=False)
+    staged = [TopicPartition("spark-sink-load", ROWS)]
+    assert await bench.client.offsets(staged, "earliest") == await bench.client.offsets(staged, "latest")
     # Spark aborts when a commit has failed, though the job is decided on.
     await asyncio.to_thread(run, named, is_aborted=True)
     assert await bench.topic_names() == ["spark-sink-load", "t"]
