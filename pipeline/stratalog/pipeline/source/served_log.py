@@ -17,6 +17,7 @@ from stratalog.base.errors import (
     InvalidConfigError,
     LogStoreError,
     LogTruncatedError,
+    OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -94,6 +95,9 @@ class ServedLogs:
         (answer,) = self._client.fetch({place: FetchStart(offset, epoch)}, max_bytes=1, partition_max_bytes=1)
         if answer.error is None:
             return offset
+        if isinstance(answer.error, OffsetOutOfRangeError):
+            # Below the log start there is nothing to compare.
+            return min(offset, int(str(answer.error.fields["log_end_offset"])))
         if not isinstance(answer.error, LogTruncatedError):
             raise answer.error
         # It has `offset` itself, too, if no record before that has the epoch.

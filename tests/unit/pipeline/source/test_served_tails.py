@@ -382,6 +382,28 @@ async def test_a_server_that_took_over_without_the_tail_fails_the_stream(tmp_pat
         assert await goes_on.next_batch() == restarted.rows(0, 14), "a restart loses nothing"
 
 
+async def test_a_stream_that_is_behind_log_start_may_go_on_after_a_restart(tmp_path: Path) -> None:
+    """The server has another epoch then, and no record by which the epochs could be compared."""
+    async with service_bench(tmp_path / "a") as first:
+        url = f"file://{tmp_path}/a/data.store"
+        await first.client.admin.create_topic("t", PARTITION_COUNT, {})
+        topic = Topic(first, url, "t")
+        await topic.append(0, 10)
+        stream = await Stream(topic).begin()
+        await stream.next_batch()
+        await topic.append(0, 10)
+        await topic.upload()
+    async with service_bench(tmp_path / "b", store_url=url) as second:
+        successor = Topic(second, url, "t")
+        successor.written[0] = topic.rows(0)
+        await successor.append(0, 5)
+        await successor.delete_before(0, 15)
+        with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+            await Stream(successor, stream.offsets).next_batch()
+        tolerant = Stream(successor, stream.offsets, failOnDataLoss="false")
+        assert await tolerant.next_batch() == successor.rows(0, 15)
+
+
 async def test_a_snapshot_has_no_tail() -> None:
     given = {"store": "file:///s", "topic": "t", "server": "h:1", "snapshot": "5"}
     with pytest.raises(InvalidConfigError) as error:
