@@ -10,16 +10,19 @@ import pickle
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
 
-from stratalog.base.errors import InvalidConfigError, OffsetOutOfRangeError
+from stratalog.base.errors import InvalidConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.pipeline.source.read_options import parse_options
+from stratalog.pipeline.source.served_log import ServedLogs
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.topics.topic_host import TopicHost
 from tests.support.logs.sampling import IS_WHOLE
 from tests.support.service.service_bench import ServiceBench, end_transaction, service_bench
 from tests.support.tiered.unstable_uploads import unstable_uploads
@@ -112,6 +115,8 @@ class Stream:
         from stratalog.pipeline.source.stream_reader import TopicStreamReader
 
         given = {"startingOffsets": "earliest", **topic.given, **options}
+        if "topicPattern" in options:
+            del given["topic"]
         self.reader = TopicStreamReader(parse_options(given, is_stream=True), COLUMNS)
         self.offsets = start
 
@@ -402,6 +407,68 @@ async def test_a_stream_that_is_behind_log_start_may_go_on_after_a_restart(tmp_p
             await Stream(successor, stream.offsets).next_batch()
         tolerant = Stream(successor, stream.offsets, failOnDataLoss="false")
         assert await tolerant.next_batch() == successor.rows(0, 15)
+
+
+async def test_a_stream_waits_for_a_server_that_does_not_know_a_new_topic_yet(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog has the topic first. A reader that looks at this moment sees it there alone."""
+    is_in_catalog, was_asked = Event(), Event()
+    publish, logs_of = TopicHost.publish, ServedLogs.logs_of
+
+    def publish_late(*arguments: Any, **options: Any) -> Any:
+        is_in_catalog.set()
+        assert was_asked.wait(10)
+        return publish(*arguments, **options)
+
+    def note_failure(*arguments: Any) -> Any:
+        try:
+            return logs_of(*arguments)
+        except UnknownTopicOrPartitionError:
+            was_asked.set()
+            raise
+
+    pattern = {"topicPattern": f"{topic.name}(-new)?"}
+    await topic.append(0, 3)
+    stream = await Stream(topic, **pattern).begin()
+    monkeypatch.setattr(TopicHost, "publish", publish_late)
+    monkeypatch.setattr(ServedLogs, "logs_of", note_failure)
+    new = topic.bench.client.admin.create_topic(f"{topic.name}-new", 1, {})
+    creation = asyncio.ensure_future(new)
+    assert await asyncio.to_thread(is_in_catalog.wait, 10)
+    assert await stream.next_batch() == topic.rows(0)
+    assert was_asked.is_set()
+    await creation
+    assert set(stream.offsets["topics"]) == {topic.name, f"{topic.name}-new"}
+
+
+async def test_a_topic_that_is_deleted_between_catalog_and_server_is_left_out(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, admin, name = asyncio.get_running_loop(), topic.bench.client.admin, f"{topic.name}-old"
+    logs_of = ServedLogs.logs_of
+    deleted: list[str] = []
+
+    def delete_first(served: ServedLogs, tips: Any) -> Any:
+        if not deleted:
+            deleted.append(name)
+            asyncio.run_coroutine_threadsafe(admin.delete_topic(name), loop).result(10)
+        return logs_of(served, tips)
+
+    await admin.create_topic(name, 1, {})
+    await topic.append(0, 3)
+    monkeypatch.setattr(ServedLogs, "logs_of", delete_first)
+    for given in ({"topicPattern": f"{topic.name}(-old)?"}, {"topic": f"{topic.name},{name}"}):
+        deleted.clear()
+        query = Query({**{key: value for key, value in topic.given.items() if key != "topic"}, **given})
+        if "topic" in given:
+            await admin.create_topic(name, 1, {})
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await query.plan()
+        else:
+            await query.plan()
+            assert await query.rows() == topic.rows(0)
+        assert deleted
 
 
 async def test_a_snapshot_has_no_tail() -> None:
