@@ -114,7 +114,7 @@ class BatchCommit:
         for target, answer in zip(targets, answers, strict=True):
             if answer.topic_id != target.topic_id:
                 raise InconsistentTopicIdError(
-                    "the topic was deleted and created again while the rows were staged; start the write again",
+                    "the topic was deleted and created again while rows were staged; start the write again",
                     topic=target.topic,
                     topic_id=target.topic_id,
                     current_topic_id=answer.topic_id,

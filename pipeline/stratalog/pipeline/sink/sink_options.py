@@ -13,6 +13,9 @@ from stratalog.pipeline.service_options import ServiceOptions, require_service
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
 
+STAGING_PREFIX = "spark-sink-"
+"""How the names of staging topics begin, behind which comes the id of a query or a job."""
+
 _DURABILITIES: tuple[Literal["os", "disk", "object"], ...] = ("os", "disk", "object")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _Text = TypeVar("_Text", bound=str)

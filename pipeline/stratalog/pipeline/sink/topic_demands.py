@@ -57,8 +57,8 @@ class TopicDemands(NamedTuple):
             null_count = 0 if validity is None else bytes(validity).count(0)
         if null_count:
             raise InvalidRequestError(
-                "the topic is compacted, so every row needs a key; fill the column key, or use a topic that is"
-                " not compacted",
+                "the topic is compacted, so every row needs a key; fill the column key, or use a topic that"
+                " is not compacted",
                 topic=self.topic,
                 null_key_count=null_count,
             )

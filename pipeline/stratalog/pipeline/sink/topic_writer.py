@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
 from stratalog.base.randomness import SystemIdGenerator
-from stratalog.pipeline.sink.sink_options import SinkOptions
+from stratalog.pipeline.sink.sink_options import STAGING_PREFIX, SinkOptions
 from stratalog.pipeline.sink.staging_topic import StagedTask, staging_topic_name
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class TopicWriter(DataSourceArrowWriter):
         try:
             await decided.commit(0, tasks)
         except LogStoreError as error:
-            error.fields["jobId"] = self._staging_topic.removeprefix(staging_topic_name(""))
+            error.fields["jobId"] = self._staging_topic.removeprefix(STAGING_PREFIX)
             raise
         with contextlib.suppress(LogStoreError):
             if self._options.job_id is None:

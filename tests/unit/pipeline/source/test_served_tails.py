@@ -8,7 +8,9 @@ import itertools
 import json
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from threading import Event
 from typing import Any, NamedTuple
@@ -16,7 +18,14 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from stratalog.base.errors import InvalidConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    InvalidConfigError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.pipeline.source.read_options import parse_options
 from stratalog.pipeline.source.served_log import ServedLogs
 from stratalog.record.batch_producer import BatchProducer
@@ -409,35 +418,42 @@ async def test_a_stream_that_is_behind_log_start_may_go_on_after_a_restart(tmp_p
         assert await tolerant.next_batch() == successor.rows(0, 15)
 
 
+def note_failures(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[LogStoreError]:
+    """The failures of plans to learn how far the logs reach, from now on."""
+    failures: SimpleQueue[LogStoreError] = SimpleQueue()
+    logs_of = ServedLogs.logs_of
+
+    def noted(*arguments: Any) -> Any:
+        try:
+            return logs_of(*arguments)
+        except LogStoreError as error:
+            failures.put(error)
+            raise
+
+    monkeypatch.setattr(ServedLogs, "logs_of", noted)
+    return failures
+
+
 async def test_a_stream_waits_for_a_server_that_does_not_know_a_new_topic_yet(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The catalog has the topic first. A reader that looks at this moment sees it there alone."""
-    is_in_catalog, was_asked = Event(), Event()
-    publish, logs_of = TopicHost.publish, ServedLogs.logs_of
+    is_in_catalog, publish = Event(), TopicHost.publish
+    failures = note_failures(monkeypatch)
 
     def publish_late(*arguments: Any, **options: Any) -> Any:
         is_in_catalog.set()
-        assert was_asked.wait(10)
+        assert isinstance(failures.get(timeout=10), UnknownTopicOrPartitionError)
         return publish(*arguments, **options)
-
-    def note_failure(*arguments: Any) -> Any:
-        try:
-            return logs_of(*arguments)
-        except UnknownTopicOrPartitionError:
-            was_asked.set()
-            raise
 
     pattern = {"topicPattern": f"{topic.name}(-new)?"}
     await topic.append(0, 3)
     stream = await Stream(topic, **pattern).begin()
     monkeypatch.setattr(TopicHost, "publish", publish_late)
-    monkeypatch.setattr(ServedLogs, "logs_of", note_failure)
     new = topic.bench.client.admin.create_topic(f"{topic.name}-new", 1, {})
     creation = asyncio.ensure_future(new)
     assert await asyncio.to_thread(is_in_catalog.wait, 10)
     assert await stream.next_batch() == topic.rows(0)
-    assert was_asked.is_set()
     await creation
     assert set(stream.offsets["topics"]) == {topic.name, f"{topic.name}-new"}
 
@@ -469,6 +485,34 @@ async def test_a_topic_that_is_deleted_between_catalog_and_server_is_left_out(
             await query.plan()
             assert await query.rows() == topic.rows(0)
         assert deleted
+
+
+async def test_a_stream_waits_for_an_owner_that_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server describes what the object store has of its partitions, and no more."""
+    url = f"file://{tmp_path}/store"
+    failures = note_failures(monkeypatch)
+
+    def bench(number: int) -> AbstractAsyncContextManager[ServiceBench]:
+        folder = tmp_path / str(number)
+        return service_bench(folder, store_url=url, shard_count=2, own_shards=(number,))
+
+    async with bench(0) as first, Client(first.client.address) as client:
+        async with bench(1):
+            await first.refresh()
+            await client.topics.create("t", partitions=8)
+            for number in range(8):
+                await client.append("t", number, [Record(0, START_MS, b"k", b"v")])
+            stream = await Stream(Topic(first, url, "t")).begin()
+            assert len(await stream.next_batch()) == 8
+        batch = asyncio.ensure_future(stream.next_batch())
+        failure = await asyncio.to_thread(failures.get, timeout=10)
+        assert isinstance(failure, ServerUnavailableError)
+        assert failure.fields["topic"] == "t"
+        async with bench(1):
+            await first.refresh()
+            assert await batch == []
 
 
 async def test_a_snapshot_has_no_tail() -> None:
