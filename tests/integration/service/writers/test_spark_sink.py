@@ -254,7 +254,7 @@ async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench:
 
 async def test_a_row_that_its_topic_will_refuse_fails_its_task(bench: ServiceBench) -> None:
     """Once decided on, such a row would keep its query from going on."""
-    config = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": 1_000_000}
+    config = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000000"}
     await bench.client.topics.create("c", partitions=1, config=config)
     world = SinkWorld(bench, topic="c")
     with pytest.raises(InvalidRequestError) as keyless:
