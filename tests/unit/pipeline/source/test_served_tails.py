@@ -506,6 +506,9 @@ async def test_a_stream_waits_for_an_owner_that_starts_again(
                 await client.append("t", number, [Record(0, START_MS, b"k", b"v")])
             stream = await Stream(Topic(first, url, "t")).begin()
             assert len(await stream.next_batch()) == 8
+            query = Topic(first, url, "t").query()
+            await query.plan()
+        rows = asyncio.ensure_future(query.rows())
         batch = asyncio.ensure_future(stream.next_batch())
         failure = await asyncio.to_thread(failures.get, timeout=10)
         assert isinstance(failure, ServerUnavailableError)
@@ -513,6 +516,7 @@ async def test_a_stream_waits_for_an_owner_that_starts_again(
         async with bench(1):
             await first.refresh()
             assert await batch == []
+            assert len(await rows) == 8
 
 
 async def test_a_snapshot_has_no_tail() -> None:
