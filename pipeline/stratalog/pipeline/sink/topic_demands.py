@@ -1,4 +1,4 @@
-"""What a topic demands of the rows that it takes, besides their size.
+"""The demands of a topic on its rows, besides their size.
 
 The server refuses other records. That would come too late: a batch that was decided on goes on until each
 partition has all of its rows. So a task refuses such rows before it stages them.
