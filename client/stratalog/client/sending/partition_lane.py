@@ -316,8 +316,12 @@ class PartitionLane:
 
     def give_up(self, cause: LogStoreError) -> None:
         """Fail all batches after refusals up to the deadline, so that not each of them waits for as long."""
-        # The oldest decides about the numbers, and fails those in doubt.
-        self._fail_one(self._take_back_oldest(cause), cause)
+        if self._failure is None:
+            # The oldest decides about the numbers, and fails those in doubt.
+            self._fail_one(self._take_back_oldest(cause), cause)
+        else:
+            # One has decided already.
+            self.put_back()
         failed = list(self._queued)
         self._queued.clear()
         for batch in failed:

@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 
-from stratalog.base.errors import CorruptRecordError, InvalidRequestError, LogStoreError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    InconsistentTopicIdError,
+    InvalidRequestError,
+    LogStoreError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import CALL_TIMEOUT_S
 from stratalog.client.client import Client
@@ -66,6 +71,13 @@ class BatchCommit:
         last, _ = await self._log.read()
         return last is not None and last.batch >= batch
 
+    async def forget(self, tasks: Sequence[StagedTask]) -> None:
+        """Delete what these tasks have staged, in a job that is committed. In a query, other rows may lie
+        before it."""
+        end_offset = max((task.end_offset for task in tasks), default=0)
+        if end_offset:
+            await self._delete({ROWS: end_offset})
+
     async def _decision(self, batch: int, tasks: Sequence[StagedTask], last: Decision | None) -> Decision:
         counts: Counter[Target] = Counter()
         for task in tasks:
@@ -79,8 +91,7 @@ class BatchCommit:
                     record_count=count,
                     max_record_count=MAX_SEQUENCE,
                 )
-        places = {target: TopicPartition(target.topic, target.partition) for target in counts}
-        ends = await self._client.offsets(list(places.values()), "latest")
+        end_offsets = await self._end_offsets(list(counts))
         if last is None or last.producer_epoch == MAX_PRODUCER_EPOCH:
             call = self._client.log.InitProducer(log_pb2.InitProducerRequest(), timeout=CALL_TIMEOUT_S)
             given = await self._client.channel.call(call, is_repeatable=True)
@@ -92,8 +103,23 @@ class BatchCommit:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             tasks=tuple(ChosenTask.of(task) for task in tasks),
-            plans=tuple(TargetPlan(target, count, ends[places[target]]) for target, count in counts.items()),
+            plans=tuple(TargetPlan(target, count, end_offsets[target]) for target, count in counts.items()),
         )
+
+    async def _end_offsets(self, targets: Sequence[Target]) -> dict[Target, int]:
+        """The ends of the partitions. Raises InconsistentTopicIdError for a topic that is not the one for
+        which its rows were staged: a decision for it could never be carried out."""
+        queries = [(TopicPartition(target.topic, target.partition), "latest") for target in targets]
+        answers = await self._client.list_offsets(queries)
+        for target, answer in zip(targets, answers, strict=True):
+            if answer.topic_id != target.topic_id:
+                raise InconsistentTopicIdError(
+                    "the topic was deleted and created again while rows were staged; start the write again",
+                    topic=target.topic,
+                    topic_id=target.topic_id,
+                    current_topic_id=answer.topic_id,
+                )
+        return {target: answer.offset for target, answer in zip(targets, answers, strict=True)}
 
     async def _apply(self, decision: Decision, *, is_resumed: bool) -> None:
         """Append the rows of a decision, or those that are missing if it `is_resumed`."""
@@ -165,7 +191,9 @@ class BatchCommit:
         """Delete the rows of a decision that is applied, those of attempts beside it, and former decisions.
         It was the last one before `end_offset`."""
         rows_end_offset = max(task.end_offset for task in decision.tasks)
-        ends = {ROWS: rows_end_offset, DECISIONS: end_offset}
+        await self._delete({ROWS: rows_end_offset, DECISIONS: end_offset})
+
+    async def _delete(self, ends: Mapping[int, int]) -> None:
         for deleted in await self._client.admin.delete_records_of(self._topic, ends):
             if deleted.error is not None:
                 raise deleted.error

@@ -20,6 +20,9 @@ OPTION_NAMES = (SERVER, "topic", "durability", "compression", "jobId", "delivery
 _OF_SPARK = ("checkpointLocation", "queryName")
 """Those of Spark itself, which it also passes to the sink of a stream."""
 
+STAGING_PREFIX = "spark-sink-"
+"""How the names of staging topics begin, behind which comes the id of a query or a job."""
+
 _DURABILITIES: tuple[Literal["os", "disk", "object"], ...] = ("os", "disk", "object")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _Text = TypeVar("_Text", bound=str)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
+from stratalog.pipeline.sink.sink_options import STAGING_PREFIX
 from stratalog.pipeline.sink.target_batches import MAX_BATCH_BYTES, Target, TargetBatch
 from stratalog.record.header import parse_header
 
@@ -50,7 +51,7 @@ class StagedTask(NamedTuple):
 
 def staging_topic_name(query: str) -> str:
     """The topic of a query, or of a job, by its id."""
-    return f"spark-sink-{query}"
+    return f"{STAGING_PREFIX}{query}"
 
 
 def staging_config(*, is_object_durable: bool) -> dict[str, ConfigValue]:

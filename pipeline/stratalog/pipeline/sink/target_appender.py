@@ -10,7 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from stratalog.base.errors import LogStoreError, OutOfOrderSequenceError, RecordTooLargeError
+from stratalog.base.errors import (
+    LogStoreError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+)
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.client.messages import DurabilityLike
@@ -22,6 +27,8 @@ from stratalog.record.builder import MAX_BATCH_LENGTH, batch_of_section, encode_
 from stratalog.record.header import HEADER_SIZE, parse_header
 
 _FETCH_BYTES = 8 << 20
+_MAX_WAIT_MS = 1_000
+"""The longest wait for records below the high watermark, which may be in the object store."""
 
 
 class Appends(NamedTuple):
@@ -127,7 +134,7 @@ async def stored_count(appends: Appends, plan: TargetPlan) -> int:
     """The number of records of a decision that its partition has. Raises LogStoreError.
 
     The partition knows its last producers. It forgets one whose records have old times, so without an answer
-    the log is read from the end at the decision on."""
+    the log is read from the end at the decision on, as far as it was not deleted meanwhile."""
     topic, _, partition = plan.target
     identity = (appends.decision.producer_id, appends.decision.producer_epoch)
     for one in await appends.client.admin.list_producers(topic, partition):
@@ -136,7 +143,14 @@ async def stored_count(appends: Appends, plan: TargetPlan) -> int:
     place = TopicPartition(topic, partition)
     offset, count = plan.end_offset, 0
     while True:
-        [answer] = await appends.client.fetch({place: offset}, max_bytes=_FETCH_BYTES)
+        [answer] = await appends.client.fetch(
+            {place: offset}, max_wait_ms=_MAX_WAIT_MS, max_bytes=_FETCH_BYTES
+        )
+        if isinstance(answer.error, OffsetOutOfRangeError):
+            log_start = answer.error.fields.get("log_start_offset")
+            if isinstance(log_start, int) and log_start > offset:
+                offset = log_start
+                continue
         if answer.error is not None:
             raise answer.error
         position = 0

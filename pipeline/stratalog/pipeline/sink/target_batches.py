@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError, RecordTooLargeError
+from stratalog.pipeline.sink.topic_demands import TopicDemands
 from stratalog.record.builder import batch_of_section
 from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.native.record_accumulator import OpenBatch, RecordAccumulator
@@ -51,18 +53,24 @@ class TargetBatch(NamedTuple):
 class TargetBatches(RecordAccumulator):
     """Encodes rows into batches of their partitions. Belongs to one thread."""
 
-    def __init__(self, describe: Callable[[str], Topic], compression: str, first_partition: int) -> None:
+    def __init__(
+        self, describe: Callable[[str], Topic], clock: Clock, compression: str, first_partition: int
+    ) -> None:
         """`first_partition`: tasks begin to fill different partitions with rows without a key."""
         super().__init__(BATCH_BYTES, BUFFER_BYTES, _no_receipt)
         self._describe = describe
+        self._clock = clock
+        self._demands: dict[str, TopicDemands] = {}
         self._codec = Codec[compression.upper()]
         self._first_partition = first_partition
 
     def add(self, topic: str, rows: RecordRows) -> list[TargetBatch]:
         """Add rows; returns the batches that are complete. Raises UnknownTopicOrPartitionError,
-        InvalidRequestError for a partition that the topic does not have, RecordTooLargeError."""
+        InvalidRequestError for a partition that the topic does not have, and rows that the topic refuses."""
         if not self.partition_count(topic):
             self._learn(topic)
+        if topic in self._demands:
+            self._demands[topic].require_met(rows, self._clock)
         complete: list[TargetBatch] = []
         row = 0
         while row < rows.row_count:
@@ -94,6 +102,9 @@ class TargetBatches(RecordAccumulator):
 
     def _learn(self, topic: str) -> None:
         found = self._describe(topic)
+        if found.config:
+            # Otherwise the server does not understand it.
+            self._demands[topic] = TopicDemands.of(topic, found.config)
         limits = [int(found.config[key]) for key in _LIMIT_KEYS if key in found.config]
         self.hold_topic(
             topic,

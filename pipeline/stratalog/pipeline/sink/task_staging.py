@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicPartition
 from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import (
@@ -40,14 +41,14 @@ class TaskStaging:
     def stage(self, batches: Iterable[pa.RecordBatch], first_partition: int) -> StagedTask:
         """Stage all rows; returns when they are durable. Rows without a key begin at `first_partition`.
         Raises LogStoreError; the attempt has failed then."""
-        encoder = TargetBatches(self._client.topics.describe, self._options.compression, first_partition)
+        describe, codec = self._client.topics.describe, self._options.compression
+        encoder = TargetBatches(describe, SystemClock(), codec, first_partition)
         complete = self._complete(encoder, batches)
         first = next(complete, None)
         if first is None:
             return StagedTask(self._attempt, 0, 0, 0, ())
-        config = staging_config(is_object_durable=self._options.durability == "object")
         topic = self._rows.topic
-        self._client.topics.create(topic, partitions=PARTITION_COUNT, config=config, exists_ok=True)
+        self._create()
         start_offset = self._end_offset()
         counts: Counter[Target] = Counter()
         batch_count = 0
@@ -59,6 +60,14 @@ class TaskStaging:
                 batch_count += 1
         end_offset = self._end_offset()
         return StagedTask(self._attempt, start_offset, end_offset, batch_count, tuple(counts.items()))
+
+    def _create(self) -> None:
+        """Create the staging topic, or make it durable enough for these rows."""
+        topic, is_object_durable = self._rows.topic, self._options.durability == "object"
+        config = staging_config(is_object_durable=is_object_durable)
+        found = self._client.topics.create(topic, partitions=PARTITION_COUNT, config=config, exists_ok=True)
+        if is_object_durable and found.config.get("min.durability") != "object":
+            self._client.topics.alter(topic, config, topic_id=found.topic_id)
 
     def _complete(self, encoder: TargetBatches, batches: Iterable[pa.RecordBatch]) -> Iterator[TargetBatch]:
         for batch in batches:

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
 from stratalog.base.randomness import SystemIdGenerator
-from stratalog.pipeline.sink.sink_options import SinkOptions
+from stratalog.pipeline.sink.sink_options import STAGING_PREFIX, SinkOptions
 from stratalog.pipeline.sink.staging_topic import StagedTask, staging_topic_name
 
 if TYPE_CHECKING:
@@ -76,14 +76,18 @@ class TopicWriter(DataSourceArrowWriter):
     async def _commit(self, client: Client, tasks: list[StagedTask]) -> None:
         from stratalog.pipeline.sink.batch_commit import BatchCommit
 
+        decided = BatchCommit(client, self._staging_topic, self._options.durability)
         try:
-            await BatchCommit(client, self._staging_topic, self._options.durability).commit(0, tasks)
+            await decided.commit(0, tasks)
         except LogStoreError as error:
-            error.fields["jobId"] = self._staging_topic.removeprefix(staging_topic_name(""))
+            error.fields["jobId"] = self._staging_topic.removeprefix(STAGING_PREFIX)
             raise
-        if self._options.job_id is None:
-            with contextlib.suppress(LogStoreError):
+        with contextlib.suppress(LogStoreError):
+            if self._options.job_id is None:
                 await client.topics.delete(self._staging_topic)
+            else:
+                # A job that is run again has staged its rows in vain.
+                await decided.forget(tasks)
 
     async def _abort(self, client: Client) -> None:
         from stratalog.pipeline.sink.batch_commit import BatchCommit

@@ -14,6 +14,7 @@ from stratalog.base.errors import InvalidConfigError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.pipeline.option_names import known_options
 from stratalog.pipeline.service_options import SERVER, ServiceOptions, parse_service
+from stratalog.pipeline.sink.sink_options import STAGING_PREFIX
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
@@ -97,10 +98,11 @@ class ReadOptions:
     fails_on_data_loss: bool
 
     def selects(self, topic: str) -> bool:
-        """Whether the topic is wanted by its name."""
+        """Whether the topic is wanted by its name. A pattern does not mean the topics in which writes are
+        staged: they are no rows of a user, and come and go with the writes."""
         if self.topic_pattern is None:
             return topic in self.topics
-        return re.fullmatch(self.topic_pattern, topic) is not None
+        return not topic.startswith(STAGING_PREFIX) and re.fullmatch(self.topic_pattern, topic) is not None
 
 
 def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:

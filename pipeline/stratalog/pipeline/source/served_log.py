@@ -17,10 +17,12 @@ from stratalog.base.errors import (
     InvalidConfigError,
     LogStoreError,
     LogTruncatedError,
+    OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.client.blocking.sync_client import SyncClient
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart
 from stratalog.client.position import TimePosition
@@ -78,6 +80,10 @@ class ServedLogs:
                 found[tip] = _served(logs[tip.partition])
         return found
 
+    def may_pass(self, error: LogStoreError) -> bool:
+        """Whether an error of `logs_of` may pass by itself, once the catalog is read anew."""
+        return topic_is_gone(error) or isinstance(error, ServerUnavailableError)
+
     def offset_at(
         self, topic: str, partition: int, timestamp_ms: int, isolation: IsolationLevel
     ) -> int | None:
@@ -94,6 +100,9 @@ class ServedLogs:
         (answer,) = self._client.fetch({place: FetchStart(offset, epoch)}, max_bytes=1, partition_max_bytes=1)
         if answer.error is None:
             return offset
+        if isinstance(answer.error, OffsetOutOfRangeError):
+            # Below the log start there is nothing to compare.
+            return min(offset, int(str(answer.error.fields["log_end_offset"])))
         if not isinstance(answer.error, LogTruncatedError):
             raise answer.error
         # It has `offset` itself, too, if no record before that has the epoch.
@@ -123,7 +132,16 @@ class ServedLogs:
 
 
 def _served(log: PartitionLog) -> ServedLog:
-    """The log of a partition from its description. Raises DataDirectoryError if it is offline."""
+    """The log of a partition from its description. Raises DataDirectoryError if it is offline,
+    ServerUnavailableError if its owner is away."""
+    if log.offline is not None and not log.offline.path:
+        raise ServerUnavailableError(
+            "the server that owns the partition does not answer, and it alone has the records that are not "
+            "tiered; start it, or leave out the option server to read what is tiered",
+            topic=log.topic,
+            partition=log.partition,
+            reason=log.offline.reason,
+        )
     if log.offline is not None:
         raise DataDirectoryError(
             "the partition is offline, so its server cannot send the records that are not tiered; see to its "

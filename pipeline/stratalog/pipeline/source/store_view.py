@@ -16,11 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import ObjectNotFoundError, UnknownTopicOrPartitionError
+from stratalog.base.errors import LogStoreError, ObjectNotFoundError, UnknownTopicOrPartitionError
 from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.open_store import open_store
@@ -89,18 +90,27 @@ class StoreReader:
     """The metadata of a store, followed from view to view. Not thread-safe: belongs to one reader on the
     driver. Its methods raise StoreError."""
 
-    def __init__(self, store: ObjectStore, run_all: RunAll, client: SyncClient | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        run_all: RunAll,
+        client: SyncClient | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
         """Read the identity and the catalog. `client` is a connection to the service, for views with the ends
-        of its logs. Raises StoreNotUsableError if there is no store."""
+        of its logs, and `retry` the time for which servers may differ from the catalog. Raises
+        StoreNotUsableError if there is no store."""
         self.store = store
         self.run_all = run_all
         self._identity = StoreIdentity.open(store)
         self.served = _served_logs(client, self._identity)
         """The logs of the servers; None without a service."""
         ids = SystemIdGenerator()
+        self._clock = SystemClock()
+        self._retry = retry
         self._actor = StoreActor(
             store=store,
-            clock=SystemClock(),
+            clock=self._clock,
             random_source=system_random(),
             ids=ids,
             identity=self._identity,
@@ -140,9 +150,37 @@ class StoreReader:
         UnknownTopicOrPartitionError, and ObjectNotFoundError if an object of that commit is gone."""
         if options.snapshot is not None:
             return self._view_at(options, options.snapshot)
-        topics = self.topics(options)
-        require_topics(options, topics)
-        return self.view_of(options, topics)
+        return self.view_now(options, needs_all=True)
+
+    def view_now(self, options: ReadOptions, *, needs_all: bool) -> list[TopicPartitionView]:
+        """The wanted partitions that there are now. `needs_all`: raise UnknownTopicOrPartitionError unless
+        each named topic is there.
+
+        A server may not know a topic or a partition yet that the catalog has, or not any more, and an owner
+        may be away. So the catalog and the servers are asked again for a while."""
+        start_s = self._clock.monotonic_s()
+        for attempt in count(1):
+            topics = self.topics(options)
+            if needs_all:
+                require_topics(options, topics)
+            try:
+                return self.view_of(options, topics)
+            except LogStoreError as error:
+                pause_s = self._pause_s(error, attempt, self._clock.monotonic_s() - start_s)
+                if pause_s is None:
+                    raise
+                self._clock.sleep(pause_s)
+        raise AssertionError
+
+    def _pause_s(self, error: LogStoreError, attempt: int, waited_s: float) -> float | None:
+        """The pause before the servers are asked again; None if that would not help."""
+        if self.served is None or not self.served.may_pass(error):
+            return None
+        from stratalog.client.retry import RetryPolicy
+
+        retry = self._retry or RetryPolicy()
+        pause_s = retry.pause_s(attempt)
+        return pause_s if waited_s + pause_s <= retry.deadline_s else None
 
     def view_of(self, options: ReadOptions, topics: Sequence[TopicEntry]) -> list[TopicPartitionView]:
         """The wanted partitions of these topics now. Raises LogStoreError if the service does not tell how
@@ -236,14 +274,16 @@ def reading_store(
         store = open_store(url)
         resources.callback(store.close)
         client = None if service is None else resources.enter_context(service.sync_client(retry))
-        yield resources.enter_context(reader_of(store, client))
+        yield resources.enter_context(reader_of(store, client, retry))
 
 
 @contextmanager
-def reader_of(store: ObjectStore, client: SyncClient | None = None) -> Generator[StoreReader]:
+def reader_of(
+    store: ObjectStore, client: SyncClient | None = None, retry: RetryPolicy | None = None
+) -> Generator[StoreReader]:
     """A reader of an open store, with threads of its own. Raises StoreError."""
     with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="stratalog-plan") as threads:
-        yield StoreReader(store, partial(run_together, threads), client)
+        yield StoreReader(store, partial(run_together, threads), client, retry)
 
 
 def _served_logs(client: SyncClient | None, identity: StoreIdentity) -> ServedLogs | None:

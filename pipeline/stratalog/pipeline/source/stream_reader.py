@@ -146,8 +146,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reader
 
     def _views(self) -> list[TopicPartitionView]:
-        reader = self._following()
-        return reader.view_of(self._options, reader.topics(self._options))
+        return self._following().view_now(self._options, needs_all=False)
 
     def _ends(self, views: Sequence[TopicPartitionView]) -> StreamOffsets:
         return _offsets(views, {view.tip: readable_end(view, self._options.isolation) for view in views})

@@ -15,6 +15,7 @@ import pytest
 
 from stratalog.base.errors import (
     CorruptRecordError,
+    InconsistentTopicIdError,
     InvalidRequestError,
     InvalidTimestampError,
     RecordTooLargeError,
@@ -251,6 +252,27 @@ async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench:
         await world.stage([table([("a", b"1" * 500)], topic=pa.array(["t"]))])
 
 
+async def test_a_row_that_its_topic_will_refuse_fails_its_task(bench: ServiceBench) -> None:
+    """Once decided on, such a row would keep its query from going on."""
+    config = {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000000"}
+    await bench.client.topics.create("c", partitions=1, config=config)
+    world = SinkWorld(bench, topic="c")
+    with pytest.raises(InvalidRequestError) as keyless:
+        await world.stage([table([("a", b"1"), (None, b"2")])])
+    assert keyless.value.fields == {"topic": "c", "null_key_count": 1}
+    with pytest.raises(InvalidRequestError):
+        await world.stage([pa.RecordBatch.from_pydict({"value": pa.array([b"1"])})])
+    for wrong in (1_000, 4_000_000_000_000_000):
+        times = pa.array([None, wrong], pa.timestamp("us", "UTC"))
+        with pytest.raises(InvalidTimestampError) as untimely:
+            await world.stage([table([("a", b"1"), ("b", b"2")], timestamp=times)])
+        assert untimely.value.fields["timestamp_ms"] == wrong // 1_000
+    assert world.staging_topic not in await bench.topic_names()
+    await bench.client.topics.alter("c", {"message.timestamp.type": "LogAppendTime"})
+    await world.commit(0, [await world.stage([table([("a", b"1"), ("b", b"2")], timestamp=times)])])
+    assert await values(bench, "c") == [b"1", b"2"]
+
+
 async def test_a_batch_that_the_server_finds_too_large_is_divided(
     bench: ServiceBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,16 +293,63 @@ async def test_a_partition_that_refuses_the_rows_is_named_and_the_next_try_goes_
 ) -> None:
     await bench.client.topics.create("t", partitions=2)
     world = SinkWorld(bench, topic="t")
-    far = pa.array([None, 4_000_000_000_000_000], pa.timestamp("us", "UTC"))
-    batch = table([("a", b"1"), ("b", b"2")], partition=pa.array([0, 1], pa.int32()), timestamp=far)
+    old = pa.array([None, 1_000], pa.timestamp("us", "UTC"))
+    batch = table([("a", b"1"), ("b", b"2")], partition=pa.array([0, 1], pa.int32()), timestamp=old)
     task = await world.stage([batch])
+    await bench.client.topics.alter("t", {"message.timestamp.before.max.ms": 1_000_000})
     with pytest.raises(InvalidTimestampError) as refused:
         await world.commit(0, [task])
     assert refused.value.fields["staging_topic"] == world.staging_topic
     assert len(refused.value.__notes__) == 1
-    await bench.client.topics.alter("t", {"message.timestamp.after.max.ms": 2**62})
+    await bench.client.topics.alter("t", {"message.timestamp.before.max.ms": None})
     await world.commit(0, [await world.stage([batch])])
     assert await bench.values("t") == [[b"1"], [b"2"]]
+
+
+async def test_a_topic_that_was_made_anew_gets_the_rows_of_new_attempts(bench: ServiceBench) -> None:
+    """Rows that were placed for the former topic are not decided on: nothing could ever append them."""
+    for topic in ("t", "u"):
+        await bench.client.topics.create(topic, partitions=1)
+    world = SinkWorld(bench)
+    batch = table([("a", b"1"), ("b", b"2")], topic=pa.array(["t", "u"]))
+    task = await world.stage([batch])
+    await bench.client.topics.delete("u")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        await world.commit(0, [task])
+    await bench.client.topics.create("u", partitions=1)
+    with pytest.raises(InconsistentTopicIdError) as refused:
+        await world.commit(0, [task])
+    assert refused.value.fields["topic"] == "u"
+    await world.commit(0, [await world.stage([batch])])
+    assert [await values(bench, topic) for topic in ("t", "u")] == [[b"1"], [b"2"]]
+
+
+async def test_rows_that_retention_deletes_do_not_keep_a_batch_from_its_end(bench: ServiceBench) -> None:
+    """The next driver finds neither the producer, whose rows have old times, nor all of the log."""
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    rows = rows_of_task(0, 30)
+    old = pa.array([1_000] * len(rows), pa.timestamp("us", "UTC"))
+    task = await world.stage([table(rows, timestamp=old)])
+    assert await world.dies(0, [task], Accident(4))
+    written = len(await values(bench))
+    assert 2 < written < 30
+    bench.partition("t").log.remove_expired_producers()
+    await bench.client.admin.delete_records("t", 0, 2)
+    await world.commit(0, [task])
+    assert await values(bench) == [value for _, value in rows[2:]]
+
+
+async def test_a_query_that_gets_a_durability_stages_with_it(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.topics.create("t", partitions=1)
+        for number, durability in enumerate(("disk", "object", "os")):
+            world = SinkWorld(bench, topic="t", durability=durability)
+            await world.commit(number, [await world.stage([table([("a", b"%d" % number)])])])
+            config = (await bench.client.topics.describe(world.staging_topic)).config
+            # It does not become less durable.
+            assert config["min.durability"] == ("object" if number else "disk")
+        assert await values(bench) == [b"0", b"1", b"2"]
 
 
 async def test_staged_rows_that_are_gone_are_noticed(bench: ServiceBench) -> None:
@@ -346,6 +415,8 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBe
     named = replace(options, job_id="load")
     for _ in range(2):
         await asyncio.to_thread(run, named, is_aborted=False)
+    staged = [TopicPartition("spark-sink-load", ROWS)]
+    assert await bench.client.offsets(staged, "earliest") == await bench.client.offsets(staged, "latest")
     # Spark aborts when a commit has failed, though the job is decided on.
     await asyncio.to_thread(run, named, is_aborted=True)
     assert await bench.topic_names() == ["spark-sink-load", "t"]

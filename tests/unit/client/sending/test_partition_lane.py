@@ -113,6 +113,22 @@ async def test_a_connection_that_breaks_behind_a_failure_fails_what_has_no_answe
     assert bench.stored == ["unknown"] * 2
 
 
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+async def test_at_the_deadline_a_lane_that_waits_for_answers_fails_all(is_in_doubt: bool) -> None:
+    bench = LaneBench(identity=ProducerIdentity(1, 0))
+    for value in (b"a", b"b", b"c"):
+        bench.queue(value)
+    first, _, _ = bench.take_all()
+    if is_in_doubt:
+        bench.lane.lose()
+        first, _, _ = bench.take_all()
+    bench.refuse(first[0], RecordsLostError("lost"))
+    bench.lane.give_up(OverloadedError("full"))
+    assert not bench.lane.is_busy
+    behind = ServerUnavailableError if is_in_doubt else OverloadedError
+    assert bench.outcomes == [(b"a", RecordsLostError), (b"b", behind), (b"c", behind)]
+
+
 async def test_at_the_deadline_batches_that_may_be_stored_say_so() -> None:
     bench = LaneBench(RetryPolicy(deadline_s=0), ProducerIdentity(1, 0))
     for value in (b"a", b"b"):

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from stratalog.base.errors import InvalidConfigError, UnknownTopicOrPartitionError
+from stratalog.pipeline.sink.staging_topic import staging_topic_name
 from stratalog.pipeline.source.read_options import (
     EARLIEST,
     LATEST,
@@ -58,6 +59,14 @@ def test_options_are_read() -> None:
 def test_a_pattern_matches_whole_names(name: str, is_selected: bool) -> None:
     options = parse_options({"store": "memory://", "topicPattern": "ab+"}, is_stream=False)
     assert options.selects(name) == is_selected
+
+
+def test_a_pattern_does_not_mean_the_topics_in_which_writes_are_staged() -> None:
+    staging = staging_topic_name("query")
+    pattern = parse_options({"store": "memory://", "topicPattern": ".*"}, is_stream=False)
+    assert pattern.selects("t")
+    assert not pattern.selects(staging)
+    assert parse_options({"store": "memory://", "topic": staging}, is_stream=False).selects(staging)
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,30 @@ import itertools
 import json
 import pickle
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
+from threading import Event
 from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
 
-from stratalog.base.errors import InvalidConfigError, OffsetOutOfRangeError
+from stratalog.base.errors import (
+    InvalidConfigError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.client.client import Client
+from stratalog.client.errors import ServerUnavailableError
 from stratalog.pipeline.source.read_options import parse_options
+from stratalog.pipeline.source.served_log import ServedLogs
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.topics.topic_host import TopicHost
 from tests.support.logs.sampling import IS_WHOLE
 from tests.support.service.service_bench import ServiceBench, end_transaction, service_bench
 from tests.support.tiered.unstable_uploads import unstable_uploads
@@ -112,6 +124,8 @@ class Stream:
         from stratalog.pipeline.source.stream_reader import TopicStreamReader
 
         given = {"startingOffsets": "earliest", **topic.given, **options}
+        if "topicPattern" in options:
+            del given["topic"]
         self.reader = TopicStreamReader(parse_options(given, is_stream=True), COLUMNS)
         self.offsets = start
 
@@ -380,6 +394,131 @@ async def test_a_server_that_took_over_without_the_tail_fails_the_stream(tmp_pat
         await restarted.append(0, 3)
         goes_on = Stream(restarted, tolerant.offsets)
         assert await goes_on.next_batch() == restarted.rows(0, 14), "a restart loses nothing"
+
+
+async def test_a_stream_that_is_behind_log_start_may_go_on_after_a_restart(tmp_path: Path) -> None:
+    """The server has another epoch then, and no record by which the epochs could be compared."""
+    async with service_bench(tmp_path / "a") as first:
+        url = f"file://{tmp_path}/a/data.store"
+        await first.client.admin.create_topic("t", PARTITION_COUNT, {})
+        topic = Topic(first, url, "t")
+        await topic.append(0, 10)
+        stream = await Stream(topic).begin()
+        await stream.next_batch()
+        await topic.append(0, 10)
+        await topic.upload()
+    async with service_bench(tmp_path / "b", store_url=url) as second:
+        successor = Topic(second, url, "t")
+        successor.written[0] = topic.rows(0)
+        await successor.append(0, 5)
+        await successor.delete_before(0, 15)
+        with pytest.raises(OffsetOutOfRangeError) as error:
+            await Stream(successor, stream.offsets).next_batch()
+        # Our own report of a loss, which has the end of the batch, too.
+        assert (error.value.fields["offset"], error.value.fields["end_offset"]) == (10, 25)
+        tolerant = Stream(successor, stream.offsets, failOnDataLoss="false")
+        assert await tolerant.next_batch() == successor.rows(0, 15)
+
+
+def note_failures(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[LogStoreError]:
+    """The failures of plans to learn how far the logs reach, from now on."""
+    failures: SimpleQueue[LogStoreError] = SimpleQueue()
+    logs_of = ServedLogs.logs_of
+
+    def noted(*arguments: Any) -> Any:
+        try:
+            return logs_of(*arguments)
+        except LogStoreError as error:
+            failures.put(error)
+            raise
+
+    monkeypatch.setattr(ServedLogs, "logs_of", noted)
+    return failures
+
+
+async def test_a_stream_waits_for_a_server_that_does_not_know_a_new_topic_yet(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog has the topic first. A reader that looks at this moment sees it there alone."""
+    is_in_catalog, publish = Event(), TopicHost.publish
+    failures = note_failures(monkeypatch)
+
+    def publish_late(*arguments: Any, **options: Any) -> Any:
+        is_in_catalog.set()
+        assert isinstance(failures.get(timeout=10), UnknownTopicOrPartitionError)
+        return publish(*arguments, **options)
+
+    pattern = {"topicPattern": f"{topic.name}(-new)?"}
+    await topic.append(0, 3)
+    stream = await Stream(topic, **pattern).begin()
+    monkeypatch.setattr(TopicHost, "publish", publish_late)
+    new = topic.bench.client.admin.create_topic(f"{topic.name}-new", 1, {})
+    creation = asyncio.ensure_future(new)
+    assert await asyncio.to_thread(is_in_catalog.wait, 10)
+    assert await stream.next_batch() == topic.rows(0)
+    await creation
+    assert set((stream.offsets or {})["topics"]) == {topic.name, f"{topic.name}-new"}
+
+
+async def test_a_topic_that_is_deleted_between_catalog_and_server_is_left_out(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, admin, name = asyncio.get_running_loop(), topic.bench.client.admin, f"{topic.name}-old"
+    logs_of = ServedLogs.logs_of
+    deleted: list[str] = []
+
+    def delete_first(served: ServedLogs, tips: Any) -> Any:
+        if not deleted:
+            deleted.append(name)
+            asyncio.run_coroutine_threadsafe(admin.delete_topic(name), loop).result(10)
+        return logs_of(served, tips)
+
+    await admin.create_topic(name, 1, {})
+    await topic.append(0, 3)
+    monkeypatch.setattr(ServedLogs, "logs_of", delete_first)
+    for given in ({"topicPattern": f"{topic.name}(-old)?"}, {"topic": f"{topic.name},{name}"}):
+        deleted.clear()
+        query = Query({**{key: value for key, value in topic.given.items() if key != "topic"}, **given})
+        if "topic" in given:
+            await admin.create_topic(name, 1, {})
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await query.plan()
+        else:
+            await query.plan()
+            assert await query.rows() == topic.rows(0)
+        assert deleted
+
+
+async def test_a_stream_waits_for_an_owner_that_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server describes what the object store has of its partitions, and no more."""
+    url = f"file://{tmp_path}/store"
+    failures = note_failures(monkeypatch)
+
+    def bench(number: int) -> AbstractAsyncContextManager[ServiceBench]:
+        folder = tmp_path / str(number)
+        return service_bench(folder, store_url=url, shard_count=2, own_shards=(number,))
+
+    async with bench(0) as first, Client(first.client.address) as client:
+        async with bench(1):
+            await first.refresh()
+            await client.topics.create("t", partitions=8)
+            for number in range(8):
+                await client.append("t", number, [Record(0, START_MS, b"k", b"v")])
+            stream = await Stream(Topic(first, url, "t")).begin()
+            assert len(await stream.next_batch()) == 8
+            query = Topic(first, url, "t").query()
+            await query.plan()
+        rows = asyncio.ensure_future(query.rows())
+        batch = asyncio.ensure_future(stream.next_batch())
+        failure = await asyncio.to_thread(failures.get, timeout=10)
+        assert isinstance(failure, ServerUnavailableError)
+        assert failure.fields["topic"] == "t"
+        async with bench(1):
+            await first.refresh()
+            assert await batch == []
+            assert len(await rows) == 8
 
 
 async def test_a_snapshot_has_no_tail() -> None:
