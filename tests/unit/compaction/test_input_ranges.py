@@ -87,6 +87,17 @@ def test_a_range_begins_and_ends_with_slices_that_have_survivors() -> None:
     assert report.bytes_read == world.data_bytes_read()
 
 
+def test_an_object_is_not_asked_for_data_before_the_partition_that_reads_it() -> None:
+    """Its stream would idle until then, and a stream that idles is reset."""
+    world = World()
+    old = world.upload({0: b"a", 1: b"a"})
+    new = world.upload({0: b"a", 1: b"b"})
+    world.store.opened.clear()
+    world.compact()
+    # The keys of both; then the data of partition 0, of which nothing is left in the old one.
+    assert [name for name in world.store.opened if name in (old, new)] == [old, new, new, old]
+
+
 def test_a_slice_whose_keys_are_in_its_data_alone_is_read() -> None:
     world = World()
     name = world.upload({0: b"a", 1: b"a"}, with_key_streams=False)

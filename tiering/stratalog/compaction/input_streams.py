@@ -4,11 +4,11 @@
                       `-- GET 2 ---'   `------------- GET 1 -------------'
 
 GET 1 goes from the directory to the end of the last index that the job needs (the producers at the end of a
-slice are in its index). It is opened at the first use of the object and drained at once to scratch (memory if
-it is small, else a file), so that its connection does not idle. The key streams tell which slices have
+slice are in its index). It is sent when the job begins, and drained at once to scratch (memory if it is
+small, else a file), so that its connection does not idle. The key streams tell which slices have
 survivors, so GET 2 goes over the data from the first slice that the job needs to the end of the last; if it
-needs none, it is not sent. It is opened for the first slice and only moves forward: what lies between is read
-past. If all of it is small, it is drained to scratch too. A stream that breaks is resumed (`resuming_reads`),
+needs none, it is not sent. It is opened for the first slice, or a little before, and only moves forward: what lies
+between is read past. If all of it is small, it is drained to scratch too. A stream that breaks is resumed (`resuming_reads`),
 which is counted apart.
 
 The slice entries come from the state of the shard. The directory in GET 1 must have the checksum of the
@@ -181,10 +181,16 @@ class InputStreams:
         assert self._data is None
         self._will_read.add(data_position, data_bytes)
 
+    @property
+    def data_begin(self) -> int | None:
+        """The position of the first data that will be read; None if there are none."""
+        data = self._will_read.bytes
+        return None if data == NOTHING else data.begin
+
     def begin(self) -> None:
-        """Let the data come, if there are any to read: they will be used soon. Raises StoreCorruptError, and
-        what the store raises for GET 1."""
-        if self._data is None and self._will_read.bytes != NOTHING:
+        """Let the data come: there are some, and they will be used soon. Raises StoreCorruptError, and what
+        the store raises for GET 1."""
+        if self._data is None:
             self._open_data()
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
