@@ -7,9 +7,9 @@ GET 1 goes from the directory to the end of the last index that the job needs (t
 slice are in its index). It is sent when the job begins, and drained at once to scratch (memory if it is
 small, else a file), so that its connection does not idle. The key streams tell which slices have
 survivors, so GET 2 goes over the data from the first slice that the job needs to the end of the last; if it
-needs none, it is not sent. It is opened for the first slice, or a little before, and only moves forward: what lies
-between is read past. If all of it is small, it is drained to scratch too. A stream that breaks is resumed (`resuming_reads`),
-which is counted apart.
+needs none, it is not sent. It is opened for the first slice, or a little before, and only moves forward: what
+lies between is read past. If all of it is small, it is drained to scratch too. A stream that breaks is
+resumed (`resuming_reads`), which is counted apart.
 
 The slice entries come from the state of the shard. The directory in GET 1 must have the checksum of the
 commit, so it contains the same entries and is not decoded again.
