@@ -15,7 +15,7 @@ class CallBeside(Generic[R]):
     """A call on another thread. Thread-safe: `_lock` guards its beginning, and `_has_ended` its outcome."""
 
     def __init__(self, run_beside: RunBeside, call: Callable[[], R]) -> None:
-        """`run_beside` gets the call now. If it has no thread for it (RuntimeError), the call happens here."""
+        """`run_beside` gets the call now. If it has no thread (RuntimeError), the call happens here."""
         self._call: Callable[[], R] | None = call
         """None once it has begun, or never will."""
         self._result: R | None = None
