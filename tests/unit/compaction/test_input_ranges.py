@@ -160,6 +160,7 @@ def test_an_input_that_is_closed_asks_for_nothing_any_more() -> None:
     streams.close()
     threads.run_all()
     assert name not in world.store.ranges
+    assert streams.reads.is_given_up, "nor for the rest of a stream that breaks now"
 
 
 def test_batches_that_lie_over_the_ends_of_reads_make_these_no_smaller() -> None:

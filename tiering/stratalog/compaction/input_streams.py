@@ -95,7 +95,6 @@ class InputStreams:
         """The part of the block in use that was not asked for."""
         self._held: tuple[int, Buffer] | None = None
         """The position and the data of the last slice that was read as a whole."""
-        self._is_closed = False
         self._drained = CallBeside(run_beside, self._drain_keys)
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
@@ -235,7 +234,7 @@ class InputStreams:
 
     def close(self) -> None:
         """Returns once nothing of the object is on its way. May be called again."""
-        self._is_closed = True
+        self.reads.give_up()
         self._held, self._block = None, _NOTHING
         self._drained.end()
         if self._data is not None:
@@ -266,7 +265,7 @@ class InputStreams:
         piece_bytes = self._chunk_bytes if size_bytes <= self._small_bytes else self._block_bytes
         stream = self.reads.open_range(ref.directory_position, size_bytes)
         try:
-            while keys.size_bytes < size_bytes and not self._is_closed:
+            while keys.size_bytes < size_bytes and not self.reads.is_given_up:
                 data = stream.read(min(piece_bytes, size_bytes - keys.size_bytes))
                 if not data:
                     raise self._corrupt("is shorter than the metadata log says")
