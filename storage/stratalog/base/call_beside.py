@@ -15,14 +15,18 @@ class CallBeside(Generic[R]):
     """A call on another thread. Thread-safe: `_lock` guards its beginning, and `_has_ended` its outcome."""
 
     def __init__(self, run_beside: RunBeside, call: Callable[[], R]) -> None:
-        """`run_beside` gets the call now."""
+        """`run_beside` gets the call now. If it has no thread (RuntimeError), the call happens here."""
         self._call: Callable[[], R] | None = call
         """None once it has begun, or never will."""
         self._result: R | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
-        run_beside(self._run)
+        try:
+            run_beside(self._run)
+        except RuntimeError:
+            # A pool may have kept it for another of its threads all the same: it happens once.
+            self._run()
 
     @property
     def has_ended(self) -> bool:

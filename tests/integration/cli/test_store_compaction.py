@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from stratalog.base import process_tuning
 from stratalog.base.clock import SystemClock
 from stratalog.cli.main import stratalog
 from stratalog.cli.store_access import store_compaction
@@ -145,6 +146,14 @@ def test_an_empty_place_is_no_store(tmp_path: Path) -> None:
     refused = compact(f"file://{tmp_path}/none")
     assert refused.exit_code == 1
     assert contents(tmp_path) == {}
+
+
+def test_its_threads_have_one_heap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each keeps blocks that another one has freed, beyond the memory of the job."""
+    shared: list[bool] = []
+    monkeypatch.setattr(process_tuning, "share_one_heap", lambda: shared.append(True))
+    assert compact(stored(tmp_path)).exit_code == 0
+    assert shared == [True]
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:

@@ -11,20 +11,30 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 
 import pytest
 
-from stratalog.base.errors import StoreError
+from stratalog.base.errors import StoreError, StoreUnavailableError
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.record.record import Record
 from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
-from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultPlan, FaultsAt, Operation, no_faults
-from tests.support.logs.sampling import Sampling
+from stratalog.testing.store_faults import (
+    FAULTS_OF_VERB,
+    Fault,
+    FaultPlan,
+    FaultsAt,
+    Operation,
+    RandomFaults,
+    no_faults,
+)
+from tests.support.logs.sampling import SEED, Sampling
 from tests.support.tiered.compaction_history import CompactionHistory
+from tests.support.tiered.stores.open_streams_store import OpenStreamsStore
 
 DAY_MS = 24 * 3_600_000
 
@@ -112,6 +122,44 @@ def test_streams_that_break_are_read_on(seed: int) -> None:
     assert all(report.get_requests <= 2 * report.inputs for report in reports)
     assert sum(report.get_requests for report in reports) == sum(opened.values())
     assert sum(report.resumed_get_count for report in reports) > 0
+
+
+class DataFaults(RandomFaults):
+    """Faults of the requests for data, once they are on. An upload whose beginning or abort has no answer is
+    for the sweep, so these work."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(Random(seed), 0.2)
+        self.are_on = False
+
+    def __call__(self, operation: Operation) -> Fault:
+        is_faulty = "/data/" in operation.key and operation.condition not in ("begin", "abort")
+        return super().__call__(operation) if self.are_on and is_faulty else Fault.NONE
+
+
+@pytest.mark.parametrize("thread_count", [1, 8])
+def test_requests_that_fail_on_other_threads_leave_nothing_behind(thread_count: int) -> None:
+    """Streams, parts and scratch files of jobs that end anywhere while other requests are under way."""
+    endings = Counter[bool]()
+    seeds = range(SEED, SEED + 200)
+    for seed in Sampling().at_most(seeds, 12):
+        history = past(seed)
+        inner = OpenStreamsStore(history.store)
+        faults = DataFaults(seed)
+        store = FaultyObjectStore(inner, Random(seed), faults)
+        with ThreadPoolExecutor(thread_count) as threads:
+            compactor = history.compactor(store, run_beside=threads.submit)
+            before = readable(history)
+            faults.are_on = True
+            with suppress(StoreUnavailableError):  # The metadata log may read a directory, too.
+                endings.update(report.refused is None for report in compactor.run_once())
+            assert inner.open_count == 0, f"seed {seed}"
+            assert list(history.store.list_uploads("")) == [], f"seed {seed}"
+        history.require(before)
+        store.release_all()
+        history.require(readable(history))
+    assert endings[True] > 0
+    assert endings[False] > 0
 
 
 @pytest.mark.parametrize("part_bytes", [300, 1 << 20])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -49,7 +50,9 @@ class CompactionHistory:
         for number in range(self.random.randrange(1, 4)):
             self._create_topic(f"topic-{number}")
 
-    def compactor(self, store: ObjectStore | None = None, **changes: Any) -> Compactor:
+    def compactor(
+        self, store: ObjectStore | None = None, run_beside: RunBeside = run_here, **changes: Any
+    ) -> Compactor:
         """A compactor whose bounds are so small that every way through the code is taken; `changes` are
         settings."""
         random = self.random
@@ -66,7 +69,7 @@ class CompactionHistory:
         def change(base: CompactionSettings) -> CompactionSettings:
             return dataclasses.replace(base, **(settings | self.bounds | changes))
 
-        return self.tiered.compactor(store, change)
+        return self.tiered.compactor(store, change, run_beside=run_beside)
 
     def step(self) -> None:
         """Something happens, most often an upload."""

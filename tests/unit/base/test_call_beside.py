@@ -51,5 +51,14 @@ def test_the_end_of_a_call_waits_for_one_that_runs() -> None:
         assert ended == [1]
 
 
+def test_without_a_thread_the_call_happens_at_once_and_once() -> None:
+    threads, begun = HandExecutor(), list[int]()
+    threads.finds_no_thread = True
+    call = CallBeside(threads.submit, lambda: begun.append(1))
+    call.result()
+    threads.run_all()
+    assert begun == [1]
+
+
 def _fail() -> None:
     raise StoreUnavailableError("no answer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.input_streams import InputBuffers, InputStreams
@@ -18,6 +19,7 @@ from stratalog.remote.objects.spool import Spool
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.service.hand_executor import HandExecutor
 from tests.support.tiered.stores.ranged_store import RangedStore
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -85,6 +87,17 @@ def test_a_range_begins_and_ends_with_slices_that_have_survivors() -> None:
     assert report.bytes_read == world.data_bytes_read()
 
 
+def test_an_object_is_not_asked_for_data_before_the_partition_that_reads_it() -> None:
+    """Its stream would idle until then, and a stream that idles is reset."""
+    world = World()
+    old = world.upload({0: b"a", 1: b"a"})
+    new = world.upload({0: b"a", 1: b"b"})
+    world.store.opened.clear()
+    world.compact()
+    # The keys of both; then the data of partition 0, of which nothing is left in the old one.
+    assert [name for name in world.store.opened if name in (old, new)] == [old, new, new, old]
+
+
 def test_a_slice_whose_keys_are_in_its_data_alone_is_read() -> None:
     world = World()
     name = world.upload({0: b"a", 1: b"a"}, with_key_streams=False)
@@ -107,20 +120,47 @@ def test_an_empty_slice_does_not_pass_by_the_slice_at_its_position() -> None:
     assert [record.key for record in world.tiered.records(second)] == [b"b", b"a"]
 
 
-def opened(world: World, name: str, entries: Sequence[SliceEntry], *, chunk_bytes: int) -> InputStreams:
-    """The streams of an object, whose keys were read; from now on the store notes the sizes of reads."""
+def opened(
+    world: World,
+    name: str,
+    entries: Sequence[SliceEntry],
+    *,
+    chunk_bytes: int,
+    run_beside: RunBeside = run_here,
+) -> InputStreams:
+    """The streams of an object."""
     whole_range = ByteRange(entries[0].data_position, entries[-1].data_end_position)
-    streams = InputStreams(
+    return InputStreams(
         ResumingReads(world.store, ManualClock(), world.tiered.layout.data_key(name)),
         world.tiered.metadata.refresh().objects[name].ref,
         InputNeed(data=whole_range, carried=whole_range),
         lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
         InputBuffers(chunk_bytes=chunk_bytes, small_bytes=0),
         SliceAtWork(),
+        run_beside,
     )
+
+
+def opened_for_data(
+    world: World, name: str, entries: Sequence[SliceEntry], *, chunk_bytes: int
+) -> InputStreams:
+    """The streams of an object, whose keys were read; from now on the store notes the sizes of reads."""
+    streams = opened(world, name, entries, chunk_bytes=chunk_bytes)
     streams.small_key_stream(entries[0].key_stream or KeyStreamRef(0, 0, 0, 0, 0))
     world.store.read_sizes.clear()
     return streams
+
+
+def test_an_input_that_is_closed_asks_for_nothing_any_more() -> None:
+    world, threads = World(), HandExecutor()
+    name = world.upload({0: b"a"})
+    (live,) = world.tiered.partition(world.tips[0]).slices
+    world.store.ranges.clear()
+    streams = opened(world, name, [live.entry], chunk_bytes=1 << 20, run_beside=threads.submit)
+    streams.close()
+    threads.run_all()
+    assert name not in world.store.ranges
+    assert streams.reads.is_given_up, "nor for the rest of a stream that breaks now"
 
 
 def test_batches_that_lie_over_the_ends_of_reads_make_these_no_smaller() -> None:
@@ -130,7 +170,7 @@ def test_batches_that_lie_over_the_ends_of_reads_make_these_no_smaller() -> None
     name = world.tiered.upload({world.tips[0]: batches})
     (live,) = world.tiered.partition(world.tips[0]).slices
     chunk_bytes = len(batches[0]) * 7 + 5
-    streams = opened(world, name, [live.entry], chunk_bytes=chunk_bytes)
+    streams = opened_for_data(world, name, [live.entry], chunk_bytes=chunk_bytes)
     assert b"".join(streams.slice_reader(live.entry).rows()) == b"".join(batches)
     streams.close()
     # How large the slice is shows when the second block is asked for.
@@ -148,7 +188,7 @@ def test_an_input_that_waits_for_its_turn_has_little_on_its_way() -> None:
     ]
     name = world.tiered.upload(dict.fromkeys(world.tips[:2], batches))
     entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips[:2]]
-    streams = opened(world, name, entries, chunk_bytes=1 << 20)
+    streams = opened_for_data(world, name, entries, chunk_bytes=1 << 20)
     for number, entry in enumerate(entries):
         assert b"".join(streams.slice_reader(entry).rows()) == b"".join(batches)
         read_bytes = sum(world.store.read_sizes)
@@ -163,7 +203,7 @@ def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> 
     name = world.upload(dict.fromkeys(range(PARTITIONS), bytes(range(25))))
     key = world.tiered.layout.data_key(name)
     entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips]
-    streams = opened(world, name, entries, chunk_bytes=1 << 20)
+    streams = opened_for_data(world, name, entries, chunk_bytes=1 << 20)
     # The second is passed over, and the last is read in rows.
     data = [bytes(streams.whole_slice(entry)) for entry in (entries[0], entries[2])]
     data.append(b"".join(streams.slice_reader(entries[3]).rows()))

@@ -10,8 +10,9 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import StoppingError, StoreUnavailableError
 from stratalog.base.scheduler import RunBeside, run_here
+from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
@@ -21,9 +22,11 @@ from stratalog.objectstore.counted import RequestCount
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
+from stratalog.testing.store_faults import Operation
 from tests.support.tiered.stores.open_streams_store import OpenStreamsStore
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -49,7 +52,8 @@ class Shard:
         self.clock = ManualClock()
         self.inner = MemoryObjectStore(self.clock)
         self.store = OpenStreamsStore(self.inner)
-        self.tiered = TieredStore(MemoryFileSystem(), self.store, self.clock, SequentialIds(1))
+        self.filesystem = MemoryFileSystem()
+        self.tiered = TieredStore(self.filesystem, self.store, self.clock, SequentialIds(1))
         topic = self.tiered.catalog.create("state", PARTITION_COUNT, {"cleanup.policy": "compact"})
         self.tips = [TopicIdPartition(topic.topic_id, number) for number in range(PARTITION_COUNT)]
         for _ in range(OBJECT_COUNT):
@@ -131,6 +135,32 @@ def test_a_job_that_fails_beside_its_reads_leaves_no_connection_and_no_scratch()
         assert any(report.refused and "checksum" in report.refused for report in reports), reports
         assert shard.store.open_count == 0
         assert not list(shard.store.list_uploads(""))
+
+
+@pytest.mark.parametrize("number", range(0, 17, 2))
+def test_a_job_that_is_stopped_at_a_request_leaves_nothing_behind(number: int) -> None:
+    """Those that are under way end, and no other begins but the abort of an upload."""
+    shard, stop = Shard(), StopSignal()
+    begun: list[Operation] = []
+
+    def note(operation: Operation) -> None:
+        if "/data/" in operation.key:
+            begun.append(operation)
+        if len(begun) == number + 1:
+            stop.set()
+
+    store = FaultyObjectStore(shard.store, Random(number), before=note)
+    with ThreadPoolExecutor(REQUESTS_BESIDE) as threads:
+        compactor = shard.tiered.compactor(store, few_bytes, run_beside=threads.submit)
+        with pytest.raises(StoppingError):
+            compactor.run_once(stop=stop)
+        begun_count = len(begun)
+        assert shard.store.open_count == 0
+        assert not list(shard.inner.list_uploads(""))
+        assert shard.filesystem.list_directory("/tiered/compaction") == []
+    assert len(begun) == begun_count
+    behind = [operation.condition for operation in begun[number + 1 + REQUESTS_BESIDE :]]
+    assert behind in ([], ["abort"])
 
 
 def test_one_part_is_on_its_way_and_its_error_ends_the_next() -> None:

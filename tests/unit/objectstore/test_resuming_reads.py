@@ -13,7 +13,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.resuming_reads import MAX_RESUMPTIONS, ResumingReads
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
-from stratalog.testing.store_faults import Fault, FaultPlan
+from stratalog.testing.store_faults import Fault, FaultPlan, Operation
 from tests.support.tiered.scripted_s3 import Answer, scripted_s3
 
 CONTENT = bytes(number % 251 for number in range(1000))
@@ -70,6 +70,20 @@ def test_without_an_etag_nothing_is_read_on() -> None:
         with pytest.raises(StoreUnavailableError):
             reads.open_range(0, 100).read(100)
         assert len(server.requests) == 1
+
+
+def test_a_stream_that_no_job_waits_for_is_not_read_on() -> None:
+    """A job that has failed would wait minutes for a read that goes on beside it."""
+
+    def plan(operation: Operation) -> Fault:
+        if operation.number == 3:
+            world.reads.give_up()
+        return Fault.IS_CUT_OFF
+
+    world = World(plan)
+    with pytest.raises(StoreUnavailableError):
+        world.reads.open_range(0, 1000).read(1000)
+    assert (world.reads.get_count, world.reads.resumed_get_count) == (1, 3)
 
 
 def test_patience_ends_after_growing_pauses() -> None:

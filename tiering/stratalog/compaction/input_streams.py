@@ -4,12 +4,12 @@
                       `-- GET 2 ---'   `------------- GET 1 -------------'
 
 GET 1 goes from the directory to the end of the last index that the job needs (the producers at the end of a
-slice are in its index). It is opened at the first use of the object and drained at once to scratch (memory if
-it is small, else a file), so that its connection does not idle. The key streams tell which slices have
+slice are in its index). It is sent when the job begins, and drained at once to scratch (memory if it is
+small, else a file), so that its connection does not idle. The key streams tell which slices have
 survivors, so GET 2 goes over the data from the first slice that the job needs to the end of the last; if it
-needs none, it is not sent. It is opened for the first slice and only moves forward: what lies between is read
-past. If all of it is small, it is drained to scratch too. A stream that breaks is resumed (`resuming_reads`),
-which is counted apart.
+needs none, it is not sent. It is opened for the first slice, or a little before, and only moves forward: what
+lies between is read past. If all of it is small, it is drained to scratch too. A stream that breaks is
+resumed (`resuming_reads`), which is counted apart.
 
 The slice entries come from the state of the shard. The directory in GET 1 must have the checksum of the
 commit, so it contains the same entries and is not decoded again.
@@ -95,7 +95,6 @@ class InputStreams:
         """The part of the block in use that was not asked for."""
         self._held: tuple[int, Buffer] | None = None
         """The position and the data of the last slice that was read as a whole."""
-        self._is_closed = False
         self._drained = CallBeside(run_beside, self._drain_keys)
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
@@ -181,10 +180,16 @@ class InputStreams:
         assert self._data is None
         self._will_read.add(data_position, data_bytes)
 
+    @property
+    def data_begin(self) -> int | None:
+        """The position of the first data that will be read; None if there are none."""
+        data = self._will_read.bytes
+        return None if data == NOTHING else data.begin
+
     def begin(self) -> None:
-        """Let the data come, if there are any to read: they will be used soon. Raises StoreCorruptError, and
-        what the store raises for GET 1."""
-        if self._data is None and self._will_read.bytes != NOTHING:
+        """Let the data come: there are some, and they will be used soon. Raises StoreCorruptError, and what
+        the store raises for GET 1."""
+        if self._data is None:
             self._open_data()
 
     def slice_reader(self, entry: SliceEntry) -> SliceReader:
@@ -229,7 +234,7 @@ class InputStreams:
 
     def close(self) -> None:
         """Returns once nothing of the object is on its way. May be called again."""
-        self._is_closed = True
+        self.reads.give_up()
         self._held, self._block = None, _NOTHING
         self._drained.end()
         if self._data is not None:
@@ -260,7 +265,7 @@ class InputStreams:
         piece_bytes = self._chunk_bytes if size_bytes <= self._small_bytes else self._block_bytes
         stream = self.reads.open_range(ref.directory_position, size_bytes)
         try:
-            while keys.size_bytes < size_bytes and not self._is_closed:
+            while keys.size_bytes < size_bytes and not self.reads.is_given_up:
                 data = stream.read(min(piece_bytes, size_bytes - keys.size_bytes))
                 if not data:
                     raise self._corrupt("is shorter than the metadata log says")

@@ -197,8 +197,9 @@ class JobExecution:
         self._order = order
         self._run_beside = run_beside
         self._sends = PartSends(run_beside)
-        self._waiting: set[str] = set()
-        """The inputs whose data were not asked for."""
+        self._waiting: dict[str, int] = {}
+        """The inputs whose data were not asked for, with the position of the first data that will be
+        read."""
         self._decided = order.decided or {}
         self._layout = StoreLayout(order.shard)
         self._settings = settings
@@ -224,7 +225,9 @@ class JobExecution:
             closing.callback(self._close_inputs)
             self._open_inputs()
             self._decide()
-            self._waiting = set(self.inputs)
+            self._waiting = {
+                name: begin for name, one in self.inputs.items() if (begin := one.data_begin) is not None
+            }
             output = closing.enter_context(
                 JobOutput(
                     self._filesystem,
@@ -280,13 +283,15 @@ class JobExecution:
         """Let the inputs send the data of a run side by side, where these come soon."""
         if not self._waiting:
             return
-        before_bytes = 0
-        for name, data_bytes in zip(run.slices.object_names, run.slices.column("data_bytes"), strict=True):
+        slices, before_bytes = run.slices, 0
+        positions, sizes = slices.column("data_position"), slices.column("data_bytes")
+        for name, position, data_bytes in zip(slices.object_names, positions, sizes, strict=True):
             if before_bytes > _BEGIN_AHEAD_BYTES:
                 return
             before_bytes += data_bytes
-            if name in self._waiting:
-                self._waiting.discard(name)
+            # One that is read only behind this slice would idle until then.
+            if self._waiting.get(name, position + data_bytes) < position + data_bytes:
+                del self._waiting[name]
                 self.inputs[name].begin()
 
     def _rewrite_parts(self, run: PartitionRun, plan: SurvivorPlan | None, output: JobOutput) -> RunCounts:

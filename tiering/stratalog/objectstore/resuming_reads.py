@@ -19,8 +19,8 @@ MAX_PAUSE_S = 5.0
 
 
 class ResumingReads:
-    """Reads ranges of one object, one after the other, and counts its requests. Not thread-safe: guarded by
-    its user."""
+    """Reads ranges of one object, one after the other, and counts its requests. Not thread-safe but for
+    `give_up`: guarded by its user."""
 
     def __init__(self, store: ObjectStore, clock: Clock, key: str) -> None:
         self.key = key
@@ -29,8 +29,14 @@ class ResumingReads:
         self.resumed_get_count = 0
         self.bytes_read = 0
         """Bytes that have arrived, except those of a read that broke."""
+        self.is_given_up = False
         self._store = store
         self._clock = clock
+
+    def give_up(self) -> None:
+        """Resume no stream any more. A read that another thread is in ends with its error then, at the
+        latest after the pause that it is in."""
+        self.is_given_up = True
 
     def open_range(self, position: int, size_bytes: int) -> ResumingStream:
         """A stream over exactly that range. Raises as `ObjectStore.open_range`."""
@@ -105,4 +111,4 @@ class ResumingStream:
             self._etag = self._etag or stream.etag()
             stream.close()
         # Without an ETag the rest might be another object's.
-        return self._left_count > 0 and bool(self._etag)
+        return self._left_count > 0 and bool(self._etag) and not self._reads.is_given_up

@@ -193,12 +193,14 @@ def store_compaction(
 ) -> Generator[StoreCompaction]:
     """The compactors of the store that `url` names, with scratch files in a directory that goes at the end.
     They execute jobs on this thread, or `elsewhere`. Raises InvalidConfigError, StoreError."""
+    from stratalog.base.process_tuning import share_one_heap
     from stratalog.compaction.compactor import DEFAULT_CONFIG
     from stratalog.compaction.job_execution import REQUESTS_BESIDE
     from stratalog.remote.metadata.catalog.catalog import Catalog
     from stratalog.server.beside_threads import running_beside
 
     layers.check()
+    share_one_heap()
     stop = StopSignal()
     with (
         store_actor(url, "compactor") as actor,

@@ -13,12 +13,15 @@ from random import Random
 import pytest
 
 from stratalog.base.clock import SystemClock
+from stratalog.base.scheduler import RunBeside
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.job_execution import REQUESTS_BESIDE
 from stratalog.objectstore.s3 import S3ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.beside_threads import running_beside
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.sampling import SEED
@@ -49,10 +52,17 @@ def wire(seaweedfs_server: S3Server) -> Generator[ProxiedS3]:
         yield proxy
 
 
+@pytest.fixture
+def run_beside() -> Generator[RunBeside]:
+    """The threads of a process of jobs."""
+    with running_beside(REQUESTS_BESIDE) as run_beside:
+        yield run_beside
+
+
 class World:
     """A compacted topic in a bucket, and its compactor behind the proxy. Not thread-safe."""
 
-    def __init__(self, wire: ProxiedS3, prefix: str, store: S3ObjectStore) -> None:
+    def __init__(self, wire: ProxiedS3, prefix: str, store: S3ObjectStore, run_beside: RunBeside) -> None:
         clock = HurriedClock()
         filesystem, ids = MemoryFileSystem(), SequentialIds(1)
         self.tiered = TieredStore(filesystem, wire.target.open_store(prefix), clock, ids)
@@ -72,7 +82,7 @@ class World:
         last = {record.key: record.offset for record in written}
         self.expected = [record for record in written if last[record.key] == record.offset]
         self.input_bytes = sum(one.ref.size_bytes for one in self.tiered.metadata.refresh().objects.values())
-        self.compactor: Compactor = self.tiered.compactor(store, streamed)
+        self.compactor: Compactor = self.tiered.compactor(store, streamed, run_beside=run_beside)
 
     def require_compacted(self) -> None:
         for tip in self.tips:
@@ -85,11 +95,13 @@ def streamed(settings: CompactionSettings) -> CompactionSettings:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_broken_streams_are_read_on(wire: ProxiedS3, s3_prefix: str, kind: str) -> None:
+def test_broken_streams_are_read_on(
+    wire: ProxiedS3, s3_prefix: str, kind: str, run_beside: RunBeside
+) -> None:
     random = Random(f"{SEED}{kind}")
     settings = wire.server.settings(s3_prefix, read_timeout_s=1.0 if kind == "idle" else 10.0)
     store = S3ObjectStore(SystemClock(), settings)
-    world = World(wire, s3_prefix, store)
+    world = World(wire, s3_prefix, store, run_beside)
     seen: Counter[str] = Counter()
     # The first stream of an object once, the second one and the rest of it. Silence takes its time.
     breaks_at = (2,) if kind == "idle" else (1, 3, 4)
@@ -118,9 +130,11 @@ def test_broken_streams_are_read_on(wire: ProxiedS3, s3_prefix: str, kind: str) 
     assert report.bytes_read <= world.input_bytes
 
 
-def test_a_body_in_little_pieces_is_one_stream(wire: ProxiedS3, s3_prefix: str) -> None:
+def test_a_body_in_little_pieces_is_one_stream(
+    wire: ProxiedS3, s3_prefix: str, run_beside: RunBeside
+) -> None:
     store = wire.server.open_store(s3_prefix)
-    world = World(wire, s3_prefix, store)
+    world = World(wire, s3_prefix, store, run_beside)
     wire.breaks = lambda _exchange, _size_bytes: Breakage(piece_bytes=97)
     try:
         (report,) = world.compactor.run_once()
@@ -132,10 +146,10 @@ def test_a_body_in_little_pieces_is_one_stream(wire: ProxiedS3, s3_prefix: str) 
 
 
 def test_a_store_that_breaks_each_stream_costs_no_record(
-    wire: ProxiedS3, s3_prefix: str, caplog: pytest.LogCaptureFixture
+    wire: ProxiedS3, s3_prefix: str, caplog: pytest.LogCaptureFixture, run_beside: RunBeside
 ) -> None:
     store = wire.server.open_store(s3_prefix)
-    world = World(wire, s3_prefix, store)
+    world = World(wire, s3_prefix, store, run_beside)
     before = {tip: world.tiered.records(tip) for tip in world.tips}
     inputs = world.tiered.metadata.refresh().objects
     wire.breaks = lambda exchange, _: Breakage(resets=True) if exchange.is_of_data else WHOLE

@@ -19,8 +19,10 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.compaction.job_execution import REQUESTS_BESIDE
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.beside_threads import running_beside
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.logs.sampling import IS_WHOLE
@@ -92,16 +94,17 @@ class World:
         return sorted(name for name, one in live.items() if one.live_slices)
 
     def compact(self, **changes: Any) -> CompactionReport:
-        """Run the one job that there is, and only that, over the wire."""
+        """Run the one job that there is, and only that, over the wire, with threads as a process of jobs."""
 
         def change(settings: CompactionSettings) -> CompactionSettings:
             return dataclasses.replace(settings, **changes)
 
         store = self.wire.server.open_store(self._prefix)
-        compactor = self.tiered.compactor(store, change)
-        self._part_bytes = compactor.settings.output_part_bytes
-        self.wire.clear()
-        (report,) = compactor.run_once()
+        with running_beside(REQUESTS_BESIDE) as run_beside:
+            compactor = self.tiered.compactor(store, change, run_beside=run_beside)
+            self._part_bytes = compactor.settings.output_part_bytes
+            self.wire.clear()
+            (report,) = compactor.run_once()
         store.close()
         assert report.refused is None
         return report

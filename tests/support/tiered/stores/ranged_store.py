@@ -14,11 +14,15 @@ class RangedStore(MemoryObjectStore):
         super().__init__(clock)
         self.ranges: dict[str, list[tuple[int, int]]] = {}
         """By name of the object: first position and exclusive end of each."""
+        self.opened: list[str] = []
+        """The object of each stream, in the order in which they were opened."""
         self.read_sizes: list[int] = []
         """The bytes that each read of a stream asked for."""
 
     def open_range(self, key: str, position: int, size: int, *, if_match: str | None = None) -> ReadStream:
-        self.ranges.setdefault(key.rpartition("/")[2], []).append((position, position + size))
+        name = key.rpartition("/")[2]
+        self.opened.append(name)
+        self.ranges.setdefault(name, []).append((position, position + size))
         return _NotedStream(super().open_range(key, position, size, if_match=if_match), self.read_sizes)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, StoreCorruptError
 from stratalog.base.filesystem import Buffer
-from stratalog.base.scheduler import run_here
+from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.compaction.kept_records import KeptTally
 from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.part_sends import PartSends
@@ -32,6 +32,7 @@ from stratalog.remote.objects.spool import FilePart, Spool
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.service.hand_executor import HandExecutor
 
 TOPIC_ID = UUID(int=7)
 CRC_POSITION = 17
@@ -81,7 +82,7 @@ class _Window(Spool):
 class World:
     """An output whose windows are files in memory."""
 
-    def __init__(self, part_bytes: int, memory_bytes: int = 0) -> None:
+    def __init__(self, part_bytes: int, memory_bytes: int = 0, run_beside: RunBeside = run_here) -> None:
         self.filesystem = MemoryFileSystem()
         self.inner = MemoryObjectStore(ManualClock())
         self.store = FaultyObjectStore(self.inner, Random(0))
@@ -91,7 +92,7 @@ class World:
         """The byte of the object that changes in its window."""
         self._part_bytes = part_bytes
         self._memory_bytes = memory_bytes
-        self.stream = OutputStream(NAME, writes, self._make_window, part_bytes, PartSends(run_here))
+        self.stream = OutputStream(NAME, writes, self._make_window, part_bytes, PartSends(run_beside))
         self.writer = ObjectWriter(self.filesystem, HEADER, SETTINGS, self.stream)
 
     def _make_window(self) -> Spool:
@@ -196,6 +197,16 @@ def test_an_object_that_is_not_as_planned_does_not_appear() -> None:
     world.writer.close()
     assert world.sent()[-1] == "abort"
     assert list(world.inner.list_uploads("")) == []
+
+
+def test_a_part_that_waits_for_a_thread_is_not_sent_once_its_output_is_closed() -> None:
+    threads = HandExecutor()
+    world = World(part_bytes=300, run_beside=threads.submit)
+    world.write(SLICES[:1])
+    assert len(threads.waiting) == 1
+    world.writer.close()
+    threads.run_all()
+    assert world.sent() == [], "an upload would begin that nothing aborts"
 
 
 class _StuckWindow(Spool):

@@ -43,7 +43,7 @@ def require_time(cost: JobCost, settings: CompactionSettings) -> None:
 
 
 class JobTimer:
-    """The time of the jobs of a run. Not thread-safe: one run uses it."""
+    """The time of the jobs of a run. Not thread-safe but for `check`: the thread of the run uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
