@@ -59,7 +59,7 @@ def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[Sp
 
 
 def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
     from pyspark.errors import PySparkException
 
     try:

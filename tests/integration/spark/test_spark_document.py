@@ -32,12 +32,13 @@ def fill(client: SyncClient) -> None:
     with client.producer() as producer:
         for key, value in (("7", "paid"), ("8", "open"), ("7", "sent")):
             producer.send("orders", key=key, value=value)
-        for key, value in FLIGHTS:
-            producer.send("flights", key=key, value=value)
+        for plane, state in FLIGHTS:
+            producer.send("flights", key=plane, value=state)
 
 
 def rows(table: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row) for row in table.collect()), key=repr)
+    found: list[tuple[Any, ...]] = [tuple(row) for row in table.collect()]
+    return sorted(found, key=repr)
 
 
 def test_the_document_runs_from_the_top_to_the_bottom(spark: SparkSession, tmp_path: Path) -> None:

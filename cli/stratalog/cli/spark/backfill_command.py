@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from stratalog.cli.int_ranges import PARTITION_COUNT
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, json_option
 from stratalog.cli.spark.import_command import print_created
@@ -36,7 +37,7 @@ from stratalog.cli.spark.options import spark_options
 @click.option(
     "--partitions",
     "partition_count",
-    type=click.IntRange(1),
+    type=PARTITION_COUNT,
     default=1,
     show_default=True,
     metavar="NUMBER",

@@ -103,7 +103,9 @@ def materialize(
     lease: int | None,
     as_json: bool,
 ) -> None:
-    """Make a table of the latest state of TOPIC, or bring it up to date.
+    """Make a table of the latest state of a topic.
+
+    A table of TOPIC that is there is brought up to date.
 
     The table has a row for each key of each partition whose last committed record has a value: key,
     partition, offset, timestamp and value. The first refresh reads the whole topic, a later one only the
