@@ -16,7 +16,7 @@ NO_OWNER = -1
 
 
 class Topic(Enum):
-    """What the catalog says of the topic's id."""
+    """The topic's id in the catalog."""
 
     UNKNOWN = auto()
     THERE = auto()
