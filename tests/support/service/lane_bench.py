@@ -92,11 +92,17 @@ class LaneBench:
             taken.append(request)
         return taken
 
-    def acknowledge(self, sequence: int, base_offset: int, record_count: int = 1) -> None:
+    def acknowledge(
+        self,
+        sequence: int,
+        base_offset: int,
+        record_count: int = 1,
+        durability: log_pb2.Durability.ValueType = log_pb2.DURABILITY_OS,
+    ) -> None:
         ack = log_pb2.AppendResponse(
             base_offset=base_offset,
             last_offset=base_offset + record_count - 1,
-            durability=log_pb2.DURABILITY_OS,
+            durability=durability,
         )
         self.lane.acknowledge(sequence, ack)
         self.lane.check()

@@ -125,6 +125,8 @@ class PartitionLane:
         """The failure of a batch that may be stored, while those behind it wait for their answers."""
         self._unwritten: list[SealedBatch] = []
         """Batches behind that failure that the server has refused unwritten. They go again."""
+        self._recognised: list[SealedBatch] = []
+        """Batches that the server has and no longer knows the place of, while others are behind them."""
         self._needs_resume = False
         """Whether the server may refuse the next batch unless it resumes the partition."""
         self._refused_bytes: int | None = None
@@ -240,7 +242,9 @@ class PartitionLane:
         _, batch = self._in_flight.popleft()
         assert ack.last_offset - ack.base_offset + 1 == batch.record_count
         self._patience.succeed()
-        batch.acknowledge(ack.base_offset, Durability(ack.durability))
+        durability = Durability(ack.durability)
+        self._acknowledge_recognised(durability, batch.topic_id)
+        batch.acknowledge(ack.base_offset, durability)
         self._on_settled(batch, None)
         self._end_wait()
 
@@ -257,9 +261,9 @@ class PartitionLane:
             self._in_flight.popleft()
             self.put_back()
             self._patience.succeed()
-            # A server forgets where a batch lies when it starts, and a start flushes what it finds.
-            oldest.acknowledge(UNKNOWN_OFFSET, Durability.DISK)
-            self._on_settled(oldest, None)
+            # A server forgets where a batch lies when it starts. How durable it is, the next answer tells.
+            self._recognised.append(oldest)
+            self._end_recognised()
             return
         if isinstance(cause, InconsistentTopicIdError):
             self._fail_topic(oldest.topic_id, cause)
@@ -350,6 +354,7 @@ class PartitionLane:
         """Forget all batches. Those that were in flight are in doubt."""
         self.lose()
         self._queued.clear()
+        self._recognised.clear()
         self._begin_anew(None)
         self._needs_resume = True
         if self._pause is not None:
@@ -464,6 +469,23 @@ class PartitionLane:
 
     def _settle_failed(self, batch: SealedBatch, cause: LogStoreError) -> None:
         self._on_settled(batch, batch.fail(cause))
+        self._end_recognised()
+
+    def _acknowledge_recognised(self, durability: Durability, topic_id: str) -> None:
+        """Settle the batches whose place the server does not know. They are as durable as the records behind
+        them in the topic, and on disk at least: a start flushes what it finds."""
+        recognised, self._recognised = self._recognised, []
+        for batch in recognised:
+            is_before = batch.topic_id == topic_id
+            batch.acknowledge(
+                UNKNOWN_OFFSET, max(durability, Durability.DISK) if is_before else Durability.DISK
+            )
+            self._on_settled(batch, None)
+
+    def _end_recognised(self) -> None:
+        """Settle them if no other batch will be acknowledged."""
+        if self._recognised and not self.is_busy:
+            self._acknowledge_recognised(Durability.DISK, "")
 
     def _may_try_again(self, cause: LogStoreError) -> bool:
         """Count a refusal without effect, and pause. Returns False if the next attempt would be too late; the

@@ -17,6 +17,7 @@ from stratalog.base.errors import (
     RecordsLostError,
     RecordTooLargeError,
     StoreUnavailableError,
+    UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability
 from stratalog.client.errors import ServerUnavailableError
@@ -30,6 +31,7 @@ from stratalog.client.sending.producer_identities import ProducerIdentity
 from stratalog.record.ack import Ack
 from stratalog.record.header import parse_header
 from stratalog.record.native.record_accumulator import Delivery
+from stratalog.v1 import log_pb2
 from tests.support.service.lane_bench import LaneBench
 
 
@@ -496,14 +498,40 @@ async def test_a_batch_that_the_server_is_past_is_stored(expected_sequence: int)
     bench.lane.lose()
     assert [one[2] for one in bench.take_numbers()] == [0, 2]
     bench.refuse(3, out_of_order(0, expected_sequence))
-    assert bench.outcomes == [(b"a", None)]
-    for index in range(2):
-        acked = Delivery(bench.receipts[0], index, 5).result()
-        assert (acked.offset, acked.durability) == (-1, Durability.DISK)
     # The others keep their numbers, and the first one resumes.
     request = bench.take_batch()
     assert request is not None
     assert (request.resume, parse_header(request.batch).base_sequence) == (True, 2)
+    # It is as durable as those behind it.
+    assert bench.outcomes == []
+    bench.acknowledge(5, 9, durability=log_pb2.DURABILITY_OBJECT)
+    assert bench.outcomes == [(b"a", None), (b"c", None)]
+    for index in range(2):
+        acked = Delivery(bench.receipts[0], index, 5).result()
+        assert (acked.offset, acked.durability) == (-1, Durability.OBJECT)
+
+
+@pytest.mark.parametrize("last", ["acknowledged at os", "refused", "none", "abandoned topic"])
+async def test_a_stored_batch_is_on_disk_if_nothing_tells_more(last: str) -> None:
+    bench = LaneBench(identity=ProducerIdentity(7, 0))
+    bench.queue(b"a")
+    if last != "none":
+        bench.queue(b"c")
+    bench.take_numbers()
+    bench.lane.lose()
+    sent = len(bench.take_numbers())
+    bench.refuse(1 + sent, out_of_order(0, 1))
+    if last != "none":
+        assert bench.take() is not None
+    if last == "acknowledged at os":
+        bench.acknowledge(5, 9)
+    elif last == "refused":
+        bench.refuse(5, InvalidRecordError("no"))
+    elif last == "abandoned topic":
+        bench.lane.fail_all(UnknownTopicOrPartitionError("gone"))
+    acked = Delivery(bench.receipts[0], 0, 5).result()
+    assert (acked.offset, acked.durability) == (-1, Durability.DISK)
+    assert bench.batches() == []
 
 
 @pytest.mark.parametrize(
