@@ -21,7 +21,7 @@ from stratalog.client.client import Client
 from stratalog.client.messages import DurabilityLike
 from stratalog.client.retry import LONG_WORK, Patience
 from stratalog.pipeline.sink.decision_log import Decision, TargetPlan
-from stratalog.record.batch import decode
+from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import MAX_BATCH_LENGTH, batch_of_section, encode_batch
 from stratalog.record.header import HEADER_SIZE, parse_header
@@ -153,10 +153,7 @@ async def stored_count(appends: Appends, plan: TargetPlan) -> int:
                 continue
         if answer.error is not None:
             raise answer.error
-        position = 0
-        while position < len(answer.batches):
-            header = parse_header(answer.batches, position)
-            position += header.size_in_bytes
+        for _, header in batches(answer.batches):
             if (header.producer_id, header.producer_epoch) == identity:
                 count = max(count, header.base_sequence + header.last_offset_delta + 1)
         if answer.next_fetch_offset >= answer.high_watermark:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.message_fields import MessageField, field_at, varint_at
+from stratalog.record.key_partition import partition_for_key
 from stratalog.record.native.pure_kernels import encode_records
-from stratalog.record.native.pure_key_kernels import murmur2
 from stratalog.record.plain.plain_section import (
     NEGATIVE_TIMESTAMP,
     NO_NAME,
@@ -48,7 +48,7 @@ def place_plain(message: Buffer, partition_count: int) -> KeyPlace:
     for index, record in enumerate(_records(bytes(message), 0)):
         if record.key is None:
             continue
-        partition = (murmur2(record.key) & 0x7FFFFFFF) % partition_count
+        partition = partition_for_key(record.key, partition_count)
         if chosen is None:
             chosen = partition
         elif partition != chosen:

@@ -17,20 +17,6 @@ static inline bool part_at(const column_part *column, size_t row, const uint8_t 
     return true;
 }
 
-static inline int64_t part_bytes(int64_t size)
-{
-    return varlong_size(size) + (size < 0 ? 0 : size);
-}
-
-static inline uint8_t *write_part(uint8_t *target, const uint8_t *part, int64_t size)
-{
-    target = write_varlong(target, size);
-    if (size <= 0)
-        return target;
-    memcpy(target, part, (size_t)size);
-    return target + size;
-}
-
 /* Writes a row's headers and moves `*target` after them. Reads every offset once, so that no other thread can change it
  * between a check and its use. */
 static kernel_status append_headers(const encode_columns *columns, int64_t first_header, int64_t end_header,

@@ -239,4 +239,10 @@ kernel_status kernel_encode_rows(const encode_columns *columns, size_t first_row
 
 uint32_t kernel_murmur2(const uint8_t *key, size_t size);
 
+/* The partition of a key by the rule of Kafka's clients: murmur2 without its sign bit, modulo the count. */
+static inline uint32_t kernel_key_partition(const uint8_t *key, size_t size, uint32_t partition_count)
+{
+    return (kernel_murmur2(key, size) & 0x7fffffff) % partition_count;
+}
+
 #endif

@@ -60,20 +60,6 @@ static const uint8_t *next_field(const uint8_t *position, const uint8_t *end, me
     }
 }
 
-static inline int64_t part_bytes(bytes_part part)
-{
-    return varlong_size(part.size) + (part.size < 0 ? 0 : part.size);
-}
-
-static inline uint8_t *write_part(uint8_t *target, bytes_part part)
-{
-    target = write_varlong(target, part.size);
-    if (part.size <= 0)
-        return target;
-    memcpy(target, part.data, (size_t)part.size);
-    return target + part.size;
-}
-
 static kernel_status read_header(const message_field *header, bytes_part *name, bytes_part *value)
 {
     const uint8_t *position = header->part, *const end = header->part + header->size;
@@ -122,7 +108,7 @@ static kernel_status read_record(const message_field *message, int64_t now, plai
             if (status != KERNEL_OK)
                 return status;
             record->headers_count++;
-            record->headers_bytes += part_bytes(name) + part_bytes(value);
+            record->headers_bytes += part_bytes(name.size) + part_bytes(value.size);
         }
     }
     return record->timestamp < 0 ? KERNEL_BAD_TIMESTAMP : KERNEL_OK;
@@ -147,8 +133,8 @@ static bool next_record(const uint8_t **position, const uint8_t *end, message_fi
 /* The size of a record without its own size field. */
 static int64_t body_bytes(const plain_record *record, int64_t base_timestamp, int64_t offset_delta)
 {
-    return 1 + varlong_size(record->timestamp - base_timestamp) + varlong_size(offset_delta) + part_bytes(record->key) +
-           part_bytes(record->value) + varlong_size(record->headers_count) + record->headers_bytes;
+    return 1 + varlong_size(record->timestamp - base_timestamp) + varlong_size(offset_delta) + part_bytes(record->key.size) +
+           part_bytes(record->value.size) + varlong_size(record->headers_count) + record->headers_bytes;
 }
 
 kernel_status kernel_measure_plain(const uint8_t *message, size_t size, int64_t now, plain_summary *summary)
@@ -189,8 +175,8 @@ static kernel_status write_headers(const message_field *message, uint8_t **targe
             continue;
         if (read_header(&field, &name, &value) != KERNEL_OK)
             return KERNEL_BAD_HEADER;
-        *target = write_part(*target, name);
-        *target = write_part(*target, value);
+        *target = write_part(*target, name.data, name.size);
+        *target = write_part(*target, value.data, value.size);
     }
     return KERNEL_OK;
 }
@@ -216,8 +202,8 @@ kernel_status kernel_write_plain(const uint8_t *message, size_t size, int64_t no
         *target++ = 0;
         target = write_varlong(target, record.timestamp - summary->base_timestamp);
         target = write_varlong(target, offset_delta);
-        target = write_part(target, record.key);
-        target = write_part(target, record.value);
+        target = write_part(target, record.key.data, record.key.size);
+        target = write_part(target, record.value.data, record.value.size);
         target = write_varlong(target, record.headers_count);
         if (record.headers_count > 0) {
             status = write_headers(&field, &target);
@@ -245,7 +231,7 @@ kernel_status kernel_place_plain(const uint8_t *message, size_t size, uint32_t p
             return status;
         if (record.key.size < 0)
             continue;
-        partition = (kernel_murmur2(record.key.data, (size_t)record.key.size) & 0x7fffffff) % partition_count;
+        partition = kernel_key_partition(record.key.data, (size_t)record.key.size, partition_count);
         if (place->partition < 0)
             place->partition = partition;
         if (partition != place->partition) {

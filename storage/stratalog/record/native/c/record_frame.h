@@ -119,6 +119,21 @@ static inline ptrdiff_t varlong_size(int64_t number)
     return rest == 0 ? 1 : (70 - __builtin_clzll(rest)) / 7;
 }
 
+/* The bytes of a part with its size; -1 is null. */
+static inline int64_t part_bytes(int64_t size)
+{
+    return varlong_size(size) + (size < 0 ? 0 : size);
+}
+
+static inline uint8_t *write_part(uint8_t *target, const uint8_t *part, int64_t size)
+{
+    target = write_varlong(target, size);
+    if (size <= 0)
+        return target;
+    memcpy(target, part, (size_t)size);
+    return target + size;
+}
+
 /* Reads bytes that follow their size; -1 is null, a lower size is corruption. */
 static inline const uint8_t *read_sized(const uint8_t *position, const uint8_t *end, const uint8_t **part,
                                         int32_t *size)

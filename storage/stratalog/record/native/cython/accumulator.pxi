@@ -466,7 +466,7 @@ cdef class RecordAccumulator:
     cdef int32_t choose(self, KnownTopic known, const record_part *key) noexcept:
         if key.size < 0:
             return known.current_partition
-        return <int32_t> ((kernel_murmur2(key.data, <size_t> key.size) & 0x7FFFFFFF) % <uint32_t> known.partition_count)
+        return <int32_t> kernel_key_partition(key.data, <size_t> key.size, <uint32_t> known.partition_count)
 
     cdef int append(self, KnownTopic known, int32_t given, const record_part *key, const record_part *value,
                     int64_t timestamp_ms, const record_part *headers, int64_t headers_count,

@@ -212,3 +212,4 @@ cdef extern from "kernels.h" nogil:
     kernel_status kernel_encode_rows(const encode_columns_t *columns, size_t first_row, size_t row_count,
                                      int64_t base_timestamp, uint8_t *target, size_t room, size_t *size)
     uint32_t kernel_murmur2(const uint8_t *key, size_t size)
+    uint32_t kernel_key_partition(const uint8_t *key, size_t size, uint32_t partition_count)
