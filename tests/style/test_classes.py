@@ -27,7 +27,7 @@ SAYS_WHO_MAY_CALL = re.compile(
 
 def stateful_classes_say_what_guards_them(source: Source) -> Iterator[str]:
     """The first paragraph of the docstring of a class that changes itself says who may call it."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef) and changes_itself(node):
             opening = (ast.get_docstring(node) or "").split("\n\n")[0]
             if not SAYS_WHO_MAY_CALL.search(opening):
@@ -49,7 +49,7 @@ def changes_itself(node: ast.ClassDef) -> bool:
 
 def dataclasses_are_frozen_and_slotted(source: Source) -> Iterator[str]:
     """A dataclass that is not frozen is stateful, and says what guards it."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         for decorator in node.decorator_list:
@@ -70,7 +70,7 @@ MAX_POSITIONAL_FIELDS = 5
 
 def constructors_are_narrow(source: Source) -> Iterator[str]:
     """A constructor of more than seven parameters takes a settings object, or its class has too many jobs."""
-    classes = [node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
     for node in classes:
         for item in node.body:
             if isinstance(item, ast.FunctionDef) and item.name == "__init__":
@@ -90,9 +90,9 @@ class Value:
     """The types of its fields, as written."""
 
 
-def values_of(tree: ast.Module) -> Iterator[Value]:
+def values_of(source: Source) -> Iterator[Value]:
     """The NamedTuples and dataclasses of a module."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef):
             decorators = {ast.unparse(decorator).split("(")[0] for decorator in node.decorator_list}
             bases = {ast.unparse(base) for base in node.bases}
@@ -106,15 +106,15 @@ def values_of(tree: ast.Module) -> Iterator[Value]:
 PLAIN_BASES = re.compile(r"(Enum|Flag|Error|Exception|TypedDict)$")
 
 
-def component_classes(trees: Sequence[ast.Module]) -> set[str]:
+def component_classes(sources: Sequence[Source]) -> set[str]:
     """Classes that do work: no values, enums, errors or immutable classes. A value that holds a component is
     a component."""
-    values = [value for tree in trees for value in values_of(tree)]
+    values = [value for source in sources for value in values_of(source)]
     value_names = {value.name for value in values}
     components = {
         node.name
-        for tree in trees
-        for node in ast.walk(tree)
+        for source in sources
+        for node in source.nodes
         if isinstance(node, ast.ClassDef)
         and node.name not in value_names
         and not any(PLAIN_BASES.search(ast.unparse(base)) for base in node.bases)
@@ -131,26 +131,26 @@ def holds(value: Value, components: set[str]) -> bool:
 
 @cache
 def components_of_production() -> set[str]:
-    return component_classes([source.tree for source in sources_below(PRODUCTION, ".py")])
+    return component_classes(sources_below(PRODUCTION, ".py"))
 
 
 def values_of_components_are_narrow(source: Source) -> Iterator[str]:
     """A generated constructor that takes components takes at most seven parameters, as a written one does."""
-    components = components_of_production() | component_classes([source.tree])
-    for value in values_of(source.tree):
+    components = components_of_production() | component_classes([source])
+    for value in values_of(source):
         if len(value.annotations) > MAX_CONSTRUCTOR_PARAMETERS and holds(value, components):
             yield f"{value.line}: {value.name} holds components and has {len(value.annotations)} fields"
 
 
 @cache
 def values_of_production() -> set[str]:
-    return {value.name for source in sources_below(PRODUCTION, ".py") for value in values_of(source.tree)}
+    return {value.name for source in sources_below(PRODUCTION, ".py") for value in values_of(source)}
 
 
 def wide_values_are_built_by_name(source: Source) -> Iterator[str]:
     """More than five fields of a value are given by name: two of them are easily exchanged."""
-    known = values_of_production() | {value.name for value in values_of(source.tree)}
-    for node in ast.walk(source.tree):
+    known = values_of_production() | {value.name for value in values_of(source)}
+    for node in source.nodes:
         match node:
             case ast.Call(func=ast.Name(id=name), args=args):
                 if name in known and len(args) > MAX_POSITIONAL_FIELDS:
@@ -232,7 +232,7 @@ def test_lasting_state_can_check_itself(name: str) -> None:
     (found,) = [
         node
         for source in sources_below(ENGINE, ".py")
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.ClassDef) and node.name == name
     ]
 

@@ -45,7 +45,7 @@ def run_has_one_meaning(source: Source) -> Iterator[str]:
 
 def docstrings_begin_with_a_subject_or_a_verb(source: Source) -> Iterator[str]:
     """The first line of a docstring says what the thing does or is."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = (ast.get_docstring(node) or "").split("\n")[0]
             if HARD_OPENINGS.match(first):
@@ -71,7 +71,7 @@ def prose_is_not_pinned(source: Source) -> Iterator[str]:
     """A test pins an error's class, code and fields: `match=` pins its prose."""
     if "match=" not in source.text:
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="raises" | "warns"), keywords=keywords):
                 if "match" in {keyword.arg for keyword in keywords}:

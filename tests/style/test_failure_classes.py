@@ -6,7 +6,7 @@ import ast
 import re
 
 from tests.support.places import DOCS, REPOSITORY
-from tests.support.style.sources import parsed
+from tests.support.style.sources import nodes_of
 
 CLASSES = [*range(1, 18), *range(24, 40)]
 DOCUMENT = DOCS / "failure_classes.md"
@@ -27,7 +27,7 @@ def functions_of(name: str) -> set[str]:
         return set()
     return {
         node.name
-        for node in ast.walk(parsed(path.read_text()))
+        for node in nodes_of(path.read_text())
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 

@@ -45,7 +45,7 @@ def engine_uses_its_seams(source: Source) -> Iterator[str]:
     """No disk, clock, network, process, thread or chance but through a seam. `os.path` may cut up names."""
     if HOMES.fullmatch(source.name):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for complaint in (worldly_call(node), worldly_attribute(node), *worldly_imports(node)):
             if complaint:
                 yield f"{getattr(node, 'lineno', 0)}: {complaint}"
@@ -96,17 +96,17 @@ def engine_raises_its_own_errors(source: Source) -> Iterator[str]:
     """
     caught = {
         name.id
-        for handler in ast.walk(source.tree)
+        for handler in source.nodes
         if isinstance(handler, ast.ExceptHandler) and handler.type is not None
         for name in ast.walk(handler.type)
         if isinstance(name, ast.Name)
     }
     parsers = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.FunctionDef) and node.name.startswith("_parse")
     ]
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Raise) and not any(node.lineno in parser for parser in parsers):
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             if isinstance(raised, ast.Name) and raised.id in BUILTIN_ERRORS - caught:
@@ -117,7 +117,7 @@ def doubles_are_shared(source: Source) -> Iterator[str]:
     """Doubles of disks and stores stand in `stratalog.testing` and `tests/support`."""
     if source.name.startswith("tests/support/"):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef):
             for base in node.bases:
                 if re.search(r"(FileSystem|Disk|Store)$", ast.unparse(base)):

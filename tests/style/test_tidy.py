@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ LAZY_EXPORTS = ("client/stratalog/client/__init__.py", "client/stratalog/client/
 
 def messages_are_clauses(source: Source) -> Iterator[str]:
     """An error's message begins in lower case and has no full stop: values follow it."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[first, *_])) if name.endswith("Error"):
                 text = leading_text(first)
@@ -49,7 +49,7 @@ def errors_name_the_topic_of_a_partition(source: Source) -> Iterator[str]:
     """An error about one partition has its topic, or the id, in a field of its own, as `error_fields` has."""
     if source.name in ARGUMENTS_OF_A_RECORD:
         return
-    for call in error_calls(source.tree):
+    for call in error_calls(source.nodes):
         values = {keyword.arg: keyword.value for keyword in call.keywords}
         if "partition" not in values:
             continue
@@ -60,16 +60,16 @@ def errors_name_the_topic_of_a_partition(source: Source) -> Iterator[str]:
             yield f"{call.lineno}: the partition of an error is a number"
 
 
-def error_calls(tree: ast.AST) -> Iterator[ast.Call]:
+def error_calls(nodes: Sequence[ast.AST]) -> Iterator[ast.Call]:
     """The calls that make an error or have its fields: those of its class, those of `raise`, and those of a
     function that raises unless something holds."""
     raised = {
         id(call)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Raise) and node.exc is not None
         for call in ast.walk(node.exc)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2].lstrip("_")
             if id(node) in raised or name.endswith("Error") or name.startswith("require"):
@@ -86,7 +86,7 @@ def files_are_short(source: Source) -> Iterator[str]:
 
 
 def functions_are_short(source: Source) -> Iterator[str]:
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             lines = node.end_lineno - node.lineno + 1
@@ -129,7 +129,7 @@ def file_names_say_something(source: Source) -> Iterator[str]:
 
 def names_end_with_their_unit(source: Source) -> Iterator[str]:
     """Durations carry `_ms` or `_s`; a count ends with `_count`."""
-    for line, name, annotation in declarations(source.tree):
+    for line, name, annotation in declarations(source.nodes):
         is_number = annotation in {"int", "float", "int | None", "float | None"}
         if is_number and (name in DURATIONS or name.split("_")[-1] in DURATIONS):
             yield f"{line}: {name} is a duration without a unit"
@@ -140,9 +140,9 @@ def names_end_with_their_unit(source: Source) -> Iterator[str]:
                 yield f"{line}: {name}: the unit is spelled {unit}"
 
 
-def declarations(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+def declarations(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str, str]]:
     """Line, name and annotation of each parameter and each annotated variable or field."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.arg):
             yield node.lineno, node.arg, ast.unparse(node.annotation) if node.annotation else ""
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
