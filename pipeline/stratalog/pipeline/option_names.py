@@ -1,5 +1,5 @@
-"""The refusal of options that nothing reads: a misspelt bound would be left out, and the query would read or
-write more than was asked. Light to import."""
+"""The refusal of options. Without it a misspelt bound would be left out, and a query would read or write more
+than was asked. Light to import."""
 
 from __future__ import annotations
 
@@ -25,3 +25,13 @@ def known_options(
             allowed=", ".join(sorted(known)),
         )
     return {spelling[name.lower()]: value for name, value in options.items()}
+
+
+def wrong_option(name: str, value: str, allowed: str) -> InvalidConfigError:
+    """The error of an option with a value that is not one of those that are `allowed` where it is given."""
+    return InvalidConfigError(
+        f"the option {name} has a value that cannot be used; correct it",
+        name=name,
+        value=value[:200],
+        allowed=allowed,
+    )

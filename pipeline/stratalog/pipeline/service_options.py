@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.pipeline.option_names import wrong_option
 
 if TYPE_CHECKING:
     from stratalog.client.blocking.sync_client import SyncClient
@@ -52,12 +53,7 @@ def parse_service(options: Mapping[str, str]) -> ServiceOptions | None:
         return None
     addresses = [address.strip() for address in text.split(",")]
     if not all(map(_is_address, addresses)):
-        raise InvalidConfigError(
-            f"the option {SERVER} is not an address; correct it",
-            name=SERVER,
-            value=text[:200],
-            allowed=_FORM,
-        )
+        raise wrong_option(SERVER, text, _FORM)
     return ServiceOptions(",".join(addresses))
 
 

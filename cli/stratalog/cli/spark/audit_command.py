@@ -10,10 +10,10 @@ import click
 from stratalog.base.errors import LogStoreError, StoreCorruptError
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.error_line import print_error
-from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option
 from stratalog.cli.output import counted, print_json, print_rest, value_document
 from stratalog.cli.spark.options import spark_options
+from stratalog.cli.spark.spark_job import spark_job
 from stratalog.cli.store_repair.verify_command import print_proof
 
 if TYPE_CHECKING:
@@ -78,17 +78,11 @@ def audit(
 def _audited(
     topics: tuple[str, ...], store_url: str, master: str, conf: Mapping[str, str], *, reads_data: bool
 ) -> AuditReport:
-    from stratalog.pipeline.job_session import job_session
-    from stratalog.pipeline.jobs.shard_view import require_topics
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.store_audit import audit_store
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
-    place = ExecutorPlace(store_url)
-    require_topics(place, topics)
-    with interrupted_by_signals(), job_session("stratalog audit", master, conf) as session:
-        cluster = SparkCluster(session.sparkContext)
-        return audit_store(cluster, place, topics, reads_data=reads_data)
+    with spark_job("audit", master, conf) as cluster:
+        return audit_store(cluster, ExecutorPlace(store_url), topics, reads_data=reads_data)
 
 
 def _print_verification(report: VerificationReport) -> None:

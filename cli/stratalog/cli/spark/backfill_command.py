@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from stratalog.cli.int_ranges import PARTITION_COUNT
-from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, json_option
 from stratalog.cli.spark.import_command import print_created
 from stratalog.cli.spark.new_topic_config import accept_config
 from stratalog.cli.spark.options import spark_options
+from stratalog.cli.spark.spark_job import spark_job
 
 
 @click.command()
@@ -76,8 +76,6 @@ def backfill(
       stratalog spark backfill /data/orders --topic orders --column key=id
       stratalog spark backfill --query "select * from lake.orders" --topic orders
     """
-    from stratalog.pipeline.job_session import job_session
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
     from stratalog.pipeline.transfer.topic_backfill import BackfillPlan, Table, backfill_topic
 
@@ -85,8 +83,8 @@ def backfill(
     if bool(source.paths) == bool(source.query):
         raise click.UsageError("give PATHS, or --query")
     plan = BackfillPlan(name, partition_count, config, column, order_by)
-    with interrupted_by_signals(), job_session("stratalog backfill", master, conf) as session:
-        cluster = SparkCluster(session.sparkContext)
-        rows = source.rows(session)
-        report = backfill_topic(cluster, rows, ExecutorPlace(store_url), plan, accept_config)
+    with spark_job("backfill", master, conf) as cluster:
+        report = backfill_topic(
+            cluster, lambda: source.rows(cluster.session), ExecutorPlace(store_url), plan, accept_config
+        )
     print_created(report, as_json=as_json)

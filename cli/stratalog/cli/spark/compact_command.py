@@ -13,6 +13,7 @@ from stratalog.cli.error_line import print_error
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, json_option
 from stratalog.cli.spark.options import spark_options
+from stratalog.cli.spark.spark_job import spark_job
 from stratalog.cli.store_access.store_compaction import (
     CompactionLayers,
     JobsElsewhere,
@@ -79,7 +80,7 @@ def compact(
       stratalog spark compact orders --store s3://bucket/prefix --master local[4]
       stratalog spark compact --store s3://bucket/prefix --dry-run
     """
-    from stratalog.pipeline.jobs.shard_view import require_topics
+    from stratalog.pipeline.jobs.shard_view import open_view
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
     if not config_file:
@@ -94,8 +95,9 @@ def compact(
             print_plan(store.plan(topics), as_json=as_json)
         return
     place = ExecutorPlace(store_url)
-    require_topics(place, topics)
-    with interrupted_by_signals(), _on_spark(place, layers, master, conf, jobs_at_once) as store:
+    with place() as means:
+        open_view(means).topics(topics)
+    with _on_spark(place, layers, master, conf, jobs_at_once) as store:
         result, is_well = _run_to_end(store, topics)
         print_run(store, result, topics, is_idle_shown=True, as_json=as_json)
     if not is_well:
@@ -112,13 +114,12 @@ def _on_spark(
     jobs_at_once: int | None,
 ) -> Generator[StoreCompaction]:
     """The compaction of a store whose jobs go to the executors."""
-    from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
 
-    with job_session("stratalog compact", master, conf) as session:
-        cluster = SparkCluster(session.sparkContext)
-        count = jobs_at_once or cluster.lane_count
+    with spark_job("compact", master, conf) as cluster:
+        # Several threads use the cluster, so it starts here.
+        lane_count = cluster.lane_count
+        count = jobs_at_once or lane_count
         with ClusterExecutions(cluster, place, jobs_at_once=count) as executions:
             elsewhere = JobsElsewhere(executions.execution, count, _PARTITION_BYTES)
             with store_compaction(place.store_url, layers, elsewhere) as store:

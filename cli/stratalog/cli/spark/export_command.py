@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from stratalog.cli.byte_size import ByteSize
-from stratalog.cli.interrupts import interrupted_by_signals
-from stratalog.cli.options import config_option, json_option, require_unicode
+from stratalog.cli.options import config_option, json_option
 from stratalog.cli.output import print_json, print_table
 from stratalog.cli.spark.options import spark_options
-from stratalog.cli.spark.places import place_url
+from stratalog.cli.spark.places import PLACE_HELP, place_url
+from stratalog.cli.spark.spark_job import spark_job
 from stratalog.client.isolation_level import IsolationLevel
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ _SOURCE_OPTIONS = (
     "--to",
     "target",
     required=True,
-    callback=require_unicode,
+    callback=place_url,
     metavar="PLACE",
-    help="Where to: a directory, or s3://bucket/prefix. The executors share it.",
+    help=f"Where to: {PLACE_HELP}.",
 )
 @spark_options
 @config_option(
@@ -85,7 +85,7 @@ def export(
     from stratalog.pipeline.option_names import known_options
 
     options = {**known_options(option, _SOURCE_OPTIONS), "isolationLevel": isolation}
-    report = _exported(topics, place_url(target), store_url, master, conf, options)
+    report = _exported(topics, target, store_url, master, conf, options)
     manifest = report.manifest
     found = [_row(topic.name, one) for topic in manifest.topics for one in topic.partitions]
     if as_json:
@@ -135,13 +135,10 @@ def _exported(
     conf: Mapping[str, str],
     options: Mapping[str, str],
 ) -> ExportReport:
-    from stratalog.pipeline.job_session import job_session
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
     from stratalog.pipeline.source.read_options import parse_options
     from stratalog.pipeline.transfer.topic_export import export_topics
 
     parsed = parse_options({**options, "store": store_url, "topic": ",".join(topics)}, is_stream=False)
-    with interrupted_by_signals(), job_session("stratalog export", master, conf) as session:
-        cluster = SparkCluster(session.sparkContext)
+    with spark_job("export", master, conf) as cluster:
         return export_topics(cluster, ExecutorPlace(store_url), ExecutorPlace(target_url), parsed)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stratalog.cli.interrupts import interrupted_by_signals
-from stratalog.cli.options import config_option, json_option, require_unicode
+from stratalog.cli.options import config_option, json_option
 from stratalog.cli.output import counted, print_json, print_table
 from stratalog.cli.spark.new_topic_config import accept_config
 from stratalog.cli.spark.options import spark_options
 from stratalog.cli.spark.places import place_url
+from stratalog.cli.spark.spark_job import spark_job
 
 if TYPE_CHECKING:
     from stratalog.pipeline.transfer.topic_import import ImportReport
 
 
 @click.command("import")
-@click.argument("place", callback=require_unicode)
+@click.argument("place", callback=place_url)
 @click.option("--topic", "name", required=True, metavar="NAME", help="The topic to create.")
 @click.option(
     "--from",
@@ -58,15 +58,13 @@ def import_(
       stratalog spark import s3://archive/orders --topic orders
       stratalog spark import /archive/all --from orders --topic orders-restored
     """
-    from stratalog.pipeline.job_session import job_session
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
     from stratalog.pipeline.transfer.topic_import import import_topic
 
-    with interrupted_by_signals(), job_session("stratalog import", master, conf) as session:
+    with spark_job("import", master, conf) as cluster:
         report = import_topic(
-            SparkCluster(session.sparkContext),
-            ExecutorPlace(place_url(place)),
+            cluster,
+            ExecutorPlace(place),
             ExecutorPlace(store_url),
             source_topic=source_topic,
             name=name,

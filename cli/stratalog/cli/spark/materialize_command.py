@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option, require_unicode
 from stratalog.cli.output import counted, print_json, value_document
 from stratalog.cli.spark.options import spark_options
+from stratalog.cli.spark.places import PLACE_HELP, place_url
+from stratalog.cli.spark.spark_job import spark_job
 
 if TYPE_CHECKING:
+    from stratalog.pipeline.job_cluster import JobCluster
     from stratalog.pipeline.lake.materialization import MaterializeReport
     from stratalog.pipeline.lake.values.value_format import ValueFormat
 
@@ -42,11 +44,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--table",
         "table_url",
-        callback=require_unicode,
+        callback=place_url,
         required=True,
-        metavar="URL",
-        help="The place of the table, as that of a store: s3://bucket/prefix, or file:///dir on a disk that"
-        " all executors share.",
+        metavar="PLACE",
+        help=f"The place of the table: {PLACE_HELP}.",
     ),
     click.option("--full", is_flag=True, help="Make the table anew, whatever is there."),
     click.option(
@@ -121,28 +122,34 @@ def materialize(
     \b
     Examples:
       stratalog spark materialize orders --to delta --table s3://lake/orders
-      stratalog spark materialize orders --to parquet --table file:///srv/orders
+      stratalog spark materialize orders --to parquet --table /srv/orders
     """
     encoding = _Encoding(values, schema, message)
     _require_consistent(encoding)
     _require_libraries(format_name, values)
     from stratalog.base.clock import SystemClock
-    from stratalog.pipeline.job_session import job_session
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
-    from stratalog.pipeline.lake.materialization import Materialization, MaterializeOrder
+    from stratalog.pipeline.lake.materialization import (
+        Materialization,
+        MaterializeOrder,
+        require_refreshable,
+    )
     from stratalog.pipeline.lake.table_format import TableFormat
     from stratalog.pipeline.lake.table_place import TablePlace
 
-    of_files = _format_of_files(encoding)
-    with interrupted_by_signals(), job_session("stratalog materialize", master, conf) as session:
-        # Spark reads the columns of JSON.
-        value_format = of_files or _format_of_ddl(schema)
+    value_format = _format_of_files(encoding)
+    store_place, place, form = ExecutorPlace(store_url), TablePlace(table_url), TableFormat(format_name)
+    with spark_job("materialize", master, conf) as cluster:
+        if value_format is None:
+            # Spark reads the columns of JSON, so the refresh begins behind its start.
+            with closing(place()) as store:
+                form.require_own(store)
+            require_refreshable(store_place, place, topic)
+            value_format = _format_of_ddl(cluster, schema)
         order = MaterializeOrder(topic=topic, values=value_format, is_full=full, lease_s=lease)
-        place = TablePlace(table_url)
-        refresh = Materialization(SparkCluster(session.sparkContext), ExecutorPlace(store_url), place, order)
+        refresh = Materialization(cluster, store_place, place, order)
         with closing(place()) as store:
-            table = TableFormat(format_name).table(store, SystemClock(), value_format.arrow_type)
+            table = form.table(store, SystemClock(), value_format.arrow_type)
             report = refresh.run(table)
     if as_json:
         print_json(value_document(report))
@@ -201,12 +208,13 @@ def _format_of_files(encoding: _Encoding) -> ValueFormat | None:
             return RawValues()
 
 
-def _format_of_ddl(ddl: str) -> ValueFormat:
-    """JSON with the columns of a DDL text. Raises InvalidConfigError, UnsupportedOperationError."""
+def _format_of_ddl(cluster: JobCluster, ddl: str) -> ValueFormat:
+    """JSON with the columns of a DDL text, which Spark reads. Raises InvalidConfigError,
+    UnsupportedOperationError."""
     from stratalog.pipeline.lake.values.ddl_schema import struct_of_ddl
     from stratalog.pipeline.lake.values.json_values import JsonValues
 
-    return JsonValues.of(struct_of_ddl(ddl))
+    return JsonValues.of(struct_of_ddl(cluster.session, ddl))
 
 
 def _read(path: str) -> bytes:

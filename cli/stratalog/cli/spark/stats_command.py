@@ -11,10 +11,10 @@ import click
 
 from stratalog.base.clock import SystemClock
 from stratalog.cli.byte_size import ByteSize
-from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import json_option, require_unicode
 from stratalog.cli.output import print_json, print_table, utc_time, value_document
 from stratalog.cli.spark.options import spark_options
+from stratalog.cli.spark.spark_job import spark_job
 
 if TYPE_CHECKING:
     from stratalog.pipeline.jobs.hot_keys import HotKey
@@ -65,21 +65,16 @@ def stats(
       stratalog spark stats orders --hottest 10 --store s3://bucket/prefix
       stratalog spark stats --html stats.html --store s3://bucket/prefix
     """
-    from stratalog.pipeline.job_session import job_session
     from stratalog.pipeline.jobs.hot_keys import hot_keys
     from stratalog.pipeline.jobs.key_statistics import key_statistics
-    from stratalog.pipeline.jobs.shard_view import require_topics
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
-    place = ExecutorPlace(store_url)
-    require_topics(place, topics)
-    with interrupted_by_signals(), job_session("stratalog stats", master, conf) as session:
-        found = key_statistics(SparkCluster(session.sparkContext), place, topics)
+    with spark_job("stats", master, conf) as cluster:
+        found = key_statistics(cluster, ExecutorPlace(store_url), topics)
         hot: list[HotKey] = []
         if hottest is not None:
             for topic in sorted({one.topic for one in found}):
-                hot += hot_keys(session, store_url, topic, hottest)
+                hot += hot_keys(cluster.session, store_url, topic, hottest)
     if page_path is not None:
         from stratalog.cli.spark.stats_page import stats_page
 

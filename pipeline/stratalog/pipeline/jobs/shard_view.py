@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import UnknownTopicOrPartitionError
 from stratalog.base.randomness import system_random
-from stratalog.pipeline.jobs.task_place import OpenPlace, TaskMeans
+from stratalog.pipeline.jobs.task_place import TaskMeans
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
@@ -65,10 +65,3 @@ def open_view(means: TaskMeans, *, writes: bool = False) -> StoreView:
         writer=Writer("spark", str(means.ids.uuid())),
     )
     return StoreView(actor, Catalog.open(actor, read_only=not writes), writes)
-
-
-def require_topics(open_place: OpenPlace, names: Collection[str]) -> None:
-    """Open the store, and look for the topics of a job, before Spark takes its time to start. Raises
-    InvalidConfigError, StoreError, UnknownTopicOrPartitionError."""
-    with open_place() as means:
-        open_view(means).topics(names)

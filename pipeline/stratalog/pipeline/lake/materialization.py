@@ -103,6 +103,14 @@ class MaterializeReport(NamedTuple):
     offsets: Mapping[int, int]
 
 
+def require_refreshable(open_place: OpenPlace, open_table: OpenTable, topic: str) -> None:
+    """Raise what a refresh of any values would find wrong with its topic and the place of its table, as
+    `Materialization.run` does."""
+    with open_place() as means, closing(open_table()) as store:
+        topic_moment(StoreReader(means.store, run_in_order), topic)
+        require_conditional_writes(store, means.ids, PROBES)
+
+
 class Materialization:
     """One refresh. Not thread-safe: the driver uses it, once."""
 

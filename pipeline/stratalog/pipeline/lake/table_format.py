@@ -25,7 +25,7 @@ class TableFormat(Enum):
         """The table at the root of a store, with values of this type. Raises UnsupportedOperationError for a
         type that the format lacks, InvalidRequestError if a table of another format is there, or a store of
         topics, and StoreError."""
-        self._require_own(store)
+        self.require_own(store)
         schema = table_schema(value_type)
         match self:
             case TableFormat.PARQUET:
@@ -41,8 +41,9 @@ class TableFormat(Enum):
 
                 return IcebergTable(store, schema)
 
-    def _require_own(self, store: ObjectStore) -> None:
-        """Two tables at one place would delete each other's files: all have the same folders."""
+    def require_own(self, store: ObjectStore) -> None:
+        """Raise InvalidRequestError if a table of another format, or a store of topics, is at the root of the
+        store: all tables have the same folders, so two would delete each other's files. Raises StoreError."""
         if next(iter(store.list(IDENTITY_KEY)), None) is not None:
             raise InvalidRequestError(
                 "this place is a store of topics; choose another one for the table", table=store.url

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.pipeline.option_names import known_options
+from stratalog.pipeline.option_names import known_options, wrong_option
 from stratalog.pipeline.service_options import SERVER, ServiceOptions, require_service
 
 EXACTLY_ONCE = "exactlyOnce"
@@ -64,9 +64,9 @@ def parse_sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOp
     delivery = _choice(options, "delivery", (EXACTLY_ONCE, AT_LEAST_ONCE)) or EXACTLY_ONCE
     job_id = options.get("jobId")
     if job_id is not None and is_stream:
-        raise _wrong("jobId", job_id, "not in a stream, which Spark names by its checkpoint")
+        raise wrong_option("jobId", job_id, "not in a stream, which Spark names by its checkpoint")
     if job_id is not None and _JOB_ID.fullmatch(job_id) is None:
-        raise _wrong("jobId", job_id, "1 to 200 ASCII letters, digits, '.', '_' and '-'")
+        raise wrong_option("jobId", job_id, "1 to 200 ASCII letters, digits, '.', '_' and '-'")
     return SinkOptions(
         service=require_service(options),
         topic=options.get("topic") or None,
@@ -106,13 +106,4 @@ def _choice(options: Mapping[str, str], name: str, allowed: tuple[_Text, ...]) -
     for one in allowed:
         if given.lower() == one.lower():
             return one
-    raise _wrong(name, given, ", ".join(allowed))
-
-
-def _wrong(name: str, value: str, allowed: str) -> InvalidConfigError:
-    return InvalidConfigError(
-        f"the option {name} is not one that a write can use; correct it",
-        name=name,
-        value=value[:200],
-        allowed=allowed,
-    )
+    raise wrong_option(name, given, ", ".join(allowed))

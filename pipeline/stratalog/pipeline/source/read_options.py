@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.pipeline.option_names import known_options
+from stratalog.pipeline.option_names import known_options, wrong_option
 from stratalog.pipeline.service_options import SERVER, ServiceOptions, parse_service
 from stratalog.pipeline.sink.sink_options import STAGING_PREFIX
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
@@ -114,9 +114,11 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
     ending = given.bound("ending", LATEST)
     for name in _NOT_IN_STREAMS:
         if is_stream and given.has(name):
-            raise _wrong(name, options[name], "not in a stream, which has no end")
+            raise wrong_option(name, options[name], "not in a stream, which has no end")
     if given.has(SERVER) and given.has("snapshot"):
-        raise _wrong(SERVER, options[SERVER], "not with snapshot: no server has the tail of that moment")
+        raise wrong_option(
+            SERVER, options[SERVER], "not with snapshot: no server has the tail of that moment"
+        )
     starting = given.bound("starting", LATEST if is_stream else EARLIEST)
     if not is_stream:
         given.require_numbers("startingOffsets", starting, LATEST)
@@ -149,7 +151,7 @@ def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(name for name in COLUMNS_BY_NAME if has_headers or name != "headers")
     names = tuple(name.strip() for name in text.split(","))
     if not set(names) <= COLUMNS_BY_NAME.keys() or len(set(names)) < len(names):
-        raise _wrong("columns", text, f"different ones of {', '.join(COLUMNS_BY_NAME)}")
+        raise wrong_option("columns", text, f"different ones of {', '.join(COLUMNS_BY_NAME)}")
     return names
 
 
@@ -181,11 +183,11 @@ class _Given:
             text = self.required("topic", "the topic's name, or several with commas between them")
             return tuple(dict.fromkeys(name.strip() for name in text.split(","))), None
         if "topic" in self._options:
-            raise _wrong("topicPattern", pattern, "either topic or topicPattern")
+            raise wrong_option("topicPattern", pattern, "either topic or topicPattern")
         try:
             re.compile(pattern)
         except re.error as error:
-            raise _wrong("topicPattern", pattern, f"a regular expression ({error})") from error
+            raise wrong_option("topicPattern", pattern, f"a regular expression ({error})") from error
         return (), pattern
 
     def partitions(self) -> frozenset[int] | None:
@@ -194,7 +196,7 @@ class _Given:
             return None
         numbers = [part.strip() for part in text.split(",")]
         if not all(number.isdecimal() for number in numbers):
-            raise _wrong("partitions", text, "numbers with commas between them")
+            raise wrong_option("partitions", text, "numbers with commas between them")
         return frozenset(map(int, numbers))
 
     def number(self, name: str, meaning: str) -> int | None:
@@ -203,13 +205,13 @@ class _Given:
         if text is None:
             return None
         if not text.isdecimal() or int(text) == 0:
-            raise _wrong(name, text, f"{meaning}, 1 or more")
+            raise wrong_option(name, text, f"{meaning}, 1 or more")
         return int(text)
 
     def flag(self, name: str, *, default: bool) -> bool:
         text = self._options.get(name, str(default)).lower()
         if text not in ("true", "false"):
-            raise _wrong(name, text, "true or false")
+            raise wrong_option(name, text, "true or false")
         return text == "true"
 
     def isolation(self) -> IsolationLevel:
@@ -230,18 +232,18 @@ class _Given:
             return None
         found = _COMMIT.fullmatch(text.strip())
         if found is None:
-            raise _wrong("snapshot", text, "the number of a commit, or SHARD:COMMIT")
+            raise wrong_option("snapshot", text, "the number of a commit, or SHARD:COMMIT")
         return Commit(shard=int(found[1] or 0), seq=int(found[2]))
 
     def bound(self, which: str, default: int) -> OffsetBound:
         """The starting or ending bound."""
         offsets, time = f"{which}Offsets", f"{which}Timestamp"
         if self.has(offsets) and self.has(time):
-            raise _wrong(time, self._options[time], f"either {offsets} or {time}")
+            raise wrong_option(time, self._options[time], f"either {offsets} or {time}")
         if self.has(time):
             text = self._options[time]
             if not text.isdecimal():
-                raise _wrong(time, text, "milliseconds since 1970")
+                raise wrong_option(time, text, "milliseconds since 1970")
             return OffsetBound(default=default, timestamp_ms=int(text))
         if not self.has(offsets):
             return OffsetBound(default=default)
@@ -256,7 +258,9 @@ class _Given:
         found = {bound.default, *(one for of in (bound.offsets or {}).values() for one in of.values())}
         if refused in found:
             word = "latest" if refused == LATEST else "earliest"
-            raise _wrong(name, self._options[name], f"not {word} ({refused}), where nothing could be read")
+            raise wrong_option(
+                name, self._options[name], f"not {word} ({refused}), where nothing could be read"
+            )
 
 
 def _parse_offsets(name: str, text: str) -> dict[str, dict[int, int]]:
@@ -268,7 +272,9 @@ def _parse_offsets(name: str, text: str) -> dict[str, dict[int, int]]:
             for topic, each in parsed.items()
         }
     except (ValueError, AttributeError, TypeError) as error:
-        raise _wrong(name, text, 'earliest, latest, or JSON such as {"topic": {"0": 5, "1": -2}}') from error
+        raise wrong_option(
+            name, text, 'earliest, latest, or JSON such as {"topic": {"0": 5, "1": -2}}'
+        ) from error
     return offsets
 
 
@@ -276,12 +282,3 @@ def _offset(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
         raise ValueError("no offset")
     return value
-
-
-def _wrong(name: str, value: str, allowed: str) -> InvalidConfigError:
-    return InvalidConfigError(
-        f"the option {name} is not one that a scan can use; correct it",
-        name=name,
-        value=value[:200],
-        allowed=allowed,
-    )

@@ -20,6 +20,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.spark_cluster import own_errors
 from stratalog.pipeline.jobs.task_place import OpenPlace
+from stratalog.pipeline.transfer.new_topic import NewTopic
 from stratalog.pipeline.transfer.staged_rows import (
     RESULT_SCHEMA,
     StagedFile,
@@ -33,6 +34,7 @@ from stratalog.pipeline.transfer.topic_import import (
     SourceFile,
     SourcePartition,
     TopicPlan,
+    config_of,
     create_topic,
 )
 
@@ -78,15 +80,34 @@ class BackfillPlan(NamedTuple):
     one."""
 
 
+def _require_possible(open_store: OpenPlace, plan: BackfillPlan, accept: AcceptConfig) -> None:
+    """Raise what is wrong with a plan whatever the table is. It takes a second, and Spark's start and the
+    reading of a table take longer."""
+    unknown = plan.columns.keys() - set(COLUMNS)
+    if unknown:
+        raise InvalidRequestError(
+            "a record has no such column; leave it out", column=min(unknown), columns=", ".join(COLUMNS)
+        )
+    config = config_of(plan.config)
+    accept(config)
+    with open_store() as means:
+        NewTopic(means, plan.name, plan.partition_count, config)
+
+
 def backfill_topic(
-    cluster: Cluster, frame: DataFrame, open_store: OpenPlace, plan: BackfillPlan, accept: AcceptConfig
+    cluster: Cluster,
+    read_table: Callable[[], DataFrame],
+    open_store: OpenPlace,
+    plan: BackfillPlan,
+    accept: AcceptConfig,
 ) -> ImportReport:
-    """Create the topic with the rows of the table.
+    """Create the topic with the rows of the table, which is read when the plan is found to be possible.
 
     Raises as `create_topic`, InvalidRequestError for a table without values, LogStoreError if Spark gives up.
     The topic is there with all rows, or not at all.
     """
-    accept(plan.config)
+    _require_possible(open_store, plan, accept)
+    frame = read_table()
     with own_errors():
         with open_store() as means:
             rows = _rows(frame, plan, means.clock.now_ms())
@@ -110,11 +131,6 @@ def _rows(frame: DataFrame, plan: BackfillPlan, now_ms: int) -> DataFrame:
     """The rows as `TABLE_COLUMNS`, and their order."""
     from pyspark.sql import functions as f
 
-    unknown = plan.columns.keys() - set(COLUMNS)
-    if unknown:
-        raise InvalidRequestError(
-            "a record has no such column; leave it out", column=min(unknown), columns=", ".join(COLUMNS)
-        )
     given: dict[str, Column] = {name: f.col(name) for name in COLUMNS if name in frame.columns}
     given |= {name: f.expr(text) for name, text in plan.columns.items()}
     if "value" not in given:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.task_place import OpenPlace
@@ -43,6 +44,8 @@ from stratalog.pipeline.transfer.parquet_file import SCANNED_COLUMNS, WrittenFil
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 
 _DIGEST_CHARACTERS = 16
+PROBES = "_probes/"
+"""The prefix of what a target is tried with. Readers of Parquet skip names with an underscore."""
 
 
 class _PlannedFile(NamedTuple):
@@ -95,7 +98,8 @@ def export_topics(
     """Write the records that the options select to the store of `open_target`, which is no store of topics.
 
     Raises InvalidRequestError if there is a whole export, or another one is written there at once,
-    UnknownTopicOrPartitionError, OffsetOutOfRangeError, StoreError, CorruptRecordError, and LogStoreError if
+    UnknownTopicOrPartitionError, OffsetOutOfRangeError, StoreNotUsableError for a target that ignores
+    preconditions, StoreError, CorruptRecordError, and LogStoreError if
     the cluster gives up.
     """
     with open_store() as means, open_target() as target:
@@ -110,6 +114,9 @@ def export_topics(
             files = _plan_files(reader, ranges, options)
             entries = {entry.topic_id: entry for entry in reader.topics(options)}
             store_id = str(reader.store_id)
+        if files:
+            # A target that takes no files is found out before the tasks, which may take hours.
+            require_conditional_writes(target.store, target.ids, PROBES)
         present = {info.key for info in target.store.list("") if is_file_key(info.key)}
         written = _write_all(cluster, open_store, open_target, files, options.max_partition_bytes)
         kept = {file.key for file in written.values()}

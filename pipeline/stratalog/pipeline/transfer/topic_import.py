@@ -148,12 +148,17 @@ def import_topic(
     return create_topic(cluster, open_source, open_store, plan, accept)
 
 
+def config_of(own: Mapping[str, str]) -> dict[str, str]:
+    """The configuration of a new topic with these keys of its own: old records are not deleted at once."""
+    return {RETENTION_MS: _UNLIMITED, **own}
+
+
 def create_topic(
     cluster: Cluster, open_source: OpenPlace, open_store: OpenPlace, plan: TopicPlan, accept: AcceptConfig
 ) -> ImportReport:
     """Create a topic with the records of files. Raises as `import_topic`."""
     sources = plan.sources
-    config = {RETENTION_MS: _UNLIMITED, **plan.config}
+    config = config_of(plan.config)
     codec = accept(config)
     with open_store() as means:
         created = NewTopic(means, plan.name, plan.partition_count, config)

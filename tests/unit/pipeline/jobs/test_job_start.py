@@ -1,19 +1,32 @@
-"""Jobs find out what is wrong with their store and their topics before they start Spark, which takes long."""
+"""Jobs find out what is wrong with their stores, topics, places and options before they start Spark, which
+takes long."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner
 
-from stratalog.base.errors import InvalidConfigError, StoreNotUsableError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    StoreError,
+    StoreNotUsableError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.pipeline.job_session import job_session
+from stratalog.pipeline.jobs.task_place import ExecutorPlace
+from stratalog.pipeline.source.read_options import parse_options
+from stratalog.pipeline.transfer.topic_export import export_topics
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.compaction.inline_cluster import InlineCluster
 from tests.support.spark.plain_store import START_MS, PlainStore
 
 COMMANDS = ["compact", "audit", "stats"]
@@ -30,11 +43,13 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def start(*_: object) -> None:
         raise SparkStartedError
 
-    monkeypatch.setattr("stratalog.pipeline.job_session.job_session", start)
+    monkeypatch.setattr("stratalog.pipeline.job_cluster.job_session", start)
     store = LocalObjectStore(
         PosixFileSystem(), ManualClock(START_MS), SequentialIds(1), str(tmp_path / "store")
     )
-    PlainStore(store).create("t")
+    found = PlainStore(store)
+    found.create("t")
+    found.upload({("t", 0): 3})
     return f"file://{tmp_path}/store"
 
 
@@ -58,6 +73,93 @@ def test_a_wrong_store_or_topic_starts_no_spark(command: str, url: str) -> None:
 def test_a_sound_job_starts_spark(command: str, url: str) -> None:
     result = CliRunner().invoke(stratalog, ["spark", command, "t", "--store", url])
     assert isinstance(result.exception, SparkStartedError)
+
+
+JSON = ("--values", "json", "--schema", "id INT")
+MATERIALIZE = ("materialize", "t", "--to", "delta", "--table")
+
+
+def exported_to(place: Path, url: str) -> None:
+    """Export the topic without Spark."""
+    options = parse_options({"store": url, "topic": "t"}, is_stream=False)
+    export_topics(InlineCluster(Random(1)), ExecutorPlace(url), ExecutorPlace(f"file://{place}"), options)
+
+
+# {0} is the directory of the test: `export` is one, `file` is a file, `other` a table of another format.
+WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
+    (("materialize", "u", "--to", "delta", "--table", "{0}/new"), UnknownTopicOrPartitionError, "`u`"),
+    (("materialize", "u", "--to", "delta", "--table", "{0}/new", *JSON), UnknownTopicOrPartitionError, "`u`"),
+    ((*MATERIALIZE, "{0}/store"), InvalidRequestError, "a store of topics"),
+    ((*MATERIALIZE, "{0}/store", *JSON), InvalidRequestError, "a store of topics"),
+    ((*MATERIALIZE, "{0}/other"), InvalidRequestError, "another format"),
+    ((*MATERIALIZE, "{0}/file/new"), StoreError, "file/new"),
+    ((*MATERIALIZE, "{0}/file/new", *JSON), StoreError, "file/new"),
+    (("export", "u", "--to", "{0}/new"), UnknownTopicOrPartitionError, "`u`"),
+    (("export", "t", "--to", "{0}/new", "--option", "partitions=7"), UnknownTopicOrPartitionError, "`7`"),
+    (("export", "t", "--to", "{0}/export"), InvalidRequestError, "a whole export"),
+    (("export", "t", "--to", "{0}/file/new"), StoreError, "file/new"),
+    (("import", "{0}/new", "--topic", "n"), InvalidRequestError, "no whole export"),
+    (("import", "{0}/export", "--topic", "t"), TopicAlreadyExistsError, "`t`"),
+    (("import", "{0}/export", "--topic", "n", "--from", "u"), UnknownTopicOrPartitionError, "`u`"),
+    (("import", "{0}/export", "--topic", "n", "--config", "no.key=1"), InvalidConfigError, "no.key"),
+    (("backfill", "{0}/rows", "--topic", "t"), TopicAlreadyExistsError, "`t`"),
+    (("backfill", "{0}/rows", "--topic", "n o"), InvalidRequestError, "n o"),
+    (("backfill", "{0}/rows", "--topic", "n", "--column", "colour=1"), InvalidRequestError, "colour"),
+    (("backfill", "{0}/rows", "--topic", "n", "--config", "no.key=1"), InvalidConfigError, "no.key"),
+]
+SOUND = [
+    (*MATERIALIZE, "{0}/new"),
+    (*MATERIALIZE, "{0}/new", *JSON),
+    ("export", "t", "--to", "{0}/new"),
+    ("import", "{0}/export", "--topic", "n"),
+    ("backfill", "{0}/rows", "--topic", "n"),
+]
+
+
+@pytest.fixture
+def places(url: str, tmp_path: Path) -> Path:
+    """The directory of the places in `WRONG` and `SOUND`."""
+    exported_to(tmp_path / "export", url)
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "_latest.json").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("words", "error", "text"), WRONG)
+def test_what_is_wrong_starts_no_spark(
+    url: str, places: Path, words: tuple[str, ...], error: type[Exception], text: str
+) -> None:
+    result = CliRunner().invoke(
+        stratalog, ["spark", *(word.format(places) for word in words), "--store", url]
+    )
+    assert isinstance(result.exception, error), repr(result.exception)
+    assert text in str(result.exception)
+
+
+@pytest.mark.parametrize("words", SOUND)
+def test_what_is_sound_starts_spark_and_takes_a_path_or_a_url(
+    url: str, places: Path, words: tuple[str, ...]
+) -> None:
+    for place in (str(places), f"file://{places}"):
+        given = [word.format(place) for word in words]
+        result = CliRunner().invoke(stratalog, ["spark", *given, "--store", url])
+        assert isinstance(result.exception, SparkStartedError), repr(result.exception)
+
+
+def test_a_table_that_is_up_to_date_starts_no_spark(url: str, places: Path, tmp_path: Path) -> None:
+    from stratalog.base.clock import SystemClock
+    from stratalog.pipeline.lake.materialization import Materialization, MaterializeOrder
+    from stratalog.pipeline.lake.table_format import TableFormat
+    from stratalog.pipeline.lake.table_place import TablePlace
+    from stratalog.pipeline.lake.values.value_format import RawValues
+
+    place, values = TablePlace(f"file://{tmp_path}/table"), RawValues()
+    table = TableFormat.DELTA.table(place(), SystemClock(), values.arrow_type)
+    order = MaterializeOrder(topic="t", values=values)
+    assert Materialization(InlineCluster(Random(1)), ExecutorPlace(url), place, order).run(table).row_count
+    again = CliRunner().invoke(stratalog, ["spark", *MATERIALIZE, f"{tmp_path}/table", "--store", url])
+    assert "nothing new" in again.stdout, repr(again.exception)
 
 
 @pytest.mark.parametrize(("master", "variable"), [("sc://host:15002", ""), ("local", "SPARK_REMOTE")])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
 from stratalog.base.errors import InvalidConfigError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def struct_of_ddl(ddl: str) -> pa.StructType:
-    """The struct of columns such as `id BIGINT, name STRING`. Needs a session of Spark, which reads DDL.
+
+def struct_of_ddl(_session: SparkSession, ddl: str) -> pa.StructType:
+    """The struct of columns such as `id BIGINT, name STRING`. Spark reads DDL in the JVM of its session.
     Raises InvalidConfigError if it is none."""
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StructType
