@@ -14,6 +14,7 @@ COMMANDS = {
     "export": ("spark.export_command:export", "Write topics to Parquet files."),
     "import": ("spark.import_command:import_", "Create a topic with the records of an export."),
     "backfill": ("spark.backfill_command:backfill", "Create a topic with the rows of a table."),
+    "staging": ("spark.staging_commands:staging", "List and delete the staging topics of writes."),
 }
 
 
@@ -21,8 +22,8 @@ COMMANDS = {
 def spark() -> None:
     """Run jobs over a whole store on Spark.
 
-    The jobs read and write the bucket without a server, and may go on beside the servers of the store. They
-    start Spark in this process, or use the session of `spark-submit`:
+    The jobs read and write the bucket without a server, and may go on beside the servers of the store. Only
+    `staging` asks a server. They start Spark in this process, or use the session of `spark-submit`:
 
     \b
       stratalog spark compact --store s3://bucket/prefix --master spark://host:7077
