@@ -50,7 +50,8 @@ class BatchCommit:
 
     async def commit(self, batch: int, tasks: Sequence[StagedTask]) -> None:
         """Append the rows of these tasks, unless the batch was decided on before: then those of then, as far
-        as they are missing. Raises LogStoreError; the same call may be repeated, also with other attempts."""
+        as they are missing. Raises InvalidRequestError for a batch before the last one, LogStoreError; the
+        same call may be repeated, also with other attempts."""
         staged = [task for task in tasks if task.batch_count]
         is_resumed = True
         while True:
@@ -59,7 +60,16 @@ class BatchCommit:
                 await self._apply(last, is_resumed=is_resumed)
                 await self._log.write(last.applied(), end_offset)
                 await self._forget(last, end_offset)
-            elif (last is not None and last.batch >= batch) or not staged:
+            elif last is not None and last.batch > batch:
+                raise InvalidRequestError(
+                    "a later batch of the query is written already, so its checkpoint is an older one, and"
+                    " rows would be left out; restore the newest checkpoint, or start a new query with"
+                    " another checkpointLocation, behind the rows that are written",
+                    staging_topic=self._topic,
+                    batch=batch,
+                    last_batch=last.batch,
+                )
+            elif (last is not None and last.batch == batch) or not staged:
                 return
             else:
                 decision = await self._decision(batch, staged, last)

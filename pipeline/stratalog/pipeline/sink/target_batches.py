@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import InvalidRequestError, RecordTooLargeError
-from stratalog.pipeline.sink.topic_demands import TopicDemands
+from stratalog.base.errors import RecordTooLargeError
+from stratalog.pipeline.sink.topic_demands import TopicDemands, naming_topic
 from stratalog.record.builder import batch_of_section
 from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.native.record_accumulator import OpenBatch, RecordAccumulator
@@ -74,11 +74,8 @@ class TargetBatches(RecordAccumulator):
         complete: list[TargetBatch] = []
         row = 0
         while row < rows.row_count:
-            try:
+            with naming_topic(topic):
                 row, _ = self.send_rows(topic, rows, row)
-            except InvalidRequestError as error:
-                error.fields.setdefault("topic", topic)
-                raise
             if row < rows.row_count:
                 # The buffer is full.
                 self.close_all()

@@ -6,19 +6,30 @@ partition has all of its rows. So a task refuses such rows before it stages them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import InvalidRequestError, InvalidTimestampError
+from stratalog.base.errors import InvalidRequestError, InvalidTimestampError, LogStoreError
 from stratalog.record.record_rows import RecordRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_MS = (1 << 63) - 1
+
+
+@contextmanager
+def naming_topic(topic: str) -> Generator[None]:
+    """Give the errors of a block that is about rows of this topic its name."""
+    try:
+        yield
+    except LogStoreError as error:
+        error.fields.setdefault("topic", topic)
+        raise
 
 
 class TopicDemands(NamedTuple):

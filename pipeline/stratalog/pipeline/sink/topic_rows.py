@@ -12,14 +12,16 @@ import pyarrow.compute as pc
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.client.sending.arrow_rows import COLUMNS, rows_of
+from stratalog.pipeline.sink.topic_demands import naming_topic
 from stratalog.record.record_rows import RecordRows
 
 
 def rows_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, RecordRows]]:
     """Yield the rows of each topic, as `tables_by_topic`. Raises InvalidRequestError as a producer, too."""
     for name, table in tables_by_topic(batch, topic):
-        for rows in rows_of(table):
-            yield name, rows
+        with naming_topic(name):
+            for rows in rows_of(table):
+                yield name, rows
 
 
 def tables_by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -33,6 +33,8 @@ _T = TypeVar("_T")
 
 _QUERY_ID = "sql.streaming.queryId"
 """The property of a stream's tasks with the id of the query, which its checkpoint keeps."""
+_BATCH_ID = "streaming.sql.batchId"
+"""The property of a stream's tasks with the number of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ class TopicWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark passes Arrow batches to such a writer
         """Write the rows of a task, in an executor. Raises LogStoreError."""
-        return _write(self._options, self._staging_topic, iterator)
+        named = _Batch(self._staging_topic, 0, is_first_try=self._options.job_id is None)
+        return _write(self._options, named, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append what the tasks have staged. Raises LogStoreError."""
@@ -106,7 +109,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # Spark passes Arrow batches to such a writer
         """Write the rows of a task, in an executor. Raises LogStoreError."""
-        return _write(self._options, staging_topic_name(_query_id()), iterator)
+        named = _Batch(staging_topic_name(_property(_QUERY_ID)), int(_property(_BATCH_ID)))
+        return _write(self._options, named, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Append what the tasks of a batch have staged, once. Raises LogStoreError."""
@@ -126,38 +130,51 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """Leave everything as it is: the batch will be made again, and its commit deletes what was staged."""
 
 
-def _write(
-    options: SinkOptions, staging_topic: str, batches: Iterator[pa.RecordBatch]
-) -> WriterCommitMessage:
+class _Batch(NamedTuple):
+    """The batch of a task."""
+
+    staging_topic: str
+    number: int
+    is_first_try: bool = False
+    """No other try may have decided on it."""
+
+
+def _write(options: SinkOptions, batch: _Batch, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
     from pyspark import TaskContext
 
     from stratalog.client.retry import LONG_WORK
 
     context = TaskContext.get()
     number = 0 if context is None else context.partitionId()
-    with options.service.sync_client(LONG_WORK) as client:
-        if not options.is_exactly_once:
-            from stratalog.pipeline.sink.task_appends import append_rows
+    if not options.is_exactly_once:
+        from stratalog.pipeline.sink.task_appends import append_rows, require_undecided
 
+        if not batch.is_first_try:
+            _run(options, lambda client: require_undecided(client, batch.staging_topic, batch.number))
+        with options.service.sync_client(LONG_WORK) as client:
             return AppendedMessage(append_rows(client, batches, options))
-        from stratalog.pipeline.sink.task_staging import TaskStaging
+    from stratalog.pipeline.sink.task_staging import TaskStaging
 
-        staging = TaskStaging(client, staging_topic, str(SystemIdGenerator().uuid()), options)
-        return StagedMessage(staging_topic, staging.stage(batches, number))
+    with options.service.sync_client(LONG_WORK) as client:
+        staging = TaskStaging(client, batch.staging_topic, str(SystemIdGenerator().uuid()), options)
+        return StagedMessage(batch.staging_topic, staging.stage(batches, number))
 
 
-def _query_id() -> str:
+def _property(name: str) -> str:
+    """A property that Spark gives the tasks of a stream."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
-    if query_id is None:
-        raise InvalidRequestError("a stream's task does not know its query; write with Spark's writeStream")
-    return query_id
+    value = None if context is None else context.getLocalProperty(name)
+    if value is None:
+        raise InvalidRequestError(
+            "a stream's task does not know its query; write with Spark's writeStream", property=name
+        )
+    return value
 
 
 def _run(options: SinkOptions, work: Callable[[Client], Awaitable[_T]]) -> _T:
-    """Do the work with a client, in the driver."""
+    """Do the work with a client of its own."""
     from stratalog.client.retry import LONG_WORK
 
     async def run() -> _T:

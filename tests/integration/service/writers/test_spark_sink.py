@@ -226,16 +226,29 @@ async def test_two_drivers_append_the_rows_of_one(bench: ServiceBench, number: i
     assert await values(bench) == [value for _, value in order]
 
 
-async def test_a_late_batch_and_one_without_rows_append_nothing(bench: ServiceBench) -> None:
+async def test_a_batch_without_rows_appends_nothing(bench: ServiceBench) -> None:
     await bench.client.topics.create("t", partitions=1)
     world = SinkWorld(bench, topic="t")
     await world.commit(4, [await world.stage([table([])])])
     assert world.staging_topic not in await bench.topic_names()
     await world.commit(5, [await world.stage([table([("a", b"5")])])])
-    await world.commit(4, [await world.stage([table([("a", b"4")])])])
     await world.commit(6, [await world.stage([])])
     await world.commit(7, [await world.stage([table([("a", b"7")])])])
     assert await values(bench) == [b"5", b"7"]
+
+
+@pytest.mark.parametrize("row_count", [0, 3])
+async def test_an_older_checkpoint_is_refused(bench: ServiceBench, row_count: int) -> None:
+    """Its batches have numbers that are taken, so the rows would be left out."""
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, topic="t")
+    for batch in (4, 5):
+        await world.commit(batch, [await world.stage([table([("a", b"%d" % batch)])])])
+    with pytest.raises(InvalidRequestError) as refused:
+        await world.commit(4, [await world.stage([table(rows_of_task(0, row_count))])])
+    assert refused.value.fields == {"staging_topic": world.staging_topic, "batch": 4, "last_batch": 5}
+    await world.commit(5, [await world.stage([table([("a", b"again")])])])
+    assert await values(bench) == [b"4", b"5"]
 
 
 async def test_an_unfit_row_fails_its_task_and_nothing_is_staged_for_good(bench: ServiceBench) -> None:
@@ -389,6 +402,47 @@ async def test_delivery_at_least_once_appends_in_the_task(bench: ServiceBench) -
     assert await asyncio.to_thread(write) == 30
     assert len(await values(bench)) == 30
     assert world.staging_topic not in await bench.topic_names()
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+async def test_rows_that_cannot_be_sent_name_their_topic(bench: ServiceBench, delivery: str) -> None:
+    await bench.client.topics.create("t", partitions=2)
+    world = SinkWorld(bench, topic="t", delivery=delivery)
+    early = pa.array([-1_000], pa.timestamp("us", "UTC"))
+
+    def append(batch: pa.RecordBatch) -> None:
+        with world.options.service.sync_client() as client:
+            append_rows(client, [batch], world.options)
+
+    for batch in (
+        table([("a", b"1")], partition=pa.array([2], pa.int32())),
+        table([("a", b"1")], timestamp=early),
+    ):
+        with pytest.raises(InvalidRequestError) as refused:
+            await (world.stage([batch]) if delivery == "exactlyOnce" else asyncio.to_thread(append, batch))
+        assert refused.value.fields["topic"] == "t"
+
+
+async def test_a_delivery_that_changes_at_a_decided_batch_is_refused(bench: ServiceBench) -> None:
+    """Tasks would append the rows that the decision appends, too."""
+    pytest.importorskip("pyspark")
+    from stratalog.pipeline.sink.topic_writer import TopicWriter
+
+    await bench.client.topics.create("t", partitions=1)
+    world = SinkWorld(bench, "load", topic="t")
+    named = replace(world.options, job_id="load", is_exactly_once=False)
+    rows = rows_of_task(0, 3)
+    task = await world.stage([table(rows)])
+    assert await world.dies(0, [task], Accident(1))
+    for is_pending in (True, False):
+        if not is_pending:
+            await world.commit(0, [task])
+        with pytest.raises(InvalidRequestError) as refused:
+            await asyncio.to_thread(TopicWriter(named).write, iter([table(rows)]))
+        assert refused.value.fields == {"staging_topic": "spark-sink-load", "batch": 0, "decided_batch": 0}
+    assert await values(bench) == [value for _, value in rows]
+    await asyncio.to_thread(TopicWriter(replace(named, job_id="other")).write, iter([table(rows)]))
+    assert len(await values(bench)) == 6
 
 
 async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBench) -> None:
