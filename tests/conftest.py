@@ -60,8 +60,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run slow tests first: a worker that begins with one at the end keeps all others waiting."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Run slow tests first: a worker that begins with one at the end keeps all others waiting.
+
+    Those with a session of Spark come before the others. Workers begin with neighbours, and take the last
+    tests from each other, so one worker runs them all, with one JVM."""
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "spark" not in _fixtures(item)))
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 def pytest_collection_finish() -> None:

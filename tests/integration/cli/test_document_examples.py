@@ -74,8 +74,12 @@ def is_whole(line: str) -> bool:
 COMMANDS = dict(leaf_commands())
 HELPS = [Example(path, line) for path, command in COMMANDS.items() for line in help_lines(command)]
 LINES = [*document_lines(), *HELPS, *whole_mentions()]
+# A line that several documents show runs once.
+FIRST = {example.line.partition("#")[0].rstrip(): example for example in reversed(LINES)}
 RUN = [
-    pytest.param(example, id=f"{example.source}: {example.line}") for example in LINES if is_run(example.line)
+    pytest.param(example, id=f"{example.source}: {example.line}")
+    for example in reversed(FIRST.values())
+    if is_run(example.line)
 ]
 
 

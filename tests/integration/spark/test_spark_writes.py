@@ -21,16 +21,18 @@ MISSING = why_spark_cannot_run()
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.slow]
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Generator[SyncClient]:
-    """A client of a server with an empty topic `t`."""
-    with ServerProcess(str(tmp_path / "data")) as server, SyncClient(server.address) as client:
-        client.topics.create("t", partitions=2)
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Generator[SyncClient]:
+    """A client of a server with the empty topics `job` and `stream`."""
+    data = tmp_path_factory.mktemp("server") / "data"
+    with ServerProcess(str(data)) as server, SyncClient(server.address) as client:
+        for topic in ("job", "stream"):
+            client.topics.create(topic, partitions=2)
         yield client
 
 
-def counted(client: SyncClient) -> Counter[bytes | None]:
-    return Counter(record.value for record in client.consume("t", until="latest"))
+def counted(client: SyncClient, topic: str) -> Counter[bytes | None]:
+    return Counter(record.value for record in client.consume(topic, until="latest"))
 
 
 def test_a_job_that_fails_leaves_nothing_and_may_be_run_again(
@@ -53,14 +55,15 @@ def test_a_job_that_fails_leaves_nothing_and_may_be_run_again(
 
     whole = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) key", "cast(id as string) value")
     rows = whole.mapInArrow(shaky, "key string, value string")
-    writer = rows.write.format("stratalog").options(server=client.address, topic="t").mode("append")
+    writer = rows.write.format("stratalog").options(server=client.address, topic="job").mode("append")
+    before = client.topics.list()
     with pytest.raises(PythonException):
         writer.save()
-    assert client.topics.list() == ["t"]
-    assert not counted(client)
+    assert client.topics.list() == before
+    assert not counted(client, "job")
     for _ in range(2):
         writer.option("jobId", "load").save()
-    assert counted(client) == Counter(str(number).encode() for number in range(100))
+    assert counted(client, "job") == Counter(str(number).encode() for number in range(100))
 
 
 def test_a_stream_writes_a_batch_once_that_spark_makes_again(
@@ -68,12 +71,12 @@ def test_a_stream_writes_a_batch_once_that_spark_makes_again(
 ) -> None:
     (tmp_path / "in").mkdir()
 
-    def run(number: int) -> None:
+    def run(number: int, delivery: str = "exactlyOnce") -> None:
         (tmp_path / "in" / f"{number}.txt").write_text("\n".join(f"{number}-{row}" for row in range(20)))
         lines = spark.readStream.schema("value string").text(str(tmp_path / "in"))
         query = (
             lines.writeStream.format("stratalog")
-            .options(server=client.address, topic="t")
+            .options(server=client.address, topic="stream", delivery=delivery)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -85,6 +88,8 @@ def test_a_stream_writes_a_batch_once_that_spark_makes_again(
     for note in (tmp_path / "checkpoint" / "commits").iterdir():
         note.unlink()
     run(1)
-    written = (f"{number}-{row}".encode() for number in range(2) for row in range(20))
-    assert counted(client) == Counter(written)
-    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 2
+    # Nothing is pending, so the delivery may change.
+    run(2, "atLeastOnce")
+    written = (f"{number}-{row}".encode() for number in range(3) for row in range(20))
+    assert counted(client, "stream") == Counter(written)
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) == 3
