@@ -11,6 +11,7 @@ is not negative, in groups of seven bits, the lowest ones first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -73,6 +74,17 @@ def field_at(data: bytes, position: int, end_position: int) -> MessageField | No
     if position < 0 or end < 0 or end > end_position or not 0 < tag >> 3 <= _MAX_NUMBER:
         return None
     return MessageField(tag >> 3, form, position, end)
+
+
+def fields_of(data: bytes, position: int, end_position: int) -> Iterator[MessageField | None]:
+    """The fields of a message from `position` up to `end_position`, in their order. The last one is None if
+    it is malformed, see `field_at`."""
+    while position < end_position:
+        field = field_at(data, position, end_position)
+        yield field
+        if field is None:
+            return
+        position = field.end_position
 
 
 def has_more_fields(data: bytes, most: int) -> bool | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.base.filesystem import Buffer
-from stratalog.base.message_fields import MessageField, field_at
+from stratalog.base.message_fields import MessageField, fields_of
 from stratalog.v1 import log_pb2
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def decode_fetch_response(data: bytes) -> ReceivedResponse:
 def _walked(data: bytes) -> list[ReceivedPartition] | None:
     """The partitions, with the batches in place; None if protobuf has to judge."""
     found: list[ReceivedPartition] = []
-    position = 0
-    while position < len(data):
-        field = field_at(data, position, len(data))
+    for field in fields_of(data, 0, len(data)):
         if field is None:
             return None
         if field.number == _PARTITIONS_NUMBER:
@@ -81,7 +79,6 @@ def _walked(data: bytes) -> list[ReceivedPartition] | None:
             if partition is None:
                 return None
             found.append(partition)
-        position = field.end_position
     return found
 
 
@@ -89,15 +86,14 @@ def _partition(data: bytes, place: MessageField) -> ReceivedPartition | None:
     view = memoryview(data)
     batches: Buffer = b""
     rest = bytearray()
-    position = place.position
-    while position < place.end_position:
-        field = field_at(data, position, place.end_position)
+    begin = place.position
+    for field in fields_of(data, begin, place.end_position):
         if field is None:
             return None
         if field.number == _BATCHES_NUMBER and field.is_sized:
             # The last ones of several count.
             batches = view[field.position : field.end_position]
         else:
-            rest += view[position : field.end_position]
-        position = field.end_position
+            rest += view[begin : field.end_position]
+        begin = field.end_position
     return ReceivedPartition(log_pb2.FetchedPartition.FromString(bytes(rest)), batches)

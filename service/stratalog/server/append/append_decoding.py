@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from stratalog.base.message_fields import field_at
+from stratalog.base.message_fields import fields_of
 from stratalog.v1 import log_pb2
 
 _FIELDS = log_pb2.DESCRIPTOR.message_types_by_name["AppendRequest"].fields_by_name
@@ -63,24 +63,21 @@ def _decode(data: bytes, request_class: type[_Request]) -> Decoded[_Request]:
     batches: memoryview | None = None
     records: list[memoryview] = []
     rest = bytearray()
-    position, end = 0, len(data)
+    begin, end = 0, len(data)
     view = memoryview(data)
-    for _ in range(MAX_FIELD_COUNT):
-        if position >= end:
-            break
-        field = field_at(data, position, end)
+    for number, field in enumerate(fields_of(data, begin, end)):
         if field is None:
             raise DecodeError("a field of the append is malformed")
+        if number == MAX_FIELD_COUNT:
+            raise DecodeError("the append has too many fields")
         if field.number == _BATCHES_NUMBER and field.is_sized:
             batches, records = view[field.position : field.end_position], []
         elif field.number == _RECORDS_NUMBER and field.is_sized:
             # Messages of one field are joined.
             batches, records = None, [*records, view[field.position : field.end_position]]
         else:
-            rest += view[position : field.end_position]
-        position = field.end_position
-    else:
-        raise DecodeError("the append has too many fields")
+            rest += view[begin : field.end_position]
+        begin = field.end_position
     request = request_class.FromString(bytes(rest))
     joined = records[0] if len(records) == 1 else b"".join(records) if records else None
     return Decoded(request, batches, joined, end)

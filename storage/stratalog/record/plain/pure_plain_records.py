@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
-from stratalog.base.message_fields import MessageField, field_at, varint_at
+from stratalog.base.message_fields import MessageField, fields_of, varint_at
 from stratalog.record.key_partition import partition_for_key
 from stratalog.record.native.pure_kernels import encode_records
 from stratalog.record.plain.plain_section import (
@@ -99,9 +99,7 @@ def _header(message: bytes, place: MessageField) -> tuple[str, bytes | None]:
 
 def _fields(message: bytes, position: int, end_position: int) -> Iterator[MessageField]:
     """The fields of a message. Raises InvalidRequestError for another form."""
-    while position < end_position:
-        field = field_at(message, position, end_position)
+    for field in fields_of(message, position, end_position):
         if field is None:
             raise InvalidRequestError(NO_RECORDS)
         yield field
-        position = field.end_position

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import InvalidRequestError
-from stratalog.base.message_fields import field_at
+from stratalog.base.message_fields import fields_of
 from stratalog.record.plain.plain_records import encode_plain
 from stratalog.server.append import append_decoding
 from stratalog.server.append.append_decoding import (
@@ -160,8 +160,7 @@ def test_garbage_is_judged_as_protobuf_does(data: bytes) -> None:
 def has_group(data: bytes) -> bool:
     """Whether a field of the message is a group."""
     position = 0
-    while position < len(data):
-        field = field_at(data, position, len(data))
+    for field in fields_of(data, 0, len(data)):
         if field is None:
             return data[position] & 7 in {3, 4}
         position = field.end_position
