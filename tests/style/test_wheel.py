@@ -59,7 +59,7 @@ def clean_environment(target: Path, wheel: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel_with_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled without optimisation and symbols, which takes less time: each installation compiles with both."""
+    """Compiled without optimisation and symbols: installations compile with both, which takes longer."""
     target = tmp_path_factory.mktemp("wheel")
     compiler = target / "cc"
     compiler.write_text('#!/bin/sh\nexec cc "$@" -O0 -g0 -w\n')

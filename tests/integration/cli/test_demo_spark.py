@@ -1,4 +1,4 @@
-"""The demonstration's check in Spark leaves no process behind, whatever ends it.
+"""The demonstration's part in Spark finds what is there, and leaves no process behind, whatever ends it.
 
 A shell script takes the place of Java: it answers the question for its version, says through a named pipe
 that it has started as Spark's JVM, and then sleeps, as deaf to SIGINT as the JVM is. It keeps the pipe open,
@@ -14,10 +14,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from stratalog.cli.demo.oracle import state_of_table
+from stratalog.cli.demo.spark_readback import DemoTopics, findings_of
+from stratalog.pipeline.job_cluster import JobCluster
+from stratalog.pipeline.local_session import why_spark_cannot_run
+from tests.support.spark.keyed_store import local_store
+from tests.support.spark.plain_store import PlainStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytest.importorskip("pyspark")
+MISSING = why_spark_cannot_run()
 
 PATIENCE_S = 60
 
@@ -75,6 +87,25 @@ def test_no_jvm_outlives_the_check(tmp_path: Path, end: Callable[[Process], None
     finally:
         reader.kill()
         os.close(signs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+def test_spark_compacts_makes_a_table_and_reads(spark: SparkSession, tmp_path: Path) -> None:
+    found = PlainStore(local_store(tmp_path))
+    topics = DemoTopics("keyed", "plain", "dense")
+    for topic in topics:
+        found.create(topic, 1, cleanup_policy="delete" if topic == topics.plain else "compact")
+    before: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
+    for _ in range(2):
+        found.upload({(topic, 0): 10 for topic in topics})
+    for topic in topics:
+        before[topic] = [(one.key, one.value) for one in found.tiered.records(found.tips[topic][0])]
+    findings = findings_of(JobCluster(lambda: spark), found.store.url, topics, tmp_path / "scratch")
+    assert sorted(findings.values) == sorted(value for _, value in before["plain"] if value is not None)
+    assert sorted(findings.compacted) == sorted(dict(before["dense"]).items())
+    assert state_of_table(findings.table) == dict(before["keyed"])
+    assert [len(records) for records in before.values()] == [20] * 3
 
 
 def test_a_failure_of_spark_is_shown(tmp_path: Path) -> None:

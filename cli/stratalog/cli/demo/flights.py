@@ -61,7 +61,7 @@ def require_installed() -> None:
     """Before anything is begun. Raises click.ClickException where what only the demonstration needs is not
     there.
     """
-    for name in (_DISTRIBUTION, "pandas"):
+    for name in (_DISTRIBUTION, "pandas", "pyroaring"):
         if importlib.util.find_spec(name) is None:
             raise click.ClickException(
                 f"the demonstration needs {name}, which is not installed: run `pip install 'stratalog[demo]'`"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.cli.output import counted
@@ -48,6 +49,15 @@ def last_value_per_destination(table: pd.DataFrame) -> dict[bytes, bytes | None]
         str(destination).encode(): value.encode()
         for destination, value in zip(last["dest"], _json_lines(last), strict=True)
     }
+
+
+def state_of_table(files: Iterable[Path]) -> dict[bytes, bytes | None]:
+    """Key to value by the Parquet files of a table of the latest state."""
+    import pandas as pd
+
+    rows = pd.concat([pd.read_parquet(file, columns=["key", "value"]) for file in files])
+    assert rows["key"].is_unique, "a table of the latest state has one row a key"
+    return dict(zip(rows["key"], rows["value"], strict=True))
 
 
 def compare_state(

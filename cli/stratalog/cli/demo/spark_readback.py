@@ -1,5 +1,5 @@
-"""Compacts a topic of the demonstration with Spark, and reads all topics back, in a child process with a
-process group of its own.
+"""Compacts a topic of the demonstration with Spark, makes a table of another one, and reads topics back, in a
+child process with a process group of its own.
 
 Spark's JVM ignores Ctrl-C. If its Python is interrupted during the start, the JVM stays for ever. So Spark
 runs in a child that the terminal does not reach. The child kills its whole group, the JVM included, when its
@@ -16,13 +16,16 @@ import pickle
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from stratalog.base.clock import SystemClock
+
 if TYPE_CHECKING:
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+    from stratalog.pipeline.job_cluster import JobCluster
 
 _JOBS_AT_ONCE = 2
 _PARTITION_BYTES = 1 << 30
@@ -38,20 +41,22 @@ class DemoTopics(NamedTuple):
 
 
 class SparkFindings(NamedTuple):
-    """The records that Spark read from the objects."""
+    """The results of Spark, by the objects alone."""
 
-    state: dict[bytes, bytes | None]
-    """The last value of each key of the keyed topic, None if that is a tombstone."""
+    table: list[Path]
+    """The Parquet files of the table of the keyed topic's latest state, in the scratch directory."""
     values: list[bytes]
     """The value of every record of the plain topic."""
     compacted: list[tuple[bytes, bytes | None]]
     """Key and value of every record of the topic that Spark has compacted."""
+    start_s: float = 0.0
+    """The time that Spark's session took to start."""
 
 
 def read_with_spark(store_url: str, topics: DemoTopics, scratch: Path) -> SparkFindings:
-    """Compact and read the topics, by the objects alone. Spark writes into `scratch`. No process is left
-    behind, however this ends. Raises click.ClickException if Spark failed; its output is on standard error
-    then.
+    """Compact, materialize and read the topics, by the objects alone. Spark writes into `scratch`. No process
+    is left behind, however this ends. Raises click.ClickException if Spark failed; its output is on standard
+    error then.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     child = subprocess.Popen(
@@ -81,31 +86,38 @@ def _findings_file(scratch: Path) -> Path:
 
 
 def _read(store_url: str, topics: DemoTopics, scratch: Path) -> SparkFindings:
-    """In the child: the last value of each key is folded by Spark."""
-    from stratalog.pipeline.jobs.spark_cluster import SparkCluster
-    from stratalog.pipeline.latest_state import latest_state
+    """The work of the child."""
+    begin_s = SystemClock().monotonic_s()
+    from stratalog.pipeline.job_cluster import JobCluster
     from stratalog.pipeline.local_session import start_local_session
-    from stratalog.pipeline.source.data_source import StratalogDataSource
 
     spark = start_local_session("stratalog demo", str(scratch))
+    start_s = SystemClock().monotonic_s() - begin_s
     try:
-        _compact(SparkCluster(spark.sparkContext), store_url, topics.to_compact)
-        source = spark.read.format(StratalogDataSource.name()).option("store", store_url)
-        rows = latest_state(source.option("topic", topics.keyed).load()).select("key", "value").collect()
-        state = {bytes(row["key"]): _bytes_of(row["value"]) for row in rows}
-        # One query for both, because each takes a second.
-        both = source.option("topic", f"{topics.plain},{topics.to_compact}")
-        found = both.schema("topic string, key binary, value binary").load().collect()
-        values = [bytes(row["value"]) for row in found if row["topic"] == topics.plain]
-        compacted = [
-            (bytes(row["key"]), _bytes_of(row["value"])) for row in found if row["topic"] == topics.to_compact
-        ]
-        return SparkFindings(state, values, compacted)
+        cluster = JobCluster(lambda: spark)
+        return findings_of(cluster, store_url, topics, scratch)._replace(start_s=start_s)
     finally:
         spark.stop()
 
 
-def _compact(cluster: SparkCluster, store_url: str, topic: str) -> None:
+def findings_of(cluster: JobCluster, store_url: str, topics: DemoTopics, scratch: Path) -> SparkFindings:
+    """Do all of the work on a cluster; the table is below `scratch`."""
+    from stratalog.pipeline.source.data_source import StratalogDataSource
+
+    _compact(cluster, store_url, topics.to_compact)
+    table = _materialize(cluster, store_url, topics.keyed, scratch / "table")
+    # One query for both topics, because each takes a second.
+    source = cluster.session.read.format(StratalogDataSource.name()).option("store", store_url)
+    both = source.option("topic", f"{topics.plain},{topics.to_compact}")
+    found = both.schema("topic string, key binary, value binary").load().collect()
+    values = [bytes(row["value"]) for row in found if row["topic"] == topics.plain]
+    compacted = [
+        (bytes(row["key"]), _bytes_of(row["value"])) for row in found if row["topic"] == topics.to_compact
+    ]
+    return SparkFindings(table, values, compacted)
+
+
+def _compact(cluster: JobCluster, store_url: str, topic: str) -> None:
     """Compact a topic, as `stratalog spark compact` does."""
     from stratalog.cli.store_access.store_compaction import CompactionLayers, JobsElsewhere, store_compaction
     from stratalog.pipeline.jobs.cluster_executions import ClusterExecutions
@@ -115,6 +127,22 @@ def _compact(cluster: SparkCluster, store_url: str, topic: str) -> None:
         elsewhere = JobsElsewhere(executions.execution, _JOBS_AT_ONCE, max_partition_bytes=_PARTITION_BYTES)
         with store_compaction(store_url, CompactionLayers({}, {}), elsewhere) as store:
             store.run([topic])
+
+
+def _materialize(cluster: JobCluster, store_url: str, topic: str, directory: Path) -> list[Path]:
+    """Make a table of plain Parquet, as `stratalog spark materialize` does; returns its files."""
+    from stratalog.pipeline.jobs.task_place import ExecutorPlace
+    from stratalog.pipeline.lake.materialization import Materialization, MaterializeOrder
+    from stratalog.pipeline.lake.table_format import TableFormat
+    from stratalog.pipeline.lake.table_place import TablePlace
+    from stratalog.pipeline.lake.values.value_format import RawValues
+
+    place, values = TablePlace(directory.as_uri()), RawValues()
+    order = MaterializeOrder(topic=topic, values=values)
+    with closing(place()) as store:
+        table = TableFormat.PARQUET.table(store, SystemClock(), values.arrow_type)
+        _ = Materialization(cluster, ExecutorPlace(store_url), place, order).run(table)
+        return [directory / file.path for file in table.read().files]
 
 
 def _bytes_of(value: bytearray | None) -> bytes | None:
