@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from stratalog.base.clock import SystemClock
@@ -73,5 +75,5 @@ def delete(queries: tuple[str, ...], force: bool, server: str) -> None:
     from stratalog.pipeline.sink.staged_queries import delete_staged
 
     for query in queries:
-        found = with_client(server, lambda client, name=query: delete_staged(client, name, is_forced=force))
+        found = with_client(server, partial(delete_staged, query=query, is_forced=force))
         click.echo(f"deleted {found.topic} with {ByteSize(found.size_bytes)}")

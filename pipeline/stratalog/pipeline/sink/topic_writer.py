@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import (
@@ -142,6 +143,13 @@ class _Batch(NamedTuple):
 def _write(options: SinkOptions, batch: _Batch, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
     from pyspark import TaskContext
 
+    # Many tasks have no rows. These neither load grpc nor connect to the service.
+    filled = (one for one in batches if one.num_rows)
+    first = next(filled, None)
+    if first is None:
+        nothing = StagedTask("", 0, 0, 0, ())
+        return StagedMessage(batch.staging_topic, nothing) if options.is_exactly_once else AppendedMessage(0)
+    batches = chain((first,), filled)
     from stratalog.client.retry import LONG_WORK
 
     context = TaskContext.get()

@@ -106,15 +106,19 @@ def test_what_travels_to_executors_has_no_credentials(
     assert repr(tasks[0]) == "SlicePartition(1 spans)"
 
 
-def test_grpc_is_loaded_when_a_task_writes_and_not_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+def test_a_task_that_writes_loads_nothing_of_grpc_before_its_first_row(tmp_path: Path, delivery: str) -> None:
     from pyspark.sql.types import StructType
 
     from stratalog.pipeline.source.data_source import StratalogDataSource
 
-    source = StratalogDataSource({"server": "localhost:1", "topic": "t"})
+    source = StratalogDataSource({"server": "localhost:1", "topic": "t", "delivery": delivery})
     schema = StructType().add("value", "binary")
-    (tmp_path / "writers").write_bytes(
-        pickle.dumps((source.writer(schema, False), source.streamWriter(schema, False)))
+    writers = source.writer(schema, False), source.streamWriter(schema, False)
+    (tmp_path / "writers").write_bytes(pickle.dumps(writers))
+    program = (
+        "import pickle, pyarrow as pa\n"
+        f"job, stream = pickle.load(open({str(tmp_path / 'writers')!r}, 'rb'))\n"
+        "job.write(iter([pa.RecordBatch.from_pydict({'value': pa.array([], pa.binary())})]))"
     )
-    program = f"import pickle; pickle.load(open({str(tmp_path / 'writers')!r}, 'rb'))"
-    assert modules_after(program) <= {"pyarrow"}
+    assert modules_after(program) <= {"pyarrow", "pandas"}
