@@ -33,6 +33,17 @@ class _Encoding(NamedTuple):
     message: str
 
 
+class _Wanted(NamedTuple):
+    """The table, as the command line says it."""
+
+    topic: str
+    store_url: str
+    table_url: str
+    format_name: str
+    is_full: bool
+    lease_s: int | None
+
+
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--to",
@@ -127,6 +138,24 @@ def materialize(
     encoding = _Encoding(values, schema, message)
     _require_consistent(encoding)
     _require_libraries(format_name, values)
+    wanted = _Wanted(
+        topic=topic,
+        store_url=store_url,
+        table_url=table_url,
+        format_name=format_name,
+        is_full=full,
+        lease_s=lease,
+    )
+    with spark_job("materialize", master, conf) as cluster:
+        report = _refreshed(cluster, wanted, encoding)
+    if as_json:
+        print_json(value_document(report))
+    else:
+        _print_report(report)
+
+
+def _refreshed(cluster: JobCluster, wanted: _Wanted, encoding: _Encoding) -> MaterializeReport:
+    """Bring the table to the latest state. Raises as `Materialization.run`, and InvalidConfigError."""
     from stratalog.base.clock import SystemClock
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
     from stratalog.pipeline.lake.materialization import (
@@ -137,24 +166,21 @@ def materialize(
     from stratalog.pipeline.lake.table_format import TableFormat
     from stratalog.pipeline.lake.table_place import TablePlace
 
-    value_format = _format_of_files(encoding)
-    store_place, place, form = ExecutorPlace(store_url), TablePlace(table_url), TableFormat(format_name)
-    with spark_job("materialize", master, conf) as cluster:
-        if value_format is None:
-            # Spark reads the columns of JSON, so the refresh begins behind its start.
-            with closing(place()) as store:
-                form.require_own(store)
-            require_refreshable(store_place, place, topic)
-            value_format = _format_of_ddl(cluster, schema)
-        order = MaterializeOrder(topic=topic, values=value_format, is_full=full, lease_s=lease)
-        refresh = Materialization(cluster, store_place, place, order)
+    store_place, place = ExecutorPlace(wanted.store_url), TablePlace(wanted.table_url)
+    form = TableFormat(wanted.format_name)
+    values = _format_of_files(encoding)
+    if values is None:
+        # Spark reads the columns of JSON, so the refresh begins behind its start.
         with closing(place()) as store:
-            table = form.table(store, SystemClock(), value_format.arrow_type)
-            report = refresh.run(table)
-    if as_json:
-        print_json(value_document(report))
-    else:
-        _print_report(report)
+            form.require_own(store)
+        require_refreshable(store_place, place, wanted.topic)
+        values = _format_of_ddl(cluster, encoding.schema)
+    order = MaterializeOrder(
+        topic=wanted.topic, values=values, is_full=wanted.is_full, lease_s=wanted.lease_s
+    )
+    refresh = Materialization(cluster, store_place, place, order)
+    with closing(place()) as store:
+        return refresh.run(form.table(store, SystemClock(), values.arrow_type))
 
 
 def _require_consistent(encoding: _Encoding) -> None:

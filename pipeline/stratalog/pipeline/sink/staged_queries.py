@@ -45,7 +45,7 @@ class StagedQuery(NamedTuple):
     written_ms: int | None
     """The time of the newest record of the topic; None if it has none."""
     size_bytes: int
-    """Of the topic, on local disks and in the object store together."""
+    """The size of the topic, on local disks and in the object store together."""
     decision: DecisionState
     batch: int | None
     """The number of the last batch that was decided on; None without any."""
