@@ -18,7 +18,12 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.native import _kernels as native
 from stratalog.record.native import pure_batch_kernels
 from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, RunColumns, RunRule
-from stratalog.record.native.batch_kernels import compact_runs, filter_batches
+from stratalog.record.native.batch_kernels import (
+    compact_runs,
+    decide_runs,
+    filter_batches,
+    merge_key_streams,
+)
 from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
@@ -35,6 +40,7 @@ from tests.support.logs.damaged_batches import damaged, sum_again
 
 SEEDS = st.integers(0, 2**32)
 HASHING = KeyHashing(b"0123456789abcdef")
+MAX_STREAM_BYTES = 10_000
 KEYS = [b"key-%d" % number for number in range(9)]
 
 
@@ -288,6 +294,68 @@ def test_bytes_that_are_not_in_the_pieces_are_refused() -> None:
             {name: (-(2**63), one) for name, (_, one) in pieces.items()},
         ):
             assert found(*(cut if number == at else whole[at] for at in range(2))) == [None]
+
+
+def decided_at_once(random: Random, runs: list[Run]) -> tuple[list[bytearray | None], list[bytearray | None]]:
+    """The survivors of the runs with one call, and those of the merge of each run's key streams; None where
+    the columns of the run forbid it."""
+    pieces: dict[str, tuple[int, bytes]] = {}
+    columns: list[RunColumns] = []
+    expected: list[bytearray | None] = []
+    for run in runs:
+        fault = random.choice(("none", "none", "none", "missing", "hashing", "size", "place"))
+        names = tuple(f"object-{number}" for number in range(len(run.slices)))
+        rows: list[tuple[int, ...]] = []
+        streams: list[tuple[bytes, int, int, int]] = []
+        for name, one in zip(names, run.slices, strict=True):
+            first, piece = pieces.get(name, (7, b"head"))
+            position, entry_count = first + len(piece), one.record_count - random.choice((0, 0, 0, 1))
+            keys = one.keys + bytes(MAX_STREAM_BYTES) if fault == "size" and name == names[-1] else one.keys
+            pieces[name] = first, piece + keys
+            is_last = name == names[-1]
+            has_keys = int(fault != "missing" or not is_last)
+            hash_id = -1 - (fault == "hashing" and is_last)
+            place = position + (2**40 if fault == "place" and is_last else 0)
+            rows.append((has_keys, place, len(keys), entry_count, crc32c(keys), hash_id, one.record_count))
+            streams.append((keys, entry_count, crc32c(keys), one.record_count))
+        numbers = [number for column in zip(*rows, strict=True) for number in column]
+        columns.append((names, array("q", numbers)))
+        merged = merge_key_streams(streams) if fault == "none" else None
+        expected.append(None if merged is None else bytearray().join(merged))
+    return decide_runs(columns, tuple(range(7)), 2**64 - 1, MAX_STREAM_BYTES, pieces), expected
+
+
+@needs_native
+@given(SEEDS)
+def test_runs_are_decided_as_their_key_streams_are_merged(seed: int) -> None:
+    random = Random(seed)
+    runs = [some_keyed_run(random) for _ in range(random.randrange(6))]
+    found, expected = decided_at_once(random, runs)
+    assert found == expected
+
+
+def some_keyed_run(random: Random) -> Run:
+    """Slices whose records have different keys, so that each has an entry."""
+    slices: list[SliceInput] = []
+    for _ in range(random.randrange(1, 4)):
+        count, entries = random.randrange(1, 20), KeyEntries()
+        chosen = random.sample(range(30), count)
+        records = [Record(number, 1000, b"key-%d" % key, b"v") for number, key in enumerate(chosen)]
+        data = encode_batch(records, base_offset=0, leader_epoch=1)
+        hash_keys(data[61:], count, HASHING.hash_key, 0, entries)
+        keys = b"".join(encode_key_stream(sort_key_entries(entries)).parts)
+        if random.random() < 0.1:
+            keys = damaged(random, keys)
+        rule = BatchFilter(0, count, False, None, None, settled_end_offset=count)
+        slices.append(SliceInput(data, crc32c(data), count, keys, bytes((count + 7) // 8), rule))
+    return Run(slices, 100)
+
+
+@needs_native
+def test_most_runs_are_decided_at_once() -> None:
+    random = Random(1)
+    found, _ = decided_at_once(random, [some_keyed_run(random) for _ in range(100)])
+    assert 10 < found.count(None) < 90
 
 
 @needs_native

@@ -315,6 +315,7 @@ class JobExecution:
             for small, compacted in results:
                 run, kind = small.run, small.run.topic.kind
                 self.current = run.topic_id_partition
+                self.at_work.end()
                 writer = output.writer(small.place, kind=kind, goes_on=small.goes_on)
                 if compacted is None:
                     plan = SurvivorPlan.decided(run, small.survivors, self.inputs)
@@ -359,8 +360,12 @@ class JobExecution:
                 self.inputs[name].begin()
 
     def _begin_ranges(self, ranges: Ranges) -> None:
-        """Let the inputs of a call send their data side by side."""
-        for name in ranges if self._waiting else ():
+        """Let the inputs of a call send their data side by side, where these come soon."""
+        before_bytes = 0
+        for name, (begin, end) in ranges.items() if self._waiting else ():
+            if before_bytes > _BEGIN_AHEAD_BYTES:
+                return
+            before_bytes += end - begin
             if self._waiting.pop(name, None) is not None:
                 self.inputs[name].begin()
 
@@ -396,14 +401,15 @@ class JobExecution:
     def _decide_together(self, runs: Sequence[PartitionRun]) -> None:
         self.current = runs[0].topic_id_partition
         small: list[PartitionRun] = []
+        survivors_of_small: list[bytearray] = []
         for run, survivors in decide(runs, self.inputs):
             if survivors is None or run.slices.are_transactional:
                 self._decide_alone(run, survivors)
             else:
                 self._small[run.topic_id_partition] = survivors
                 small.append(run)
-        survivors_of = [self._small[run.topic_id_partition] for run in small]
-        for name, (begin, end) in data_ranges(small, survivors_of).items():
+                survivors_of_small.append(survivors)
+        for name, (begin, end) in data_ranges(small, survivors_of_small).items():
             self.inputs[name].will_read(begin, end - begin)
 
     def _decide_alone(self, run: PartitionRun, survivors: bytearray | None) -> None:

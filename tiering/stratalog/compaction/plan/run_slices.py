@@ -119,6 +119,10 @@ class RunSlices(Sequence[LiveSlice]):
         it."""
         return self._base_offsets
 
+    def first(self, name: str) -> int:
+        """The number of the first slice in a column."""
+        return self._numbers[_PLACES[name] * len(self.object_names)]
+
     def last(self, name: str) -> int:
         """The number of the last slice in a column."""
         return self._numbers[(_PLACES[name] + 1) * len(self.object_names) - 1]
