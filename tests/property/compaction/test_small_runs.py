@@ -1,6 +1,6 @@
 """Small runs that one kernel call compacts: the objects are those of the long way, byte for byte.
 
-The same random life is led twice, once with `compact_small_run` and once without. Both stores hold the same.
+The same random life is led twice, once with `compact_runs` and once without. Both stores hold the same.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.compaction import job_execution, small_run
-from stratalog.compaction.small_run import compact_small_run
+from stratalog.compaction import small_runs
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
-from stratalog.record.native.batch_filter import SliceInput
+from stratalog.record.native.batch_filter import CompactedSlices
+from stratalog.record.native.batch_kernels import compact_runs
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -46,16 +46,16 @@ class Ways:
         self.taken_count = self.refused_count = 0
         self._is_long = is_long
 
-    def compact(self, *arguments: Any) -> Any:
-        result = None if self._is_long else compact_small_run(*arguments)
-        self.taken_count += result is not None
-        self.refused_count += result is None
-        return result
+    def compact(self, runs: Sequence[Any], *arguments: Any) -> list[CompactedSlices | None]:
+        found = [None] * len(runs) if self._is_long else compact_runs(runs, *arguments)
+        self.refused_count += found.count(None)
+        self.taken_count += len(found) - found.count(None)
+        return found
 
 
 def life(seed: int, ways: Ways) -> dict[str, bytes]:
     """A random life with several compactions of mostly plain batches."""
-    with mock.patch.object(job_execution, "compact_small_run", ways.compact):
+    with mock.patch.object(small_runs, "compact_runs", ways.compact):
         history = CompactionHistory(seed, codecs=MOSTLY_PLAIN)
         for _ in range(15):
             history.step()
@@ -73,22 +73,28 @@ def test_objects_are_those_of_the_long_way(seed: int) -> None:
 @needs_native
 def test_both_ways_are_taken() -> None:
     ways = Ways(is_long=False)
-    for seed in range(4):
+    for seed in range(8):
         life(seed, ways)
     assert ways.taken_count > 5, ways.refused_count
     assert ways.refused_count > 5, ways.taken_count
 
 
 @needs_native
-def test_a_refused_run_goes_the_long_way_with_its_bits_as_they_were() -> None:
-    def refuse(slices: Sequence[SliceInput], *_: object) -> None:
-        for one in slices:
-            bits = one[4]
-            bits[:] = bytes(len(bits))
+def test_a_run_that_is_not_decided_at_once_is_decided_the_same() -> None:
+    def undecided(runs: Sequence[Any], *_: object) -> list[bytearray | None]:
+        return [None] * len(runs)
 
-    with mock.patch.object(small_run, "compact_slices", refuse):
+    with mock.patch.object(small_runs, "decide_runs", undecided):
         refused = life(1, Ways(is_long=False))
     assert refused == life(1, Ways(is_long=True))
+
+
+@needs_native
+@pytest.mark.parametrize("max_bytes", [1, 1000])
+def test_runs_that_do_not_fit_one_call_are_the_same(max_bytes: int) -> None:
+    with mock.patch.object(small_runs, "MAX_BYTES", max_bytes):
+        divided = life(2, Ways(is_long=False))
+    assert divided == life(2, Ways(is_long=False))
 
 
 class World:
@@ -125,7 +131,7 @@ def test_all_of_a_small_shard_is_compacted_at_once() -> None:
     for _ in range(3):
         world.upload()
     ways = Ways(is_long=False)
-    with mock.patch.object(job_execution, "compact_small_run", ways.compact):
+    with mock.patch.object(small_runs, "compact_runs", ways.compact):
         (report,) = world.tiered.compactor().run_once()
     assert report.refused is None
     assert (ways.taken_count, ways.refused_count) == (len(world.tips), 0)

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, LogStoreError
-from stratalog.compaction import partition_rewriter
-from stratalog.compaction.keys import survivor_plan
+from stratalog.compaction import partition_rewriter, small_runs
 from stratalog.compaction.keys.key_cursor import KeyCursor
 from stratalog.compaction.keys.survivor_bits import new_bitmap
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan, merge_keys
@@ -220,7 +219,7 @@ def long_way() -> Generator[None]:
             (slice_builder, "scan_batches"),
             (slice_builder, "hash_batches"),
             (partition_rewriter, "filter_batches"),
-            (survivor_plan, "merge_key_streams"),
+            (small_runs, "decide_runs"),
             (key_stream, "merge_key_streams"),
         ):
             patches.enter_context(mock.patch.object(module, name, getattr(pure_batch_kernels, name)))

@@ -1,7 +1,8 @@
-"""The kernel that compacts a small run: the same as its steps one by one, and safe on any bytes."""
+"""The kernel that compacts small runs: the same as its steps one by one, and safe on any bytes."""
 
 from __future__ import annotations
 
+from array import array
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -14,8 +15,15 @@ from stratalog.base.errors import LogStoreError
 from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
-from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, SliceInput
-from stratalog.record.native.batch_kernels import compact_slices, filter_batches
+from stratalog.record.native import _kernels as native
+from stratalog.record.native import pure_batch_kernels
+from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, RunColumns, RunRule
+from stratalog.record.native.batch_kernels import (
+    compact_runs,
+    decide_runs,
+    filter_batches,
+    merge_key_streams,
+)
 from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
@@ -32,7 +40,20 @@ from tests.support.logs.damaged_batches import damaged, sum_again
 
 SEEDS = st.integers(0, 2**32)
 HASHING = KeyHashing(b"0123456789abcdef")
+MAX_STREAM_BYTES = 10_000
 KEYS = [b"key-%d" % number for number in range(9)]
+
+
+class SliceInput(NamedTuple):
+    """A slice of which records may stay."""
+
+    data: bytes
+    crc: int
+    record_count: int
+    keys: bytes
+    survivors: bytes
+    rule: BatchFilter
+    base_offset: int = 0
 
 
 class Run(NamedTuple):
@@ -40,6 +61,7 @@ class Run(NamedTuple):
 
     slices: list[SliceInput]
     interval_bytes: int
+    log_start_offset: int = 0
 
 
 def some_records(random: Random, base_offset: int) -> list[Record]:
@@ -60,8 +82,13 @@ def some_run(random: Random) -> Run:
     slices: list[SliceInput] = []
     offset = random.choice((0, 2**40))
     epoch = 1
-    for _ in range(random.randrange(4)):
+    log_start_offset = random.choice((0, 0, 0, offset + random.randrange(30)))
+    settled_end_offset = offset + random.choice((0, 20, 1000))
+    drop_until_ms = random.choice((None, 2000))
+    stamp_ms = random.choice((None, 0, 5000, 2**62))
+    for _ in range(random.randrange(1, 4)):
         parts: list[bytes] = []
+        slice_base = offset
         entries, count = KeyEntries(), 0
         for _ in range(random.randrange(1, 4)):
             records = some_records(random, offset)
@@ -72,19 +99,19 @@ def some_run(random: Random) -> Run:
             offset += len(records)
         keys = b"".join(encode_key_stream(sort_key_entries(entries)).parts)
         rule = BatchFilter(
-            first_offset=random.choice((0, 0, 0, offset - 2)),
+            first_offset=max(slice_base, log_start_offset),
             end_offset=offset,
             has_tombstones=True,
-            drop_until_ms=random.choice((None, 2000)),
-            stamp_ms=random.choice((None, 0, 5000, 2**62)),
-            settled_end_offset=random.choice((offset, offset, offset - 3)),
+            drop_until_ms=drop_until_ms,
+            stamp_ms=stamp_ms,
+            settled_end_offset=settled_end_offset,
         )
         bits = bytearray(random.randbytes((count + 7) // 8))
         if count % 8:
             bits[-1] &= (1 << count % 8) - 1
         data = b"".join(parts)
-        slices.append((data, crc32c(data), count, keys, bits, rule))
-    return Run(slices, random.choice((1, 100, 300, 4096)))
+        slices.append(SliceInput(data, crc32c(data), count, keys, bytes(bits), rule, slice_base))
+    return Run(slices, random.choice((1, 100, 300, 4096)), log_start_offset)
 
 
 def step_by_step(run: Run) -> tuple[BuiltSlice, bytes]:
@@ -96,9 +123,10 @@ def step_by_step(run: Run) -> tuple[BuiltSlice, bytes]:
         max_record_count=2**32 - 1,
     )
     output, sources = b"", list[KeySource]()
-    for data, _, count, keys, bits, rule in run.slices:
-        survivors = bytearray(bits)
-        filtered = filter_batches(data, 0, survivors, 0, rule, 0)
+    for one in run.slices:
+        data, count, keys = one.data, one.record_count, one.keys
+        survivors = bytearray(one.survivors)
+        filtered = filter_batches(data, 0, survivors, 0, one.rule, 0)
         assert filtered.end_position == len(data)
         output += filtered.data
         sources.append(KeySource(survivors, count, keys, ()))
@@ -111,11 +139,59 @@ def step_by_step(run: Run) -> tuple[BuiltSlice, bytes]:
     return builder.build(SliceEnd(2**62), MergedKeyStream(stream, HASHING)), output
 
 
+PLACES = tuple(range(1, 11))
+"""The columns of a run here; the first one is not looked at."""
+
+
+def placed(runs: list[Run]) -> tuple[list[RunColumns], dict[str, bytes], dict[str, bytes], list[RunRule]]:
+    """The runs as a job has them: each slice in the object of its number, behind those of the runs before."""
+    data: dict[str, bytes] = {}
+    keys: dict[str, bytes] = {}
+    columns: list[RunColumns] = []
+    rules: list[RunRule] = []
+    for run in runs:
+        rows: list[tuple[int, ...]] = []
+        names = tuple(f"object-{number}" for number in range(len(run.slices)))
+        for name, one in zip(names, run.slices, strict=True):
+            data[name] = data.get(name, b"head") + b"x"
+            keys[name] = keys.get(name, b"") + b"y"
+            places = len(data[name]), len(keys[name])
+            data[name] += one.data
+            keys[name] += one.keys
+            row = (-1, places[0], len(one.data), one.crc, one.record_count, one.rule.end_offset)
+            rows.append((*row, 1, 1, places[1], len(one.keys), crc32c(one.keys)))
+        columns.append(
+            (names, array("q", [number for column in zip(*rows, strict=True) for number in column]))
+        )
+        rule = run.slices[0].rule
+        base_offsets = array("q", [one.base_offset for one in run.slices])
+        rules.append(
+            (base_offsets, run.log_start_offset, rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset)
+        )
+    return columns, data, keys, rules
+
+
+def all_at_once(runs: list[Run]) -> list[CompactedSlices | None]:
+    """The results of one call; runs without slices are left out, and all have the first one's intervals."""
+    columns, data, keys, rules = placed(runs)
+    survivors = [bytearray().join(one.survivors for one in run.slices) for run in runs]
+    before = list(map(bytes, survivors))
+    found = compact_runs(
+        columns,
+        PLACES,
+        survivors,
+        {name: (0, whole) for name, whole in data.items()},
+        {name: (0, whole) for name, whole in keys.items()},
+        rules,
+        runs[0].interval_bytes,
+    )
+    assert survivors == before, "the long way needs the bits as they are"
+    return found
+
+
 def at_once(run: Run) -> CompactedSlices | None:
-    slices = [
-        (data, crc, count, keys, bytearray(bits), rule) for data, crc, count, keys, bits, rule in run.slices
-    ]
-    return compact_slices(slices, 0, run.interval_bytes)
+    (found,) = all_at_once([run])
+    return found
 
 
 def built_of(compacted: CompactedSlices) -> BuiltSlice:
@@ -144,16 +220,16 @@ def test_one_call_gives_the_same_as_its_steps(seed: int) -> None:
 
 def some_damage(random: Random, one: SliceInput) -> SliceInput:
     """The slice with other data, another key stream, or fewer records than it has bits."""
-    data, _, count, keys, bits, rule = one
+    data, count, keys = one.data, one.record_count, one.keys
     kind = random.randrange(5)
     if kind <= 1:
         changed = damaged(random, bytes(data))
         changed = sum_again(changed) if kind else changed
-        return changed, crc32c(changed), count, keys, bits, rule
+        return one._replace(data=changed, crc=crc32c(changed))
     if kind == 2:
         count = random.randrange(count + 1)
     other = random.choice((damaged(random, bytes(keys)), random.randbytes(random.randrange(200))))
-    return data, crc32c(data), count, other, bits, rule
+    return one._replace(record_count=count, keys=other, survivors=one.survivors[: (count + 7) // 8])
 
 
 @needs_native
@@ -166,15 +242,138 @@ def test_a_run_that_contradicts_itself_is_refused_or_sound(seed: int) -> None:
     if found is not None:
         assert sum(header.records_count for _, header in batches(found.data)) == found.records_count
         assert found.crc == crc32c(found.data)
-        assert len(found.positions) == len(found.base_offsets) == len(found.max_timestamps)
+        assert len(found.index_columns) % 24 == 0
 
 
 @needs_native
 def test_a_wrong_checksum_is_refused() -> None:
-    run = next(run for run in map(some_run, map(Random, range(100))) if run.slices and at_once(run))
-    data, crc, count, keys, bits, rule = run.slices[0]
-    wrong = data, crc ^ 1, count, keys, bits, rule
+    run = next(
+        run for run in map(some_run, map(Random, range(100))) if any(run.slices[0].survivors) and at_once(run)
+    )
+    wrong = run.slices[0]._replace(crc=run.slices[0].crc ^ 1)
     assert at_once(run._replace(slices=[wrong, *run.slices[1:]])) is None
+
+
+@needs_native
+@given(SEEDS)
+def test_runs_of_one_call_are_as_each_by_itself(seed: int) -> None:
+    random = Random(seed)
+    runs = [some_run(random)._replace(interval_bytes=100) for _ in range(random.randrange(1, 6))]
+    damaged_one = random.randrange(len(runs))
+    if random.random() < 0.5:
+        slices = [some_damage(random, one) for one in runs[damaged_one].slices]
+        runs[damaged_one] = runs[damaged_one]._replace(slices=slices)
+    assert all_at_once(runs) == list(map(at_once, runs))
+
+
+@needs_native
+def test_bytes_that_are_not_in_the_pieces_are_refused() -> None:
+    run = next(
+        run for run in map(some_run, map(Random, range(100))) if any(run.slices[0].survivors) and at_once(run)
+    )
+    columns, data, keys, rules = placed([run])
+    survivors = [bytearray().join(one.survivors for one in run.slices)]
+    whole = {name: (0, one) for name, one in data.items()}, {name: (0, one) for name, one in keys.items()}
+
+    def found(
+        data: dict[str, tuple[int, bytes]], keys: dict[str, tuple[int, bytes]]
+    ) -> list[CompactedSlices | None]:
+        return compact_runs(columns, PLACES, survivors, data, keys, rules, run.interval_bytes)
+
+    (expected,) = found(*whole)
+    assert expected is not None
+    shifted = [{name: (3, one[3:]) for name, (_, one) in pieces.items()} for pieces in whole]
+    assert found(shifted[0], whole[1]) == [expected]
+    for number, pieces in enumerate(whole):
+        for cut in (
+            {},
+            {name: (6, one[6:]) for name, (_, one) in pieces.items()},
+            {name: (0, one[: len(data["object-0"]) - 1]) for name, (_, one) in pieces.items()}
+            if number == 0
+            else {},
+            {name: (-(2**63), one) for name, (_, one) in pieces.items()},
+        ):
+            assert found(*(cut if number == at else whole[at] for at in range(2))) == [None]
+
+
+def decided_at_once(random: Random, runs: list[Run]) -> tuple[list[bytearray | None], list[bytearray | None]]:
+    """The survivors of the runs with one call, and those of the merge of each run's key streams; None where
+    the columns of the run forbid it."""
+    pieces: dict[str, tuple[int, bytes]] = {}
+    columns: list[RunColumns] = []
+    expected: list[bytearray | None] = []
+    for run in runs:
+        fault = random.choice(("none", "none", "none", "missing", "hashing", "size", "place"))
+        names = tuple(f"object-{number}" for number in range(len(run.slices)))
+        rows: list[tuple[int, ...]] = []
+        streams: list[tuple[bytes, int, int, int]] = []
+        for name, one in zip(names, run.slices, strict=True):
+            first, piece = pieces.get(name, (7, b"head"))
+            position, entry_count = first + len(piece), one.record_count - random.choice((0, 0, 0, 1))
+            keys = one.keys + bytes(MAX_STREAM_BYTES) if fault == "size" and name == names[-1] else one.keys
+            pieces[name] = first, piece + keys
+            is_last = name == names[-1]
+            has_keys = int(fault != "missing" or not is_last)
+            hash_id = -1 - (fault == "hashing" and is_last)
+            place = position + (2**40 if fault == "place" and is_last else 0)
+            rows.append((has_keys, place, len(keys), entry_count, crc32c(keys), hash_id, one.record_count))
+            streams.append((keys, entry_count, crc32c(keys), one.record_count))
+        numbers = [number for column in zip(*rows, strict=True) for number in column]
+        columns.append((names, array("q", numbers)))
+        merged = merge_key_streams(streams) if fault == "none" else None
+        expected.append(None if merged is None else bytearray().join(merged))
+    return decide_runs(columns, tuple(range(7)), 2**64 - 1, MAX_STREAM_BYTES, pieces), expected
+
+
+@needs_native
+@given(SEEDS)
+def test_runs_are_decided_as_their_key_streams_are_merged(seed: int) -> None:
+    random = Random(seed)
+    runs = [some_keyed_run(random) for _ in range(random.randrange(6))]
+    found, expected = decided_at_once(random, runs)
+    assert found == expected
+
+
+def some_keyed_run(random: Random) -> Run:
+    """Slices whose records have different keys, so that each has an entry."""
+    slices: list[SliceInput] = []
+    for _ in range(random.randrange(1, 4)):
+        count, entries = random.randrange(1, 20), KeyEntries()
+        chosen = random.sample(range(30), count)
+        records = [Record(number, 1000, b"key-%d" % key, b"v") for number, key in enumerate(chosen)]
+        data = encode_batch(records, base_offset=0, leader_epoch=1)
+        hash_keys(data[61:], count, HASHING.hash_key, 0, entries)
+        keys = b"".join(encode_key_stream(sort_key_entries(entries)).parts)
+        if random.random() < 0.1:
+            keys = damaged(random, keys)
+        rule = BatchFilter(0, count, False, None, None, settled_end_offset=count)
+        slices.append(SliceInput(data, crc32c(data), count, keys, bytes((count + 7) // 8), rule))
+    return Run(slices, 100)
+
+
+@needs_native
+def test_most_runs_are_decided_at_once() -> None:
+    random = Random(1)
+    found, _ = decided_at_once(random, [some_keyed_run(random) for _ in range(100)])
+    assert 10 < found.count(None) < 90
+
+
+@needs_native
+@given(SEEDS)
+def test_ranges_are_those_of_the_twin(seed: int) -> None:
+    random = Random(seed)
+    runs: list[RunColumns] = []
+    survivors: list[bytes] = []
+    for _ in range(random.randrange(5)):
+        names = tuple(random.sample("abcd", random.randrange(5)))
+        sizes = [random.choice((0, 1, 50)) for _ in names]
+        counts = [random.choice((0, 1, 8, 9)) for _ in names]
+        runs.append((names, array("q", [*map(random.randrange, [1000] * len(names)), *sizes, *counts])))
+        survivors.append(bytes(random.choice((0, 0, 4)) for count in counts for _ in range((count + 7) // 8)))
+    for bits in (None, survivors):
+        assert native.run_ranges(runs, (0, 1, 2), bits) == pure_batch_kernels.run_ranges(
+            runs, (0, 1, 2), bits
+        )
 
 
 @needs_native
@@ -186,7 +385,7 @@ def test_many_keys_make_several_blocks() -> None:
     keys = b"".join(encode_key_stream(sort_key_entries(entries)).parts)
     bits = bytearray(b"\xff" * 1250)
     rule = BatchFilter(0, 10_000, False, None, None, settled_end_offset=10_000)
-    run = Run([(data, crc32c(data), 10_000, keys, bits, rule)], 65536)
+    run = Run([SliceInput(data, crc32c(data), 10_000, keys, bytes(bits), rule)], 65536)
     compacted = at_once(run)
     assert compacted is not None
     assert compacted.keys == keys

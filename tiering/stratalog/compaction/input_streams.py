@@ -33,7 +33,7 @@ from stratalog.remote.objects.ahead_stream import AheadStream
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock, read_key_stream
 from stratalog.remote.objects.object_format import crc_of
 from stratalog.remote.objects.object_ref import ObjectRef
-from stratalog.remote.objects.slice_entry import KeyStreamRef, SliceEntry
+from stratalog.remote.objects.slice_entry import KeyStreamRef, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import SliceIndex, decode_slice_index, is_plain_index
 from stratalog.remote.objects.spool import Spool, SpoolReader
 
@@ -73,7 +73,6 @@ class InputStreams:
         self.reads = reads
         """The object; it counts the requests."""
         self._ref = ref
-        self._directory_position, self._directory_bytes = ref.directory_position, ref.directory_bytes
         self._at_work = at_work
         self._run_beside = run_beside
         self._chunk_bytes = buffers.chunk_bytes
@@ -82,8 +81,8 @@ class InputStreams:
         self._keys_arriving = make_scratch()
         self._key_part: Spool | None = None
         """The same, once all of it is there."""
-        self._key_bytes: memoryview | None = None
-        """The same, if it is one piece of memory."""
+        self._keys_in_memory: tuple[int, Buffer] | None = None
+        """The position and the bytes of all behind the directory, if they are one piece of memory."""
         self._need = need
         self._will_read = GrowingRange(need.carried)
         self._data: AheadStream | None = None
@@ -93,8 +92,8 @@ class InputStreams:
         self._slice_end_position = 0
         self._block = _NOTHING
         """The part of the block in use that was not asked for."""
-        self._held: tuple[int, Buffer] | None = None
-        """The position and the data of the last slice that was read as a whole."""
+        self._held: tuple[int, int, Buffer] | None = None
+        """A range of data that was read ahead of its slices, and its bytes."""
         self._drained = CallBeside(run_beside, self._drain_keys)
 
     def small_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
@@ -103,19 +102,21 @@ class InputStreams:
         """
         if stream.size_bytes > SMALL_STREAM_BYTES:
             return None
-        return self.keys_at(stream.position, stream.size_bytes)
-
-    def keys_at(self, position: int, size_bytes: int) -> Buffer:
-        """The bytes of a key stream at that position of the object, not proved. Raises as
-        `small_key_stream`."""
-        keys_in_memory = self._key_bytes
-        place = position - self._directory_position
-        if keys_in_memory is not None and self._directory_bytes <= place:
-            data = keys_in_memory[place : place + size_bytes]
-            if len(data) == size_bytes:
-                return data
         keys = self._key_part or self._open_keys()
-        return keys.read_at(self._place_among_keys(position, size_bytes, keys), size_bytes)
+        place = self._place_among_keys(stream.position, stream.size_bytes, keys)
+        return keys.read_at(place, stream.size_bytes)
+
+    def keys_between(self, begin: int, end: int) -> tuple[int, Buffer]:
+        """The bytes of key streams or indexes in [begin, end) of the object, not proved, and the position of
+        the first of them. They are fewer, or none, where the range leaves the part of key streams and
+        indexes, and may be more. Raises StoreCorruptError, and what the store raises."""
+        keys = self._key_part or self._open_keys()
+        if self._keys_in_memory is not None:
+            return self._keys_in_memory
+        first, size_bytes = self._ref.directory_position, keys.size_bytes
+        begin = min(max(begin, first + self._ref.directory_bytes), first + size_bytes)
+        end = min(max(begin, end), first + size_bytes)
+        return begin, keys.read_at(begin - first, end - begin)
 
     def proved_key_stream(self, stream: KeyStreamRef) -> Buffer | None:
         """Read a key stream again that phase 1 has proved: the disk of the scratch may give back other
@@ -161,6 +162,14 @@ class InputStreams:
         """
         return is_plain_index(self._index_bytes(entry))
 
+    def is_sound_plain_index(self, part: PartRef) -> bool:
+        """Whether an index is sound and has neither producers nor transactions. Raises StoreCorruptError, and
+        what the store raises."""
+        begin, data = self.keys_between(part.position, part.position + part.size_bytes)
+        place = part.position - begin
+        index = memoryview(data)[max(place, 0) : place + part.size_bytes]
+        return crc_of(index) == part.crc and is_plain_index(index)
+
     def _index_bytes(self, entry: SliceEntry) -> Buffer:
         part = entry.index
         keys = self._key_part or self._open_keys()
@@ -196,41 +205,49 @@ class InputStreams:
         """A reader of the data of a slice that `will_read` has named, or that is carried. Call it once for
         each slice, in order, and read to the end. Raises StoreCorruptError, and what the store raises.
         """
-        held, self._held = self._held, None
-        if held is not None and held[0] == entry.data_position:
+        if self._held is not None:
+            begin, end, data = self._held
+            assert begin <= entry.data_position <= entry.data_end_position <= end, "its data are held"
             self._at_work.begin(self._ref.name, entry)
-            return SliceReader(entry, PieceReader(held[1]).read_some, self._chunk_bytes)
+            piece = memoryview(data)[entry.data_position - begin : entry.data_end_position - begin]
+            return SliceReader(entry, PieceReader(piece).read_some, self._chunk_bytes)
         self._move_to(entry)
         return SliceReader(entry, self._read_data, self._chunk_bytes)
 
-    def whole_slice(self, entry: SliceEntry) -> Buffer:
-        """The same data in one piece and not proved; cut off if the object is. Call it instead of
-        `slice_reader`, or right before: then that reads the same bytes. They are held until then, or until
-        `let_go`. Raises StoreCorruptError, and what the store raises.
-        """
-        self._move_to(entry)
+    def hold(self, begin: int, end: int) -> Buffer:
+        """Read data [begin, end) of the object, in one piece and not proved; cut off if the object is. Until
+        `let_go`, `slice_reader` takes its data from there. Raises StoreCorruptError, and what the store
+        raises."""
+        self._open_for(end)
+        self._at_work.begin(self._ref.name, None)
+        while self._data_position < begin and len(self._read_data(begin - self._data_position)):
+            pass
         pieces: list[Buffer] = []
-        left_bytes = entry.data_bytes
+        left_bytes = end - max(begin, self._data_position)
         while left_bytes > 0 and len(piece := self._read_data(left_bytes)):
             pieces.append(piece)
             left_bytes -= len(piece)
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._held = entry.data_position, data
+        self._held = begin, end, data
         return data
 
     def let_go(self) -> None:
-        """Hold the data of the last `whole_slice` no longer."""
+        """Hold data no longer."""
         self._held = None
 
     def _move_to(self, entry: SliceEntry) -> None:
-        if self._key_part is None:
-            self._open_keys()
         if entry.data_bytes > 0:
-            if self._data is None:
-                self._open_data()
-            self._slice_end_position = entry.data_end_position
+            self._open_for(entry.data_end_position)
             self._skip_to(entry.data_position)
+        elif self._key_part is None:
+            self._open_keys()
         self._at_work.begin(self._ref.name, entry)
+
+    def _open_for(self, end_position: int) -> None:
+        """Open the data, of which those up to there are read next."""
+        if self._data is None:
+            self._open_data()
+        self._slice_end_position = end_position
 
     def close(self) -> None:
         """Returns once nothing of the object is on its way. May be called again."""
@@ -240,7 +257,7 @@ class InputStreams:
         if self._data is not None:
             self._data.close()
         self._keys_arriving.close()
-        self._key_part = self._key_bytes = None
+        self._key_part = self._keys_in_memory = None
 
     def _open_keys(self) -> Spool:
         if self._key_part is not None:
@@ -249,7 +266,10 @@ class InputStreams:
         self._at_work.begin(ref.name, None)
         self._drained.result()
         self._key_part = keys = self._keys_arriving
-        self._key_bytes = keys.in_one_piece()
+        whole = keys.in_one_piece()
+        if whole is not None:
+            directory_bytes = ref.directory_bytes
+            self._keys_in_memory = ref.directory_position + directory_bytes, whole[directory_bytes:]
         directory = keys.read_at(0, ref.directory_bytes)
         if crc_of(directory) != ref.directory_crc:
             raise self._corrupt("has a directory that is not the one that was committed")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -24,6 +24,7 @@ from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputBuffers, InputStreams
+from stratalog.compaction.kept_records import KeptRecords
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.output.job_output import JobOutput
 from stratalog.compaction.output.output_division import OutputBounds, pieces_of
@@ -41,7 +42,14 @@ from stratalog.compaction.scratch_budget import (
     window_bytes,
 )
 from stratalog.compaction.slice_at_work import SliceAtWork
-from stratalog.compaction.small_run import compact_small_run
+from stratalog.compaction.small_runs import (
+    Ranges,
+    SmallRun,
+    SmallRunCalls,
+    data_ranges,
+    decide,
+    groups_of,
+)
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
@@ -57,6 +65,8 @@ from stratalog.remote.store_layout import StoreLayout
 REQUESTS_BESIDE = 8
 """Requests of one job, or of the jobs of one process, that are under way at once."""
 _MAX_SMALL_INPUT_BYTES = 8 << 20
+_SMALL_RUNS = 64
+"""Small runs that are rewritten together, at the most; a few more where one has several parts."""
 _BEGIN_AHEAD_BYTES = 8 << 20
 """An input is asked for its data when so many bytes of the run come before them: a stream must not idle."""
 
@@ -191,6 +201,8 @@ class JobExecution:
         """The slice that is being read, for errors."""
         self._plans: dict[TopicIdPartition, SurvivorPlan] = {}
         """The survivors of runs that are not rewritten yet, where no data was needed for them."""
+        self._small: dict[TopicIdPartition, bytearray] = {}
+        """The same of plain runs that were decided together, as in `SmallRun`."""
         self._filesystem = filesystem
         self._ids = ids
         self._store = store
@@ -238,8 +250,7 @@ class JobExecution:
                 )
             )
             records_in = records_out = tombstones_removed = 0
-            for run in self.job.runs:
-                counts = self._rewrite(run, output)
+            for counts in self._rewrite_all(output):
                 on_run(counts.records_in, counts.records_out)
                 records_in += counts.records_in
                 records_out += counts.records_out
@@ -269,6 +280,60 @@ class JobExecution:
                         yield run, plan
             self.current = None
 
+    def _rewrite_all(self, output: JobOutput) -> Iterator[RunCounts]:
+        """Rewrite all runs in their order, small ones next to each other together."""
+        small: list[SmallRun] = []
+        for run in self.job.runs:
+            survivors = self._small.pop(run.topic_id_partition, None) if self._small else None
+            if survivors is not None:
+                small += self._small_parts(run, survivors)
+            if small and (survivors is None or len(small) >= _SMALL_RUNS):
+                yield from self._rewrite_small(small, output)
+                small = []
+            if survivors is None:
+                yield self._rewrite(run, output)
+        if small:
+            yield from self._rewrite_small(small, output)
+
+    def _small_parts(self, run: PartitionRun, survivors: bytearray) -> Iterator[SmallRun]:
+        rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
+        if not run.part_counts and self._bounds.hold(run.data_bytes, run.record_count):
+            yield SmallRun(run, survivors, rule, place=0, goes_on=False, is_last=True)
+            return
+        plan = SurvivorPlan.decided(run, survivors, self.inputs)
+        for place, first, end, goes_on in pieces_of(run, plan.survivors, self._bounds):
+            part, bits = run.part(first, end), bytearray().join(plan.survivors[first:end])
+            yield SmallRun(part, bits, rule, place, goes_on, end == len(run.slices))
+
+    def _rewrite_small(self, parts: Sequence[SmallRun], output: JobOutput) -> Iterator[RunCounts]:
+        """Rewrite consecutive small runs, many with one call."""
+        calls = SmallRunCalls(self.inputs, output.index_interval_bytes)
+        records_in = records_out = tombstones_removed = 0
+        self.current = parts[0].run.topic_id_partition
+        for ranges, results in calls.compact(parts):
+            self._begin_ranges(ranges)
+            for small, compacted in results:
+                run, kind = small.run, small.run.topic.kind
+                self.current = run.topic_id_partition
+                self.at_work.end()
+                writer = output.writer(small.place, kind=kind, goes_on=small.goes_on)
+                if compacted is None:
+                    plan = SurvivorPlan.decided(run, small.survivors, self.inputs)
+                    rewriter = PartitionRewriter(run, plan, small.rule, writer)
+                    kept, removed = rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes)
+                else:
+                    kept = KeptRecords.of_compacted(compacted)
+                    removed = compacted.dropped_tombstone_count
+                    writer.append_compacted(run.slice_start, compacted, calls.end_of(run))
+                planned = PlannedSlice(kept, run.base_offset, run.end_offset, has_one_record_a_key=True)
+                output.expect(run.topic_id_partition, planned, small.place, kind=kind)
+                records_in += run.record_count
+                records_out += kept.record_count
+                tombstones_removed += removed
+                if small.is_last:
+                    yield RunCounts(records_in, records_out, tombstones_removed)
+                    records_in = records_out = tombstones_removed = 0
+
     def _rewrite(self, run: PartitionRun, output: JobOutput) -> RunCounts:
         """Rewrite a run."""
         self.current = run.topic_id_partition
@@ -294,6 +359,16 @@ class JobExecution:
                 del self._waiting[name]
                 self.inputs[name].begin()
 
+    def _begin_ranges(self, ranges: Ranges) -> None:
+        """Let the inputs of a call send their data side by side, where these come soon."""
+        before_bytes = 0
+        for name, (begin, end) in ranges.items() if self._waiting else ():
+            if before_bytes > _BEGIN_AHEAD_BYTES:
+                return
+            before_bytes += end - begin
+            if self._waiting.pop(name, None) is not None:
+                self.inputs[name].begin()
+
     def _rewrite_parts(self, run: PartitionRun, plan: SurvivorPlan | None, output: JobOutput) -> RunCounts:
         """Rewrite each part of a run into an object of its own. The survivors are those of the whole run."""
         kind, compacts = run.topic.kind, plan is not None
@@ -314,19 +389,43 @@ class JobExecution:
     def _decide(self) -> None:
         """Phase 1 of all runs whose keys are known without their data: then the inputs know which slices will
         be read. Bits are held until phase 2 of their run."""
-        for run in self.job.runs:
-            if run.mode is not RunMode.COMPACT:
-                continue
-            self.current = run.topic_id_partition
-            plan = None if run.topic_id_partition in self._decided else SurvivorPlan.at_once(run, self.inputs)
-            if plan is None and not run.hashed_slices():
-                plan = self._plan(run)
-            if plan is not None:
-                self._plans[run.topic_id_partition] = plan
-            slices = run.slices
-            positions, sizes = slices.column("data_position"), slices.column("data_bytes")
-            for index in range(len(slices)) if plan is None else plan.read_indexes(slices):
-                self.inputs[slices.object_names[index]].will_read(positions[index], sizes[index])
+        runs, grouped_end = self.job.runs, 0
+        for first, end in groups_of(runs, self._decided):
+            for run in runs[grouped_end:first]:
+                self._decide_alone(run, None)
+            self._decide_together(runs[first:end])
+            grouped_end = end
+        for run in runs[grouped_end:]:
+            self._decide_alone(run, None)
+
+    def _decide_together(self, runs: Sequence[PartitionRun]) -> None:
+        self.current = runs[0].topic_id_partition
+        small: list[PartitionRun] = []
+        survivors_of_small: list[bytearray] = []
+        for run, survivors in decide(runs, self.inputs):
+            if survivors is None or run.slices.are_transactional:
+                self._decide_alone(run, survivors)
+            else:
+                self._small[run.topic_id_partition] = survivors
+                small.append(run)
+                survivors_of_small.append(survivors)
+        for name, (begin, end) in data_ranges(small, survivors_of_small).items():
+            self.inputs[name].will_read(begin, end - begin)
+
+    def _decide_alone(self, run: PartitionRun, survivors: bytearray | None) -> None:
+        """Decide a run, unless its keys are in its data; `survivors`: as in `SmallRun`, if they are known."""
+        if run.mode is not RunMode.COMPACT:
+            return
+        self.current = run.topic_id_partition
+        plan = None if survivors is None else SurvivorPlan.decided(run, survivors, self.inputs)
+        if plan is None and not run.hashed_slices():
+            plan = self._plan(run)
+        if plan is not None:
+            self._plans[run.topic_id_partition] = plan
+        slices = run.slices
+        positions, sizes = slices.column("data_position"), slices.column("data_bytes")
+        for index in range(len(slices)) if plan is None else plan.read_indexes(slices):
+            self.inputs[slices.object_names[index]].will_read(positions[index], sizes[index])
 
     def _plan(self, run: PartitionRun) -> SurvivorPlan:
         decided = self._decided.get(run.topic_id_partition)
@@ -341,9 +440,8 @@ class JobExecution:
     ) -> RewrittenPartition:
         if plan is None:
             return RunCarrier(part, writer, self.inputs).carry()
-        return compact_small_run(part, plan, rule, writer, self.inputs) or PartitionRewriter(
-            part, plan, rule, writer
-        ).rewrite(self.inputs, self._settings.read_chunk_bytes)
+        rewriter = PartitionRewriter(part, plan, rule, writer)
+        return rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes)
 
     def _open_inputs(self) -> None:
         for live_object in self.job.inputs:

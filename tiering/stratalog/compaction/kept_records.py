@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import records_payload
 from stratalog.record.header import BatchHeader
-from stratalog.record.native.batch_filter import FilteredBatches
+from stratalog.record.native.batch_filter import CompactedSlices, FilteredBatches
 from stratalog.record.native.batch_kernels import whole_batches
 from stratalog.record.native.kernels import joined_crc, scan_records
 from stratalog.record.native.scanned_batches import ScannedBatches
@@ -30,6 +30,13 @@ class KeptRecords(NamedTuple):
     """CRC-32C over base offset, checksum and record count of every batch. A batch's checksum covers its
     records, so two slices with the same fingerprint hold the same records.
     """
+
+    @staticmethod
+    def of_compacted(compacted: CompactedSlices) -> KeptRecords:
+        """Those that a kernel has counted while it chose them."""
+        return KeptRecords(
+            compacted.records_count, compacted.first_offset, compacted.last_offset, compacted.fingerprint
+        )
 
 
 class CarriedBytes(NamedTuple):

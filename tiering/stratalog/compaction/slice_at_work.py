@@ -18,6 +18,10 @@ class SliceAtWork:
         self._object_name = object_name
         self._entry = entry
 
+    def end(self) -> None:
+        """What comes next reads no slice."""
+        self._object_name, self._entry = "", None
+
     def named(self, error: LogStoreError) -> LogStoreError:
         """The error with the fields `topic`, `partition`, `object`, `slice_base_offset` and
         `slice_end_offset`, unless it names an object of its own. A damaged batch is damage of the store."""

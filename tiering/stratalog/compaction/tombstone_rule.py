@@ -43,7 +43,7 @@ class TombstoneRule(NamedTuple):
         return TombstoneRule(
             now_ms if may_drop else None,
             new_horizon_ms(commit_ms, retention_ms),
-            run.slices.column("stable_end_offset")[-1],
+            run.slices.last("stable_end_offset"),
         )
 
     def marker_fate(self, header: BatchHeader, *, is_data_kept: bool | None) -> MarkerFate:

@@ -2,7 +2,8 @@
 
 from stratalog.record.native.pure_batch_kernels import batches_crc as batches_crc
 from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
-from stratalog.record.native.pure_batch_kernels import compact_slices as compact_slices
+from stratalog.record.native.pure_batch_kernels import compact_runs as compact_runs
+from stratalog.record.native.pure_batch_kernels import decide_runs as decide_runs
 from stratalog.record.native.pure_batch_kernels import decode_column_batches as decode_column_batches
 from stratalog.record.native.pure_batch_kernels import filter_batches as filter_batches
 from stratalog.record.native.pure_batch_kernels import hash_batches as hash_batches
@@ -10,6 +11,7 @@ from stratalog.record.native.pure_batch_kernels import headers_crc as headers_cr
 from stratalog.record.native.pure_batch_kernels import index_rows as index_rows
 from stratalog.record.native.pure_batch_kernels import merge_key_streams as merge_key_streams
 from stratalog.record.native.pure_batch_kernels import rank_entries as rank_entries
+from stratalog.record.native.pure_batch_kernels import run_ranges as run_ranges
 from stratalog.record.native.pure_batch_kernels import scan_batches as scan_batches
 from stratalog.record.native.pure_batch_kernels import skip_batches as skip_batches
 from stratalog.record.native.pure_batch_kernels import sound_batches as sound_batches

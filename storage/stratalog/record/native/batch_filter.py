@@ -1,9 +1,10 @@
 """The rule by which object compaction filters the batches of a slice, and the results: for a row of batches,
-and for a few small slices with one call.
+and for small runs of slices with one call.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -65,9 +66,12 @@ class FilteredBatches(NamedTuple):
     dropped_tombstone_count: int = 0
 
 
-SliceInput: TypeAlias = tuple[Buffer, int, int, Buffer, bytearray, BatchFilter]
-"""A slice of which records stay: its data, their CRC-32C, the number of records, the key stream, which was
-proved before, a bit for each record that stays, and the rest of the rule."""
+RunColumns: TypeAlias = "tuple[tuple[str, ...], array[int]]"
+"""The slices of a run: the name of the object of each, and all columns of numbers, one behind the other."""
+
+RunRule: TypeAlias = "tuple[array[int], int, int | None, int | None, int]"
+"""The part of the rule for a run that is not in its columns and survivor bits: the base offset of each slice,
+the log start offset, and `drop_until_ms`, `stamp_ms` and `settled_end_offset` as in `BatchFilter`."""
 
 
 class CompactedSlices(NamedTuple):
@@ -96,10 +100,8 @@ class CompactedSlices(NamedTuple):
     leader_epoch: int
     """That of the last batch."""
     last_crc: int
-    positions: bytes
-    """A column of the index, as little-endian 64-bit numbers, like the next two."""
-    base_offsets: bytes
-    max_timestamps: bytes
+    index_columns: bytes
+    """The columns of the index, as a slice has them."""
     keys: bytes
     """The key stream."""
     key_count: int

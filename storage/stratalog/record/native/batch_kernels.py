@@ -62,12 +62,27 @@ merge_key_streams(streams) -> list[bytearray] | None
     Whole key streams, oldest slice first, each as (data, entry_count, crc, record_count). Proves them
     (``key_block`` has their format) and returns a bitmap of survivors for each, as `kernels.merge_windows`
     sets it. None if one is not sound, or has versions.
-compact_slices(slices, base_offset, interval_bytes) -> CompactedSlices | None
-    Compacts slices of plain batches, oldest first, each a `SliceInput`, into one slice that begins at
-    `base_offset`, as `filter_batches` does with each; makes its index, with intervals of so many bytes, and
-    merges its key stream. Proves the checksum of each slice, and the batches of the output. None if a slice
-    is not sound or has another batch, if a record that stays has no key, or if the bits, the records and the
-    key streams contradict each other. The bits of dropped records become 0; after None they are undefined.
+run_ranges(runs, places, survivors=None) -> dict[str, tuple[int, int]]
+    For each object, by name, the bytes [begin, end) that hold parts of slices of the runs, each a
+    `RunColumns`. `places` has the places of the columns with the position and the size of these parts and
+    the number of records. Empty parts do not count, and with `survivors` only slices that have a bit: each
+    run has a bitmap, in which those of each slice begin with a byte.
+decide_runs(runs, places, hash_key_id, max_bytes, keys) -> list[bytearray | None]
+    For each run a bitmap of survivors, in this form, by the key streams of its slices, as
+    `merge_key_streams`. `places` has the columns: whether there is a key stream, its position, size, number
+    of entries, CRC-32C and hash key, and the number of records. `keys` has a piece of each object, by name:
+    its first position and its bytes. None for a run with a slice without a key stream of that hashing, with
+    a key stream of more than `max_bytes` or outside of the pieces, or with one that is not sound or has
+    versions.
+compact_runs(runs, places, survivors, data, keys, rules, interval_bytes) -> list[CompactedSlices | None]
+    Compacts each run of slices of plain batches, oldest first, into one slice, as `filter_batches` does with
+    each slice; makes its index, with intervals of so many bytes, and merges its key stream. `places` has the
+    columns: position, size and CRC-32C of the data, number of records, end offset, tombstones and codecs,
+    and position, size and CRC-32C of the key stream, which was proved before. `data` and `keys` are pieces
+    of objects as above, and `rules` has a `RunRule` for each run. Compares the checksums of each slice, and
+    proves the batches of the output. None if a slice with survivors is not sound, outside of the pieces or
+    has another batch, if a record that stays has no key, or if the bits, the records and the key streams
+    contradict each other.
 """
 
 from __future__ import annotations
@@ -78,7 +93,8 @@ from stratalog.record.native.kernels import NATIVE
 
 __all__ = (
     "batches_crc",
-    "compact_slices",
+    "compact_runs",
+    "decide_runs",
     "decode_column_batches",
     "filter_batches",
     "hash_batches",
@@ -86,6 +102,7 @@ __all__ = (
     "index_rows",
     "merge_key_streams",
     "rank_entries",
+    "run_ranges",
     "scan_batches",
     "skip_batches",
     "sound_batches",
@@ -96,7 +113,8 @@ __all__ = (
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_batch_kernels import (
         batches_crc,
-        compact_slices,
+        compact_runs,
+        decide_runs,
         decode_column_batches,
         filter_batches,
         hash_batches,
@@ -104,6 +122,7 @@ if TYPE_CHECKING or not NATIVE:
         index_rows,
         merge_key_streams,
         rank_entries,
+        run_ranges,
         scan_batches,
         skip_batches,
         sound_batches,
@@ -113,7 +132,8 @@ if TYPE_CHECKING or not NATIVE:
 else:
     from stratalog.record.native._kernels import (
         batches_crc,
-        compact_slices,
+        compact_runs,
+        decide_runs,
         decode_column_batches,
         filter_batches,
         hash_batches,
@@ -121,6 +141,7 @@ else:
         index_rows,
         merge_key_streams,
         rank_entries,
+        run_ranges,
         scan_batches,
         skip_batches,
         sound_batches,

@@ -7,7 +7,7 @@ batch: their callers then work batch by batch. ``batch_kernels`` documents the f
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from crc32c import crc32c
 
@@ -17,7 +17,13 @@ from stratalog.record.batch import crc_matches
 from stratalog.record.columns import ColumnBuffers
 from stratalog.record.header import BatchHeader, parse_header
 from stratalog.record.keep_rules import VersionRule
-from stratalog.record.native.batch_filter import BatchFilter, CompactedSlices, FilteredBatches, SliceInput
+from stratalog.record.native.batch_filter import (
+    BatchFilter,
+    CompactedSlices,
+    FilteredBatches,
+    RunColumns,
+    RunRule,
+)
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
 from stratalog.record.native.key_entries import KeyEntries
@@ -199,11 +205,44 @@ def merge_key_streams(_streams: Sequence[tuple[Buffer, int, int, int]]) -> list[
     return None
 
 
-def compact_slices(
-    _slices: Sequence[SliceInput], _base_offset: int, _interval_bytes: int
-) -> CompactedSlices | None:
-    """Take no run: the caller compacts it batch by batch."""
-    return None
+def run_ranges(
+    runs: Sequence[RunColumns], places: tuple[int, int, int], survivors: Sequence[Buffer] | None = None
+) -> dict[str, tuple[int, int]]:
+    """The plain-Python form of ``batch_kernels.run_ranges``."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for number, (names, numbers) in enumerate(runs):
+        count, bits_end = len(names), 0
+        positions, sizes, record_counts = (numbers[place * count : (place + 1) * count] for place in places)
+        for name, position, size, record_count in zip(names, positions, sizes, record_counts, strict=True):
+            bits_begin, bits_end = bits_end, bits_end + (record_count + 7) // 8
+            if size > 0 and (survivors is None or any(survivors[number][bits_begin:bits_end])):
+                begin, end = ranges.get(name, (position, position + size))
+                ranges[name] = min(begin, position), max(end, position + size)
+    return ranges
+
+
+def decide_runs(
+    runs: Sequence[RunColumns],
+    _places: tuple[int, ...],
+    _hash_key_id: int,
+    _max_bytes: int,
+    _keys: Mapping[str, tuple[int, Buffer]],
+) -> list[bytearray | None]:
+    """Decide nothing: the caller merges window by window."""
+    return [None] * len(runs)
+
+
+def compact_runs(
+    runs: Sequence[RunColumns],
+    _places: tuple[int, ...],
+    _survivors: Sequence[Buffer],
+    _data: Mapping[str, tuple[int, Buffer]],
+    _keys: Mapping[str, tuple[int, Buffer]],
+    _rules: Sequence[RunRule],
+    _interval_bytes: int,
+) -> list[CompactedSlices | None]:
+    """Take no run: the caller compacts them batch by batch."""
+    return [None] * len(runs)
 
 
 def clean_batches(

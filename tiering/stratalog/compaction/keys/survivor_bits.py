@@ -7,11 +7,16 @@ slice's bytes, so a bitmap belongs to one slice as it lies in its object.
 from __future__ import annotations
 
 
+def bitmap_bytes(record_count: int) -> int:
+    """The size of the bitmap of so many records."""
+    return (record_count + 7) // 8
+
+
 def new_bitmap(record_count: int, *, survives: bool = False) -> bytearray:
     """A bitmap for `record_count` records, all of which survive, or none does yet."""
     if not survives:
-        return bytearray((record_count + 7) // 8)
-    return bytearray(((1 << record_count) - 1).to_bytes((record_count + 7) // 8, "little"))
+        return bytearray(bitmap_bytes(record_count))
+    return bytearray(((1 << record_count) - 1).to_bytes(bitmap_bytes(record_count), "little"))
 
 
 def set_bit(bitmap: bytearray, ordinal: int) -> None:

@@ -19,14 +19,13 @@ from stratalog.compaction.keys.key_parts import KeyParts
 from stratalog.compaction.keys.key_rounds import key_rounds
 from stratalog.compaction.keys.merged_keys import KeySource
 from stratalog.compaction.keys.slice_hasher import SliceHasher
-from stratalog.compaction.keys.survivor_bits import new_bitmap
+from stratalog.compaction.keys.survivor_bits import bitmap_bytes, new_bitmap
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.run_transactions import RunTransactions
-from stratalog.record.native.batch_kernels import merge_key_streams
 from stratalog.record.native.kernels import merge_windows
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
-from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES, KeyBlock
+from stratalog.remote.objects.key_stream import KeyBlock
 from stratalog.remote.objects.spool import Spool
 
 
@@ -59,26 +58,15 @@ class SurvivorPlan:
         self._closing.close()
 
     @staticmethod
-    def at_once(run: PartitionRun, inputs: Mapping[str, InputStreams]) -> SurvivorPlan | None:
-        """The survivors of a run with usable, small key streams without versions, with one call. None for
-        another run, and for a damaged one: the long way finds the damage again and names it. Raises as
-        `keys_at`."""
-        slices, sizes = run.slices, run.slices.column("key_stream.size_bytes")
-        if not run.has_plain_keys or max(sizes) > SMALL_STREAM_BYTES:
-            return None
-        places = zip(slices.object_names, slices.column("key_stream.position"), sizes, strict=True)
-        key_streams = zip(
-            [inputs[name].keys_at(position, size_bytes) for name, position, size_bytes in places],
-            slices.column("key_stream.entry_count"),
-            slices.column("key_stream.crc"),
-            slices.column("record_count"),
-            strict=True,
-        )
-        survivors = merge_key_streams(list(key_streams))
-        if survivors is None:
-            return None
-        plan = SurvivorPlan(RunTransactions.of(run, inputs) if slices.are_transactional else None)
-        plan.survivors = survivors
+    def decided(run: PartitionRun, survivors: bytearray, inputs: Mapping[str, InputStreams]) -> SurvivorPlan:
+        """The plan of a run whose small key streams were merged with one call: `survivors` has a bit for each
+        record, and those of each slice begin with a byte. Raises as `index_of`."""
+        plan = SurvivorPlan(RunTransactions.of(run, inputs) if run.slices.are_transactional else None)
+        position = 0
+        for record_count in run.slices.column("record_count"):
+            size = bitmap_bytes(record_count)
+            plan.survivors.append(survivors[position : position + size])
+            position += size
         return plan
 
     @staticmethod
@@ -88,8 +76,8 @@ class SurvivorPlan:
         make_scratch: Callable[[], Spool],
         settings: CompactionSettings,
     ) -> SurvivorPlan:
-        """Read the keys of a run block by block, and decide: the long way, for a run that `at_once` does not
-        take. Raises as `undecided`.
+        """Read the keys of a run block by block, and decide: the long way, for a run that `small_runs`
+        does not take. Raises as `undecided`.
         """
         plan = SurvivorPlan.undecided(run, inputs, make_scratch, settings)
         with contextlib.ExitStack() as on_error:
@@ -133,7 +121,7 @@ class SurvivorPlan:
         return plan
 
     def parts(self, index: int) -> Sequence[Callable[[], Iterator[KeyBlock]]]:
-        """The sorted parts of the keys of a slice, oldest first, of a plan that was not made `at_once`."""
+        """The sorted parts of the keys of a slice, oldest first, of a plan that was not `decided` before."""
         return self._parts[index]
 
     def decide(self, survivors: Iterable[bytes]) -> None:
@@ -141,11 +129,6 @@ class SurvivorPlan:
         decided = list(map(bytearray, survivors))
         assert list(map(len, decided)) == list(map(len, self.survivors)), "a bitmap for each slice"
         self.survivors = decided
-
-    @property
-    def has_whole_streams(self) -> bool:
-        """Whether the key streams of all slices are small, and were proved and merged with one call."""
-        return not self._parts and not self.copies
 
     def read_indexes(self, slices: RunSlices) -> Sequence[int]:
         """The indexes of the run's slices whose data are read: by its proved key stream a record survives, or

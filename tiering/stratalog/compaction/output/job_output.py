@@ -74,6 +74,11 @@ class JobOutput:
                 closing.callback(output.writer.close)
         self._outputs = {}
 
+    @property
+    def index_interval_bytes(self) -> int:
+        """Data between two entries of a slice's index."""
+        return self._settings.index_interval_bytes
+
     def writer(
         self, place: int = 0, *, kind: int, is_carried: bool = False, goes_on: bool = False
     ) -> ObjectWriter:

@@ -24,6 +24,10 @@ class OutputBounds(NamedTuple):
     data_bytes: int
     record_count: int
 
+    def hold(self, data_bytes: int, record_count: int) -> bool:
+        """Whether one slice may have so much."""
+        return data_bytes <= self.data_bytes and record_count <= self.record_count
+
     @staticmethod
     def of(settings: CompactionSettings) -> OutputBounds:
         """The bounds by these settings."""
@@ -60,7 +64,7 @@ def divided(
 ) -> Iterator[tuple[int, int]]:
     """The pieces [first, end) of consecutive slices with so many bytes and records: few, and each within the
     bounds where a slice is. `survivors` has the bits of each slice; None if all records stay."""
-    if sum(data_bytes) <= bounds.data_bytes and sum(record_counts) <= bounds.record_count:
+    if bounds.hold(sum(data_bytes), sum(record_counts)):
         # So is what stays of them.
         yield 0, len(data_bytes)
         return

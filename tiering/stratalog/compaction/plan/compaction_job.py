@@ -16,6 +16,7 @@ from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.shard_state import LiveObject
+from stratalog.remote.objects.slice_builder import SliceStart
 
 
 class RunMode(enum.Enum):
@@ -71,6 +72,13 @@ class PartitionRun:
     @property
     def end_offset(self) -> int:
         return self.slices.end_offset
+
+    @property
+    def slice_start(self) -> SliceStart:
+        """The beginning of the slice that replaces the run."""
+        topic = self.topic
+        partition = self.topic_id_partition.partition
+        return SliceStart(topic.topic_id, topic.name, partition, self.base_offset, topic.hashing)
 
     @property
     def part_count(self) -> int:

@@ -12,17 +12,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
-from stratalog.compaction.plan.input_need import GrowingRange, InputNeed
+from stratalog.compaction.plan.input_need import NOTHING, ByteRange, InputNeed
 from stratalog.compaction.plan.job_needs import HashedRun, JobNeeds
+from stratalog.compaction.plan.run_slices import column_places
 from stratalog.record.key_block import key_stream_bytes
+from stratalog.record.native.batch_kernels import run_ranges
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+
+_INDEXES = column_places("index.position", "index.size_bytes", "record_count")
+_DATA = column_places("data_position", "data_bytes", "record_count")
 
 
 class JobGathering:
     """The needs of the runs of a job so far. Not thread-safe: one job in the making uses it."""
 
     def __init__(self, input_names: Iterable[str]) -> None:
-        self._tallies = {name: _InputTally() for name in input_names}
+        self._slice_counts = dict.fromkeys(input_names, 0)
+        self._runs: list[PartitionRun] = []
         self._output_bytes: Counter[tuple[int, int]] = Counter()
         self._key_bytes = 0
         self._hashed: list[HashedRun] = []
@@ -31,7 +37,7 @@ class JobGathering:
     def needs(self) -> JobNeeds:
         """The needs of all runs that were added."""
         return JobNeeds(
-            inputs={name: tally.need() for name, tally in self._tallies.items()},
+            inputs=self._inputs(),
             output_bytes=dict(self._output_bytes),
             key_bytes=self._key_bytes,
             hashed=tuple(self._hashed),
@@ -41,25 +47,12 @@ class JobGathering:
         """Check one more run, and gather its needs. It reads no other inputs."""
         run.check()
         slices, is_carried = run.slices, run.mode is RunMode.CARRY
-        index_bytes, data_bytes = slices.column("index.size_bytes"), slices.column("data_bytes")
-        key_bytes = slices.column("key_stream.size_bytes")
-        positions = zip(
-            slices.object_names,
-            slices.column("index.position"),
-            index_bytes,
-            slices.column("data_position"),
-            data_bytes,
-            strict=True,
-        )
-        tallies = self._tallies
-        for name, index_position, size_bytes, data_position, data_size in positions:
-            tally = tallies[name]
-            tally.slice_count += 1
-            tally.index_end = max(tally.index_end, index_position + size_bytes)
-            tally.data.add(data_position, data_size)
-            if is_carried:
-                tally.carried.add(data_position, data_size)
-        record_count = run.record_count
+        self._runs.append(run)
+        slice_counts = self._slice_counts
+        for name in slices.object_names:
+            slice_counts[name] += 1
+        key_bytes, record_count = slices.column("key_stream.size_bytes"), run.record_count
+        stored = slices.column("data_bytes"), key_bytes, slices.column("index.size_bytes")
         if run.has_plain_keys:
             most_count = sum(slices.column("key_stream.entry_count")) + sum(slices.column("marker_count"))
             all_key_bytes = sum(key_bytes)
@@ -71,12 +64,26 @@ class JobGathering:
                 self._add_hashed(run, unpacked)
         share = 1.0 if is_carried else _kept_share(run, record_count, most_count)
         for place, (first, end) in enumerate(run.parts):
-            stored_bytes = sum(
-                map(sum, (column[first:end] for column in (data_bytes, key_bytes, index_bytes)))
-            )
+            stored_bytes = sum([sum(column[first:end]) for column in stored])
             self._output_bytes[run.topic.kind, place] += round(share * stored_bytes)
         if run.topic.is_compacted:
             self._key_bytes += all_key_bytes
+
+    def _inputs(self) -> dict[str, InputNeed]:
+        """The needs of each input."""
+        columns = [run.slices.columns for run in self._runs]
+        carried = [run.slices.columns for run in self._runs if run.mode is RunMode.CARRY]
+        indexes, data = run_ranges(columns, _INDEXES), run_ranges(columns, _DATA)
+        carried_data = run_ranges(carried, _DATA)
+        return {
+            name: InputNeed(
+                slice_count,
+                indexes.get(name, NOTHING)[1],
+                ByteRange(*data.get(name, NOTHING)),
+                ByteRange(*carried_data.get(name, NOTHING)),
+            )
+            for name, slice_count in self._slice_counts.items()
+        }
 
     def _add_hashed(self, run: PartitionRun, slices: Sequence[LiveSlice]) -> None:
         hashed = [live for live in slices if not run.has_keys(live)]
@@ -88,19 +95,6 @@ class JobGathering:
                     array("Q", [live.entry.data_bytes for live in hashed]),
                 )
             )
-
-
-class _InputTally:
-    """The slices of one input so far."""
-
-    __slots__ = ("carried", "data", "index_end", "slice_count")
-
-    def __init__(self) -> None:
-        self.slice_count = self.index_end = 0
-        self.data, self.carried = GrowingRange(), GrowingRange()
-
-    def need(self) -> InputNeed:
-        return InputNeed(self.slice_count, self.index_end, self.data.bytes, self.carried.bytes)
 
 
 def _new_key_bytes(run: PartitionRun, live: LiveSlice) -> int:
@@ -125,7 +119,7 @@ def _kept_share(run: PartitionRun, record_count: int, most_count: int) -> float:
     if not record_count:
         return 1.0
     slices = run.slices
-    first_count = slices.column("record_count")[0]
-    density = first_count / (slices.column("end_offset")[0] - slices.column("base_offset")[0])
+    first_count = slices.first("record_count")
+    density = first_count / (slices.first("end_offset") - slices.first("base_offset"))
     kept_count = max(first_count, density * (run.end_offset - run.base_offset))
     return min(1.0, kept_count / record_count, most_count / record_count)

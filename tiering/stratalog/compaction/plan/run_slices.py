@@ -67,6 +67,11 @@ _WIDTH = len(_PLACES)
 _UNSIGNED = 1 << 64
 
 
+def column_places(*names: str) -> tuple[int, ...]:
+    """The places of columns, counted from 0, in `RunSlices.columns`."""
+    return tuple([_PLACES[name] for name in names])
+
+
 class RunSlices(Sequence[LiveSlice]):
     """Consecutive slices of one partition, at least one and none of them a gap. Immutable, so thread-safe.
 
@@ -104,6 +109,25 @@ class RunSlices(Sequence[LiveSlice]):
         return self._numbers[start : start + count]
 
     @property
+    def columns(self) -> tuple[tuple[str, ...], array[int]]:
+        """The object of each slice, and all columns, one behind the other. Change nothing in it."""
+        return self.object_names, self._numbers
+
+    @property
+    def base_offsets(self) -> array[int]:
+        """The base offset of each slice; that of a clipped one is higher than in its entry. Change nothing in
+        it."""
+        return self._base_offsets
+
+    def first(self, name: str) -> int:
+        """The number of the first slice in a column."""
+        return self._numbers[_PLACES[name] * len(self.object_names)]
+
+    def last(self, name: str) -> int:
+        """The number of the last slice in a column."""
+        return self._numbers[(_PLACES[name] + 1) * len(self.object_names) - 1]
+
+    @property
     def base_offset(self) -> int:
         first: int = self._base_offsets[0]
         return first
@@ -125,7 +149,11 @@ class RunSlices(Sequence[LiveSlice]):
     @property
     def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
         """The leader epochs of all, each with its first start offset."""
-        return ascending_epochs(_pairs(self._epochs))
+        epochs = self._epochs
+        if epochs and epochs[::2].count(epochs[0]) * 2 == len(epochs):
+            # As in most runs.
+            return (LeaderEpoch(epochs[0], epochs[1]),)
+        return ascending_epochs(_pairs(epochs))
 
     def have_key_streams(self, hash_key_id: int) -> bool:
         """Whether each slice has a key stream that was made in this way."""

@@ -137,11 +137,6 @@ class ObjectWriter:
         return self._header.name
 
     @property
-    def index_interval_bytes(self) -> int:
-        """Data between two entries of a slice's index."""
-        return self._settings.index_interval_bytes
-
-    @property
     def slice_count(self) -> int:
         return len(self._slices)
 

@@ -42,7 +42,12 @@ from stratalog.remote.objects.slice_entry import (
     PartRef,
     SliceEntry,
 )
-from stratalog.remote.objects.slice_index import NO_PRODUCERS, SliceIndex, encode_slice_index
+from stratalog.remote.objects.slice_index import (
+    NO_PRODUCERS,
+    SliceIndex,
+    encode_index_columns,
+    encode_slice_index,
+)
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 
 _NO_RECORDS = -(2**63)
@@ -263,11 +268,17 @@ class SliceBuilder:
             marker_count=self._marker_count,
             horizon_ms=self._horizon_ms,
             last_batch=self._last_batch,
+        )
+        index = SliceIndex(
+            data_bytes=self.data_bytes,
             positions=self._positions,
             base_offsets=self._base_offsets,
             max_timestamps=self._max_timestamps,
+            aborted=end.aborted,
+            producer_snapshot=end.producer_snapshot,
+            producers_since=end.producers_since,
         )
-        return _built(self._start, self._data_position, contents, end, keys)
+        return _built(self._start, self._data_position, contents, end, keys, encode_slice_index(index))
 
     def sum_up(self, data: Buffer) -> None:
         """Add the bytes of the batches since the last call to the slice's checksum, by those of the batches,
@@ -382,7 +393,10 @@ def compacted_slice(
     contents = _contents_of(compacted) if compacted.data else _NO_CONTENTS
     parts = (compacted.keys,) if compacted.keys else ()
     stream = EncodedKeyStream(parts, len(compacted.keys), compacted.key_count, compacted.keys_crc)
-    return _built(start, data_position, contents, end, MergedKeyStream(stream, hashing))
+    encoded_index = encode_index_columns(
+        compacted.index_columns, end.aborted, end.producer_snapshot, end.producers_since
+    )
+    return _built(start, data_position, contents, end, MergedKeyStream(stream, hashing), encoded_index)
 
 
 class _Contents(NamedTuple):
@@ -399,9 +413,6 @@ class _Contents(NamedTuple):
     marker_count: int
     horizon_ms: int | None
     last_batch: LastBatch | None
-    positions: array[int]
-    base_offsets: array[int]
-    max_timestamps: array[int]
 
 
 _NO_CONTENTS = _Contents(
@@ -416,9 +427,6 @@ _NO_CONTENTS = _Contents(
     marker_count=0,
     horizon_ms=None,
     last_batch=None,
-    positions=array("q"),
-    base_offsets=array("q"),
-    max_timestamps=array("q"),
 )
 """Those of a slice without batches."""
 
@@ -436,26 +444,18 @@ def _contents_of(compacted: CompactedSlices) -> _Contents:
         marker_count=0,
         horizon_ms=compacted.delete_horizon_ms,
         last_batch=LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
-        positions=array("q", compacted.positions),
-        base_offsets=array("q", compacted.base_offsets),
-        max_timestamps=array("q", compacted.max_timestamps),
     )
 
 
 def _built(
-    start: SliceStart, data_position: int, contents: _Contents, end: SliceEnd, keys: MergedKeyStream | None
+    start: SliceStart,
+    data_position: int,
+    contents: _Contents,
+    end: SliceEnd,
+    keys: MergedKeyStream | None,
+    encoded_index: bytes,
 ) -> BuiltSlice:
     assert keys is None or not end.open_transactions, "undecided records have no key stream"
-    index = SliceIndex(
-        data_bytes=contents.data_bytes,
-        positions=contents.positions,
-        base_offsets=contents.base_offsets,
-        max_timestamps=contents.max_timestamps,
-        aborted=end.aborted,
-        producer_snapshot=end.producer_snapshot,
-        producers_since=end.producers_since,
-    )
-    encoded_index = encode_slice_index(index)
     stable_end_offset = end.end_offset
     if end.open_transactions:
         stable_end_offset = min(one.first_offset for one in end.open_transactions)

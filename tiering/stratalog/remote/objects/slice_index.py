@@ -148,20 +148,26 @@ class _AbortedRows(Sequence[AbortedTransaction]):
 def encode_slice_index(index: SliceIndex) -> bytes:
     """The bytes of an index, a multiple of 8."""
     index.check()
+    columns = map(_column, (index.positions, index.base_offsets, index.max_timestamps))
+    return encode_index_columns(
+        b"".join(columns), index.aborted, index.producer_snapshot, index.producers_since
+    )
+
+
+def encode_index_columns(
+    columns: bytes,
+    aborted: Sequence[AbortedTransaction],
+    producer_snapshot: bytes,
+    producers_since: int | None,
+) -> bytes:
+    """The bytes of an index with these columns, one behind the other, and the rest as in `SliceIndex`."""
     since, flags = b"", 0
-    if index.producers_since is not None:
-        since, flags = SINCE.pack(index.producers_since), HAS_CHANGED_PRODUCERS
-    snapshot = index.producer_snapshot
-    parts: list[Buffer | array[int]] = [
-        INDEX_HEADER.pack(index.interval_count, len(index.aborted), len(snapshot), flags),
-        _column(index.positions),
-        _column(index.base_offsets),
-        _column(index.max_timestamps),
-        *[ABORTED.pack(*aborted) for aborted in index.aborted],
-        since,
-        snapshot,
-        bytes(padding_bytes(len(snapshot))),
-    ]
+    if producers_since is not None:
+        since, flags = SINCE.pack(producers_since), HAS_CHANGED_PRODUCERS
+    interval_count = len(columns) // (_COLUMN_COUNT * _NUMBER_BYTES)
+    header = INDEX_HEADER.pack(interval_count, len(aborted), len(producer_snapshot), flags)
+    parts = [header, columns, *[ABORTED.pack(*one) for one in aborted], since, producer_snapshot]
+    parts.append(bytes(padding_bytes(len(producer_snapshot))))
     return b"".join(parts)
 
 

@@ -10,7 +10,8 @@ static bool keep_survivors(compacted_slice *slice, uint8_t *target, compact_resu
 {
     filter_result filtered = {.fingerprint = result->fingerprint};
     const batch_output *output = &filtered.output;
-    if (kernel_crc32c(0, slice->data, slice->size) != slice->crc)
+    if (kernel_crc32c(0, slice->data, slice->size) != slice->crc ||
+        kernel_crc32c(0, slice->keys, slice->keys_size) != slice->keys_crc)
         return false;
     kernel_filter_batches(slice->data, slice->size, slice->survivors, (uint64_t)slice->survivors_bytes * 8, 0,
                           &slice->rule, NULL, target + result->size, &filtered);

@@ -1,4 +1,4 @@
-/* The compaction of a small run of slices at once. compacted_run.py documents it. */
+/* The compaction of a small run of slices at once. batch_kernels.py documents it. */
 #ifndef STRATALOG_COMPACT_KERNEL_H
 #define STRATALOG_COMPACT_KERNEL_H
 
@@ -8,8 +8,9 @@
 typedef struct {
     const uint8_t *data;
     size_t size;
-    const uint8_t *keys; /* its key stream, proved before */
+    const uint8_t *keys; /* its key stream, proved before; its checksum tells whether these are the same bytes */
     size_t keys_size;
+    uint32_t keys_crc;
     uint8_t *survivors; /* a bit for each record; those of records that are dropped become 0 */
     size_t survivors_bytes;
     uint32_t *ranks; /* a number for each 512 bits */

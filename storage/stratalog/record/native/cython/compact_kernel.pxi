@@ -1,4 +1,4 @@
-# The compaction of a small run of slices. A part of _kernels.pyx.
+# Small runs of slices: their survivors, and their compaction. A part of _kernels.pyx.
 
 cdef extern from "kernels.h" nogil:
     size_t kernel_keys_room(size_t count)
@@ -10,6 +10,7 @@ cdef extern from "compact_kernel.h" nogil:
         size_t size
         const uint8_t *keys
         size_t keys_size
+        uint32_t keys_crc
         uint8_t *survivors
         size_t survivors_bytes
         uint32_t *ranks
@@ -56,61 +57,292 @@ cdef extern from "compact_kernel.h" nogil:
 cdef enum:
     RANK_BYTES = 64
     KEY_ENTRY_BYTES = 21
+    PLAIN_CODEC = 1
 
 
-cdef size_t place_slice(compacted_slice *place, object each, list exports) except? 0:
-    """Fill `place` but for the room of its ranks; returns the bytes that its output may take."""
-    cdef Export data, keys, bits
-    cdef size_t growth = 0
-    source, crc, record_count, key_stream, survivors, rule = <tuple> each
-    data, keys, bits = export(source), export(key_stream), export(survivors, PyBUF_WRITABLE)
-    exports += (data, keys, bits)
-    place.data, place.size, place.crc = data.data, data.size, crc
-    place.keys, place.keys_size = keys.data, keys.size
-    place.survivors, place.survivors_bytes, place.record_count = bits.data, bits.size, record_count
-    assert place.record_count <= 8 * <uint64_t> bits.size, "each record has a bit"
-    exports.append(read_rule(&place.rule, rule))
-    if place.rule.may_stamp and place.rule.has_tombstones:
-        # A record has a size, so the growth of a plain slice is a multiple of its bytes.
-        growth = COPY_GROWTH_BYTES * min(place.record_count, place.size // MIN_RECORD_BYTES)
-    return place.size + growth
+@cython.final
+cdef class Run:
+    """The columns of one run. They stay in place as long as this object lives."""
+
+    cdef tuple names
+    cdef Export exported
+    cdef const int64_t *numbers
+    cdef size_t count
+
+    cdef int64_t number(self, size_t place, size_t index) noexcept nogil:
+        return self.numbers[place * self.count + index]
 
 
-def compact_slices(slices, int64_t base_offset, size_t interval_bytes):
-    """See ``batch_kernels.compact_slices``."""
-    cdef size_t index, count = len(slices), target_bytes = 0, ranks_count = 0, keys_count = 0, intervals_count
-    cdef Scratch places = scratch((count + 1) * sizeof(compacted_slice))
-    cdef Scratch target, index_memory, ranks_memory, keys_memory, translated, ordered
-    cdef compacted_slice *place = <compacted_slice *> places.data
-    cdef uint32_t *ranks
-    cdef compact_memory memory
-    cdef compact_result result
-    cdef bint is_done
-    cdef list exports = []
-    assert interval_bytes > 0, "an interval has bytes"
-    for index in range(count):
-        target_bytes += place_slice(&place[index], slices[index], exports)
-        ranks_count += place[index].survivors_bytes // RANK_BYTES + 1
-        keys_count += place[index].keys_size // KEY_ENTRY_BYTES + 1
-    ranks_memory = scratch(4 * ranks_count + 1)
-    ranks = <uint32_t *> ranks_memory.data
-    for index in range(count):
-        place[index].ranks = ranks
-        ranks += place[index].survivors_bytes // RANK_BYTES + 1
-    intervals_count = target_bytes // max(interval_bytes, <size_t> HEADER_SIZE) + 1
-    index_memory = scratch(3 * 8 * intervals_count)
-    memory.positions = <int64_t *> index_memory.data
-    memory.base_offsets = memory.positions + intervals_count
-    memory.max_timestamps = memory.base_offsets + intervals_count
-    target, keys_memory = scratch(target_bytes + 1), scratch(kernel_keys_room(keys_count))
-    memory.target, memory.keys = target.data, keys_memory.data
-    translated, ordered = place_columns(&memory.translated, keys_count, False), place_columns(&memory.sorted, keys_count, False)
+cdef Run run_of(object source, size_t width):
+    """`width`: the number of columns at the least."""
+    cdef Run run = Run.__new__(Run)
+    names, numbers = <tuple> source
+    run.names, run.exported = names, export_numbers(numbers)
+    run.numbers, run.count = <const int64_t *> run.exported.data, <size_t> PyTuple_GET_SIZE(run.names)
+    assert 8 * width * run.count <= run.exported.size, "each slice has a number in each column"
+    return run
+
+
+cdef size_t width_of(tuple places) except? 0:
+    assert min(places) >= 0, "columns are counted from 0"
+    return <size_t> max(places) + 1
+
+
+@cython.final
+cdef class Pieces:
+    """Parts of objects in memory, by the names of these."""
+
+    cdef dict places
+    cdef list exports
+    cdef Scratch firsts
+
+    cdef const uint8_t *find(self, object name, int64_t position, int64_t size) except? NULL:
+        """These bytes of an object; NULL if they are not here."""
+        cdef PyObject *found = PyDict_GetItemWithError(self.places, name)
+        cdef Export exported
+        cdef int64_t first
+        if found == NULL:
+            return NULL
+        exported = <Export> self.exports[<object> found]
+        first = (<int64_t *> self.firsts.data)[<size_t> <object> found]
+        if position < first or size < 0 or <size_t> size > exported.size:
+            return NULL
+        if <uint64_t> position - <uint64_t> first > exported.size - <size_t> size:
+            return NULL
+        return exported.data + (position - first)
+
+
+cdef Pieces pieces_of(dict sources):
+    cdef Pieces pieces = Pieces.__new__(Pieces)
+    cdef size_t index = 0
+    pieces.places, pieces.exports, pieces.firsts = {}, [], scratch(8 * <size_t> len(sources) + 1)
+    for name, (first, data) in sources.items():
+        pieces.places[name] = index
+        pieces.exports.append(export(data))
+        (<int64_t *> pieces.firsts.data)[index] = first
+        index += 1
+    return pieces
+
+
+cdef size_t bits_bytes(uint64_t record_count) noexcept nogil:
+    return <size_t> ((record_count + 7) // 8)
+
+
+cdef bint has_bits(const uint8_t *bits, size_t size) noexcept nogil:
+    cdef size_t index
+    for index in range(size):
+        if bits[index]:
+            return True
+    return False
+
+
+cdef size_t run_bits_bytes(Run run, size_t record_count) noexcept:
+    cdef size_t index, size = 0
+    for index in range(run.count):
+        size += bits_bytes(<uint64_t> run.number(record_count, index))
+    return size
+
+
+def run_ranges(runs, tuple places, survivors=None):
+    """See ``batch_kernels.run_ranges``."""
+    cdef size_t index, number, size, width = width_of(places), count = 0
+    cdef size_t position_place, size_place, record_place
+    cdef dict found = {}
+    cdef list all_runs = [run_of(source, width) for source in runs]
+    cdef Scratch memory
+    cdef int64_t *begins
+    cdef int64_t *ends
+    cdef int64_t position, size_bytes
+    cdef const uint8_t *bits = NULL
+    cdef Export exported
+    cdef PyObject *place
+    cdef Run run
+    position_place, size_place, record_place = places
+    for run in all_runs:
+        count += run.count
+    memory = scratch(16 * count + 1)
+    begins = <int64_t *> memory.data
+    ends = begins + count
+    for number in range(<size_t> len(all_runs)):
+        run = <Run> all_runs[number]
+        if survivors is not None:
+            exported = export(survivors[number])
+            assert exported.size == run_bits_bytes(run, record_place), "each record has a bit"
+            bits = exported.data
+        for index in range(run.count):
+            position, size_bytes = run.number(position_place, index), run.number(size_place, index)
+            if survivors is not None:
+                size = bits_bytes(<uint64_t> run.number(record_place, index))
+                bits += size
+                if not has_bits(bits - size, size):
+                    continue
+            if size_bytes <= 0:
+                continue
+            place = PyDict_GetItemWithError(found, run.names[index])
+            if place == NULL:
+                count = <size_t> len(found)
+                found[run.names[index]] = count
+                begins[count], ends[count] = position, position + size_bytes
+            else:
+                count = <size_t> <object> place
+                begins[count] = min(begins[count], position)
+                ends[count] = max(ends[count], position + size_bytes)
+    return {name: (begins[<size_t> one], ends[<size_t> one]) for name, one in found.items()}
+
+
+cdef struct decided_run:
+    size_t count
+    bint is_decided
+
+
+cdef bint place_streams(Run run, tuple places, int64_t signed_id, int64_t max_bytes, Pieces pieces,
+                        key_stream *stream) except? True:
+    """Fill a place for each slice, but for its bits; False if the run is not decided here."""
+    cdef size_t index, has_place, position_place, size_place, entries_place, crc_place, hash_place, record_place
+    cdef int64_t size
+    has_place, position_place, size_place, entries_place, crc_place, hash_place, record_place = places
+    for index in range(run.count):
+        size = run.number(size_place, index)
+        if run.number(has_place, index) == 0 or run.number(hash_place, index) != signed_id or size > max_bytes:
+            return False
+        stream[index].data = pieces.find(run.names[index], run.number(position_place, index), size)
+        if stream[index].data == NULL:
+            return False
+        stream[index].size = <size_t> size
+        stream[index].entry_count = <uint64_t> run.number(entries_place, index)
+        stream[index].record_count = <uint64_t> run.number(record_place, index)
+        stream[index].crc = <uint32_t> run.number(crc_place, index)
+        stream[index].survivors_bytes = bits_bytes(stream[index].record_count)
+    return True
+
+
+def decide_runs(runs, tuple places, hash_key_id, int64_t max_bytes, dict keys):
+    """See ``batch_kernels.decide_runs``."""
+    cdef size_t index, number, blocks_count, most_blocks = 0, count = 0, width = width_of(places)
+    cdef int64_t signed_id = number_of(hash_key_id)
+    cdef list all_runs = [run_of(source, width) for source in runs], found = [], exports = []
+    cdef size_t runs_count = <size_t> len(all_runs)
+    cdef Pieces pieces = pieces_of(keys)
+    cdef Scratch streams, windows, decided_memory = scratch((runs_count + 1) * sizeof(decided_run))
+    cdef decided_run *decided = <decided_run *> decided_memory.data
+    cdef key_stream *stream
+    cdef uint8_t *bits
+    cdef Export exported
+    cdef Run run
+    for run in all_runs:
+        count += run.count
+    streams = scratch((count + 1) * sizeof(key_stream))
+    stream = <key_stream *> streams.data
+    for number in range(runs_count):
+        run = <Run> all_runs[number]
+        decided[number].is_decided = place_streams(run, places, signed_id, max_bytes, pieces, stream)
+        decided[number].count = run.count
+        if not decided[number].is_decided:
+            found.append(None)
+            continue
+        blocks_count = count = 0
+        for index in range(run.count):
+            blocks_count += kernel_count_blocks(stream[index].data, stream[index].size)
+            count += stream[index].survivors_bytes
+        most_blocks = max(most_blocks, blocks_count)
+        bitmaps = bytearray(count)
+        exported = export(bitmaps, PyBUF_WRITABLE)
+        found.append(bitmaps)
+        exports.append(exported)
+        bits = exported.data
+        for index in range(run.count):
+            stream[index].survivors = bits
+            bits += stream[index].survivors_bytes
+        stream += run.count
+    windows = scratch((most_blocks + 1) * sizeof(merge_window))
+    stream = <key_stream *> streams.data
     with nogil:
-        is_done = kernel_compact(place, count, base_offset, interval_bytes, &memory, &result)
-    if not is_done:
-        return None
+        for number in range(runs_count):
+            if decided[number].is_decided:
+                decided[number].is_decided = kernel_merge_streams(
+                    stream, decided[number].count, <merge_window *> windows.data, most_blocks) == KERNEL_OK
+                stream += decided[number].count
+    return [found[number] if decided[number].is_decided else None for number in range(runs_count)]
+
+
+cdef struct small_run:
+    size_t first
+    size_t count
+    size_t target_bytes
+    size_t keys_count
+    size_t intervals_count
+    int64_t base_offset
+    bint is_taken
+    compact_memory memory
+    compact_result result
+
+
+cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copied_bits, Pieces data, Pieces keys,
+                       object rule, small_run *found, compacted_slice *place) except? True:
+    """Fill a place for each slice with survivors, but for the room of its ranks; False if the run is not taken."""
+    cdef size_t index, size, position_place, size_place, crc_place, record_place, end_place, tombstones_place
+    cdef size_t codecs_place, keys_position_place, keys_size_place, keys_crc_place
+    cdef int64_t log_start_offset
+    cdef const int64_t *base_offsets
+    cdef Export exported
+    cdef filter_rule filtering
+    (position_place, size_place, crc_place, record_place, end_place, tombstones_place, codecs_place, keys_position_place,
+     keys_size_place, keys_crc_place) = places
+    offsets, log_start_offset, drop_until_ms, stamp_ms, filtering.settled_end_offset = <tuple> rule
+    exported = export_numbers(offsets)
+    assert exported.size == 8 * run.count > 0, "each slice has a base offset"
+    base_offsets = <const int64_t *> exported.data
+    filtering.may_drop, filtering.may_stamp = drop_until_ms is not None, stamp_ms is not None
+    filtering.drop_until_ms = drop_until_ms if filtering.may_drop else 0
+    filtering.stamp_ms = stamp_ms if filtering.may_stamp else 0
+    filtering.aborted.spans = NULL
+    filtering.aborted.count = 0
+    found.base_offset = base_offsets[0]
+    found.count = found.target_bytes = found.keys_count = 0
+    for index in range(run.count):
+        size = bits_bytes(<uint64_t> run.number(record_place, index))
+        bits += size
+        if not has_bits(bits - size, size):
+            continue
+        place.size, place.keys_size = <size_t> run.number(size_place, index), <size_t> run.number(keys_size_place, index)
+        place.data = data.find(run.names[index], run.number(position_place, index), run.number(size_place, index))
+        place.keys = keys.find(
+            run.names[index], run.number(keys_position_place, index), run.number(keys_size_place, index))
+        if run.number(codecs_place, index) != PLAIN_CODEC or place.data == NULL or place.keys == NULL:
+            return False
+        memcpy(copied_bits, bits - size, size)
+        place.survivors, place.survivors_bytes = copied_bits, size
+        copied_bits += size
+        place.crc, place.keys_crc = <uint32_t> run.number(crc_place, index), <uint32_t> run.number(keys_crc_place, index)
+        place.record_count = <uint64_t> run.number(record_place, index)
+        place.rule = filtering
+        place.rule.first_offset = max(base_offsets[index], log_start_offset)
+        place.rule.end_offset = run.number(end_place, index)
+        place.rule.has_tombstones = run.number(tombstones_place, index) > 0
+        found.target_bytes += place.size
+        if filtering.may_stamp and place.rule.has_tombstones:
+            # A record has a size, so the growth of a plain slice is a multiple of its bytes.
+            found.target_bytes += COPY_GROWTH_BYTES * min(place.record_count, place.size // MIN_RECORD_BYTES)
+        found.keys_count += place.keys_size // KEY_ENTRY_BYTES + 1
+        found.count += 1
+        place += 1
+    return True
+
+
+cdef object index_columns(const compact_memory *memory, size_t count):
+    """The columns of an index, one behind the other."""
+    columns = PyBytes_FromStringAndSize(<char *> NULL, <Py_ssize_t> (24 * count))
+    cdef char *target = PyBytes_AS_STRING(columns)
+    memcpy(target, memory.positions, 8 * count)
+    memcpy(target + 8 * count, memory.base_offsets, 8 * count)
+    memcpy(target + 16 * count, memory.max_timestamps, 8 * count)
+    return columns
+
+
+cdef object compacted_of(const small_run *run):
+    cdef const compact_result *result = &run.result
     return CompactedSlices(
-        PyBytes_FromStringAndSize(<char *> memory.target, <Py_ssize_t> result.size),
+        PyBytes_FromStringAndSize(<char *> run.memory.target, <Py_ssize_t> result.size),
         result.crc,
         result.fingerprint,
         result.records_count,
@@ -126,10 +358,79 @@ def compact_slices(slices, int64_t base_offset, size_t interval_bytes):
         result.last_base_offset,
         result.leader_epoch,
         result.last_crc,
-        PyBytes_FromStringAndSize(<char *> memory.positions, <Py_ssize_t> (8 * result.interval_count)),
-        PyBytes_FromStringAndSize(<char *> memory.base_offsets, <Py_ssize_t> (8 * result.interval_count)),
-        PyBytes_FromStringAndSize(<char *> memory.max_timestamps, <Py_ssize_t> (8 * result.interval_count)),
-        PyBytes_FromStringAndSize(<char *> memory.keys, <Py_ssize_t> result.keys_size),
+        index_columns(&run.memory, result.interval_count),
+        PyBytes_FromStringAndSize(<char *> run.memory.keys, <Py_ssize_t> result.keys_size),
         result.keys_count,
         result.keys_crc,
     )
+
+
+def compact_runs(runs, tuple places, survivors, dict data, dict keys, rules, size_t interval_bytes):
+    """See ``batch_kernels.compact_runs``."""
+    cdef size_t index, number, count = 0, bits_count = 0, ranks_count = 0, target_bytes = 0, keys_bytes = 0
+    cdef size_t most_keys = 0, intervals_count = 0, width = width_of(places), record_place = places[3]
+    cdef list all_runs = [run_of(source, width) for source in runs], all_bits = [export(bitmaps) for bitmaps in survivors]
+    cdef size_t runs_count = <size_t> len(all_runs)
+    cdef Pieces data_pieces = pieces_of(data), key_pieces = pieces_of(keys)
+    cdef Scratch places_memory, bits_memory, ranks_memory, target, index_memory, keys_memory, translated, ordered
+    cdef Scratch found_memory = scratch((runs_count + 1) * sizeof(small_run))
+    cdef small_run *found = <small_run *> found_memory.data
+    cdef compacted_slice *place
+    cdef key_columns translated_columns, sorted_columns
+    cdef uint32_t *ranks
+    cdef Export bits
+    cdef Run run
+    assert interval_bytes > 0, "an interval has bytes"
+    assert len(rules) == len(all_bits) == len(all_runs), "each run has survivors and a rule"
+    for number in range(runs_count):
+        run, bits = <Run> all_runs[number], <Export> all_bits[number]
+        assert bits.size == run_bits_bytes(run, record_place), "each record has a bit"
+        count, bits_count = count + run.count, bits_count + bits.size
+    places_memory, bits_memory = scratch((count + 1) * sizeof(compacted_slice)), scratch(bits_count + 1)
+    count = bits_count = 0
+    for number in range(runs_count):
+        run, bits = <Run> all_runs[number], <Export> all_bits[number]
+        place = <compacted_slice *> places_memory.data + count
+        found[number].first = count
+        found[number].is_taken = place_slices(
+            run, places, bits.data, bits_memory.data + bits_count, data_pieces, key_pieces, rules[number],
+            &found[number], place)
+        bits_count += bits.size
+        if not found[number].is_taken:
+            continue
+        count += found[number].count
+        for index in range(found[number].count):
+            ranks_count += place[index].survivors_bytes // RANK_BYTES + 1
+        target_bytes += found[number].target_bytes
+        keys_bytes += kernel_keys_room(found[number].keys_count)
+        most_keys = max(most_keys, found[number].keys_count)
+        found[number].intervals_count = found[number].target_bytes // max(interval_bytes, <size_t> HEADER_SIZE) + 1
+        intervals_count += found[number].intervals_count
+    ranks_memory, target = scratch(4 * ranks_count + 1), scratch(target_bytes + 1)
+    index_memory, keys_memory = scratch(24 * intervals_count + 1), scratch(keys_bytes + 1)
+    translated = place_columns(&translated_columns, most_keys, False)
+    ordered = place_columns(&sorted_columns, most_keys, False)
+    ranks = <uint32_t *> ranks_memory.data
+    place = <compacted_slice *> places_memory.data
+    for index in range(count):
+        place[index].ranks = ranks
+        ranks += place[index].survivors_bytes // RANK_BYTES + 1
+    target_bytes = keys_bytes = intervals_count = 0
+    with nogil:
+        for number in range(runs_count):
+            if not found[number].is_taken:
+                continue
+            found[number].memory.target = target.data + target_bytes
+            found[number].memory.keys = keys_memory.data + keys_bytes
+            found[number].memory.translated = translated_columns
+            found[number].memory.sorted = sorted_columns
+            found[number].memory.positions = <int64_t *> index_memory.data + 3 * intervals_count
+            found[number].memory.base_offsets = found[number].memory.positions + found[number].intervals_count
+            found[number].memory.max_timestamps = found[number].memory.base_offsets + found[number].intervals_count
+            target_bytes += found[number].target_bytes
+            keys_bytes += kernel_keys_room(found[number].keys_count)
+            intervals_count += found[number].intervals_count
+            found[number].is_taken = kernel_compact(
+                place + found[number].first, found[number].count, found[number].base_offset, interval_bytes,
+                &found[number].memory, &found[number].result)
+    return [compacted_of(&found[number]) if found[number].is_taken else None for number in range(runs_count)]
