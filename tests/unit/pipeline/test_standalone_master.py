@@ -49,7 +49,7 @@ def test_hosts_that_are_silent_share_the_time(monkeypatch: pytest.MonkeyPatch) -
         given.append(timeout_s)
         raise TimeoutError("timed out")
 
-    monkeypatch.setattr(standalone_master.socket, "create_connection", silent)
+    monkeypatch.setattr("stratalog.pipeline.standalone_master.socket.create_connection", silent)
     with pytest.raises(InvalidConfigError) as refused:
         require_master("spark://first:7077,second:7077,third:7077")
     assert str(refused.value.fields["reason"]).count("timed out") == 3
@@ -72,8 +72,11 @@ def test_a_job_does_not_start_spark_for_a_master_that_is_gone(
     monkeypatch.setattr("stratalog.pipeline.job_session.why_spark_cannot_run", lambda: None)
     master = f"spark://127.0.0.1:{closed_port()}"
     start_s = time.monotonic()
-    given = (master, {}) if is_option else ("", {"spark.master": master})
-    with pytest.raises(InvalidConfigError) as refused, session.job_session("job", *given):
+    option, conf = (master, "") if is_option else ("", master)
+    with (
+        pytest.raises(InvalidConfigError) as refused,
+        session.job_session("job", option, {"spark.master": conf} if conf else {}),
+    ):
         pytest.fail("it started")
     assert refused.value.fields["value"] == master
     assert time.monotonic() - start_s < standalone_master.TIMEOUT_S
