@@ -117,14 +117,14 @@ def filled_store(directory: Path, total_bytes: int) -> PlainStore:
     return found
 
 
-def session(scratch: str) -> SparkSession:
+def session(scratch: str, *, memory: str = "2g") -> SparkSession:
     """A session as a cluster's is configured: with all compilers of the JVM."""
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
-        .config("spark.driver.memory", "2g")
+        .config("spark.driver.memory", memory)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", scratch)
         .config("spark.sql.shuffle.partitions", "2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from stratalog.cli.main import stratalog
-from stratalog.pipeline.jobs import task_place
-from stratalog.pipeline.jobs.task_place import ExecutorPlace
-from tests.support.spark.faulty_place import Fault, FaultyPlace
+from tests.support.spark.faulty_tasks import Fault, FaultyTasks
 from tests.support.spark.keyed_store import SMALL, KeyedStore
 from tests.support.spark.standalone_cluster import StandaloneCluster
 from tests.support.tiered.s3_servers import S3Server
@@ -42,20 +39,13 @@ def test_compact_beside_faults(
     store = server.open_store(prefix)
     filled = KeyedStore(store, tmp_path, seed=7)
     expected = filled.last_of_each_key()
-    marks = tmp_path / "marks"
-    marks.mkdir()
-
-    def faulty(store_url: str) -> FaultyPlace:
-        return FaultyPlace(ExecutorPlace(store_url), fault, str(marks))
-
-    monkeypatch.setattr(task_place, "ExecutorPlace", faulty)
+    tasks = FaultyTasks.below(tmp_path, fault)
+    tasks.in_jobs(monkeypatch)
     url = server.store_url(prefix)
     done = CliRunner().invoke(stratalog, ["spark", "compact", "state", "--store", url, *SMALL, "--json"])
     assert done.exit_code == 0, done.output
     assert {job["reason"] for job in json.loads(done.stdout)} == {""}
-    found = os.listdir(marks)
-    assert any(mark.startswith(fault.value) for mark in found), found
-    assert any(mark.startswith("again") for mark in found), found
+    tasks.check()
     assert filled.records() == expected
     verified = CliRunner().invoke(stratalog, ["verify", "--compaction", "--store", url])
     assert verified.exit_code == 0, verified.output

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.places import REPOSITORY
-from tests.support.spark.faulty_place import Fault, strike
+from tests.support.spark.driver_process import TIMEOUT_S, DriverProcess
+from tests.support.spark.faulty_tasks import Fault, FaultyTasks
 from tests.support.spark.plain_store import PlainStore
 from tests.support.spark.standalone_cluster import StandaloneCluster
 from tests.support.tiered.s3_servers import S3Server
@@ -28,7 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 RECORD_COUNT = 200
 UPLOAD_COUNT = 6
-_DEADLINE_S = 300.0
 
 
 def filled(server: S3Server, prefix: str) -> PlainStore:
@@ -63,54 +59,43 @@ def test_a_scan_survives_its_tasks_and_executors(
         .select("partition", "offset", "value")
     )
     assert frame.rdd.getNumPartitions() > 2
-    directory = str(tmp_path)
+    tasks = FaultyTasks.below(tmp_path, fault)
 
     def to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
         yield from rows
-        strike(fault, directory)
+        tasks.strike()
 
     found = [
         (row["partition"], row["offset"], bytes(row["value"]))
         for row in frame.rdd.mapPartitions(to_the_end).collect()
     ]
     assert sorted(found) == EXPECTED
-    marks = os.listdir(directory)
-    assert any(mark.startswith(fault.value) for mark in marks)
-    assert fault is Fault.KILL or any(mark.startswith("again") for mark in marks)
+    tasks.check()
 
 
 def test_a_stream_goes_on_after_its_driver_was_killed(
     cluster: StandaloneCluster, seaweedfs: S3Server, tmp_path: Path
 ) -> None:
     filled(seaweedfs, "stream")
-    out, committed = tmp_path / "out", tmp_path / "checkpoint" / "commits"
-    arguments = [cluster.url, seaweedfs.store_url("stream"), str(out), str(tmp_path / "checkpoint")]
-    conf = [f"{key}={value}" for key, value in cluster.conf().items()]
-    command = [sys.executable, "-m", "tests.support.spark.stream_program", *arguments, *conf]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(REPOSITORY)])}
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    committed = checkpoint / "commits"
 
-    def start() -> subprocess.Popen[bytes]:
-        with open(cluster.directory / "stream.log", "ab") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    def start() -> DriverProcess:
+        return DriverProcess(
+            cluster, "stream_program", seaweedfs.store_url("stream"), str(out), str(checkpoint)
+        )
 
     first = start()
     try:
-        deadline_s = time.monotonic() + _DEADLINE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
         while not (committed / "1").exists():
-            assert first.poll() is None, (cluster.directory / "stream.log").read_text()[-3000:]
+            first.require_running()
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
     finally:
-        # Its session is its own: this ends the driver and its JVM.
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
+        first.kill()
     batch_count = len(os.listdir(committed))
-    second = start()
-    try:
-        assert second.wait(_DEADLINE_S) == 0, (cluster.directory / "stream.log").read_text()[-3000:]
-    finally:
-        if second.poll() is None:
-            os.killpg(second.pid, signal.SIGKILL)
+    start().succeed()
     assert 0 < batch_count < len(os.listdir(committed)), "both runs have committed batches"
     assert rows_of(out) == [(number, offset) for number, offset, _ in EXPECTED]
 

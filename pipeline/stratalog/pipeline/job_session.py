@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.pipeline.local_session import why_spark_cannot_run
+from stratalog.pipeline.standalone_master import require_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +22,8 @@ _REMOTE_VARIABLES = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))
 @contextmanager
 def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[SparkSession]:
     """The session of this process, or a new one that ends with the block. `master` is empty for the default
-    of Spark. Raises InvalidConfigError if Spark cannot run here, if it does not start, and for Spark
-    Connect."""
+    of Spark. Raises InvalidConfigError if Spark cannot run here, if it does not start or its master does not
+    answer, and for Spark Connect."""
     variables = _REMOTE_VARIABLES & os.environ.keys()
     if master.startswith("sc:") or variables:
         raise InvalidConfigError(
@@ -42,6 +43,8 @@ def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[Sp
     from pyspark.sql import SparkSession
 
     former = SparkSession.getActiveSession()
+    if former is None:
+        require_master(master or conf.get("spark.master", ""))
     if master.startswith("local") or not master:
         # Workers run this interpreter with its packages, not the `python3` of the PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -36,7 +36,7 @@ class KeyedStore:
     """A compacted topic of three partitions, one of them large. Not thread-safe: one test uses it."""
 
     def __init__(self, store: ObjectStore, directory: Path, *, seed: int) -> None:
-        random = Random(seed)
+        self._random = Random(seed)
         self.tiered = TieredStore(
             PosixFileSystem(),
             store,
@@ -46,12 +46,17 @@ class KeyedStore:
         )
         entry = self.tiered.catalog.create("state", 3, {"cleanup.policy": "compact"})
         self.tips = [TopicIdPartition(entry.topic_id, number) for number in range(3)]
+        self.written: dict[int, list[Record]] = {number: [] for number in range(3)}
+        """All records that were uploaded, by their partitions."""
         for upload in range(8):
-            self.tiered.upload(
-                {tip: [self._batch(random, tip)] for tip in self.tips}, with_key_streams=upload != 3
-            )
+            self.upload(with_key_streams=upload != 3)
 
-    def _batch(self, random: Random, tip: TopicIdPartition) -> bytes:
+    def upload(self, *, with_key_streams: bool = True) -> None:
+        """Add an object with records of all partitions."""
+        self.tiered.upload({tip: [self._batch(tip)] for tip in self.tips}, with_key_streams=with_key_streams)
+
+    def _batch(self, tip: TopicIdPartition) -> bytes:
+        random = self._random
         count = 400 if tip.partition == 0 else 5
         base_offset = self.tiered.partition(tip).tiered_end_offset
         records = [
@@ -63,6 +68,7 @@ class KeyedStore:
             )
             for number in range(count)
         ]
+        self.written[tip.partition] += records
         return encode_batch(records, base_offset=base_offset, leader_epoch=1)
 
     def records(self) -> dict[int, list[Record]]:
@@ -71,7 +77,7 @@ class KeyedStore:
     def last_of_each_key(self) -> dict[int, list[Record]]:
         """By an oracle of its own."""
         last: dict[int, dict[bytes | None, Record]] = {}
-        for number, records in self.records().items():
+        for number, records in self.written.items():
             last[number] = {record.key: record for record in records}
         return {
             number: sorted(found.values(), key=lambda record: record.offset) for number, found in last.items()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import crc32c
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import (
@@ -496,6 +497,30 @@ class TestConfiguration:
             store = open_store(f"s3://bucket?endpoint={server.endpoint_url}")
             assert store.get("key").data == b"data"
             assert store.url == "s3://bucket"
+
+    def test_the_descriptions_of_services_are_read_once(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """In each set of folders: tasks of Spark open a store each. That of the environment comes first."""
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        read: list[str] = []
+        load = JSONFileLoader.load_file
+
+        def noted(loader: JSONFileLoader, path: str) -> object:
+            read.append(path)
+            return load(loader, path)
+
+        monkeypatch.setattr(JSONFileLoader, "load_file", noted)
+        url = "s3://bucket?endpoint=http://127.0.0.1:1&region=us-east-1"
+        (tmp_path / "models").mkdir()
+        monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path / "models"))
+        open_store(url).close()
+        assert read[0].startswith(f"{tmp_path}/models")
+        read.clear()
+        for _ in range(3):
+            open_store(url).close()
+        assert read == []
 
     def test_an_endpoint_beyond_this_machine_gets_a_signed_body(self) -> None:
         assert is_protected("https://example.org")

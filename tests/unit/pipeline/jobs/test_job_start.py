@@ -182,8 +182,8 @@ def test_a_spark_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
     with (
         pytest.raises(InvalidConfigError) as failed,
-        job_session("job", "spark://host:1", {"spark.cores.max": "1"}),
+        job_session("job", "yarn", {"spark.cores.max": "1"}),
     ):
         pytest.fail("it started")
-    assert failed.value.fields["value"] == "spark://host:1"
+    assert failed.value.fields["value"] == "yarn"
     assert "JAVA_GATEWAY_EXITED" in str(failed.value.fields["reason"])

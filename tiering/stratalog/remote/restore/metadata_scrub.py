@@ -33,7 +33,7 @@ NO_PARTITION = -1
 _MAX_COUNTED_ORPHANS = 1_000_000
 
 
-class FindingKind(enum.Enum):
+class FindingKind(enum.StrEnum):
     """Kinds of findings."""
 
     DAMAGED = "damaged"
