@@ -67,7 +67,8 @@ class FilteredBatches(NamedTuple):
 
 
 RunColumns: TypeAlias = "tuple[tuple[str, ...], array[int]]"
-"""Consecutive slices of a partition: the name of the object of each, and all columns of numbers, one behind the other."""
+"""Consecutive slices of a partition: the name of the object of each, and all columns of numbers, one behind
+the other."""
 
 RunRule: TypeAlias = "tuple[array[int], int, int | None, int | None, int]"
 """The part of the rule that is not in the columns and survivor bits: the base offset of each slice,
