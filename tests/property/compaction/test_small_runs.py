@@ -47,7 +47,9 @@ class Ways:
         self._is_long = is_long
 
     def compact(self, runs: Sequence[Any], *arguments: Any) -> list[CompactedSlices | None]:
-        found = [None] * len(runs) if self._is_long else compact_runs(runs, *arguments)
+        found: list[CompactedSlices | None] = [None] * len(runs)
+        if not self._is_long:
+            found = compact_runs(runs, *arguments)
         self.refused_count += found.count(None)
         self.taken_count += len(found) - found.count(None)
         return found

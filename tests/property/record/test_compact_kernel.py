@@ -110,7 +110,17 @@ def some_run(random: Random) -> Run:
         if count % 8:
             bits[-1] &= (1 << count % 8) - 1
         data = b"".join(parts)
-        slices.append(SliceInput(data, crc32c(data), count, keys, bytes(bits), rule, slice_base))
+        slices.append(
+            SliceInput(
+                data=data,
+                crc=crc32c(data),
+                record_count=count,
+                keys=keys,
+                survivors=bytes(bits),
+                rule=rule,
+                base_offset=slice_base,
+            )
+        )
     return Run(slices, random.choice((1, 100, 300, 4096)), log_start_offset)
 
 
@@ -347,7 +357,16 @@ def some_keyed_run(random: Random) -> Run:
         if random.random() < 0.1:
             keys = damaged(random, keys)
         rule = BatchFilter(0, count, False, None, None, settled_end_offset=count)
-        slices.append(SliceInput(data, crc32c(data), count, keys, bytes((count + 7) // 8), rule))
+        slices.append(
+            SliceInput(
+                data=data,
+                crc=crc32c(data),
+                record_count=count,
+                keys=keys,
+                survivors=bytes((count + 7) // 8),
+                rule=rule,
+            )
+        )
     return Run(slices, 100)
 
 
@@ -385,7 +404,14 @@ def test_many_keys_make_several_blocks() -> None:
     keys = b"".join(encode_key_stream(sort_key_entries(entries)).parts)
     bits = bytearray(b"\xff" * 1250)
     rule = BatchFilter(0, 10_000, False, None, None, settled_end_offset=10_000)
-    run = Run([SliceInput(data, crc32c(data), 10_000, keys, bytes(bits), rule)], 65536)
+    run = Run(
+        [
+            SliceInput(
+                data=data, crc=crc32c(data), record_count=10_000, keys=keys, survivors=bytes(bits), rule=rule
+            )
+        ],
+        65536,
+    )
     compacted = at_once(run)
     assert compacted is not None
     assert compacted.keys == keys

@@ -298,12 +298,13 @@ class JobExecution:
     def _small_parts(self, run: PartitionRun, survivors: bytearray) -> Iterator[SmallRun]:
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
         if not run.part_counts and self._bounds.hold(run.data_bytes, run.record_count):
-            yield SmallRun(run, survivors, rule, place=0, goes_on=False, is_last=True)
+            yield SmallRun(run=run, survivors=survivors, rule=rule, place=0, goes_on=False, is_last=True)
             return
         plan = SurvivorPlan.decided(run, survivors, self.inputs)
         for place, first, end, goes_on in pieces_of(run, plan.survivors, self._bounds):
             part, bits = run.part(first, end), bytearray().join(plan.survivors[first:end])
-            yield SmallRun(part, bits, rule, place, goes_on, end == len(run.slices))
+            is_last = end == len(run.slices)
+            yield SmallRun(run=part, survivors=bits, rule=rule, place=place, goes_on=goes_on, is_last=is_last)
 
     def _rewrite_small(self, parts: Sequence[SmallRun], output: JobOutput) -> Iterator[RunCounts]:
         """Rewrite consecutive small runs, many with one call."""

@@ -19,7 +19,7 @@ class SliceAtWork:
         self._entry = entry
 
     def end(self) -> None:
-        """What comes next reads no slice."""
+        """Forget the slice: the next work is on the output."""
         self._object_name, self._entry = "", None
 
     def named(self, error: LogStoreError) -> LogStoreError:

@@ -1,5 +1,5 @@
 """The rule by which object compaction filters the batches of a slice, and the results: for a row of batches,
-and for small runs of slices with one call.
+and for the slices of small partitions with one call.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ class FilteredBatches(NamedTuple):
 
 
 RunColumns: TypeAlias = "tuple[tuple[str, ...], array[int]]"
-"""The slices of a run: the name of the object of each, and all columns of numbers, one behind the other."""
+"""Consecutive slices of a partition: the name of the object of each, and all columns of numbers, one behind
+the other."""
 
 RunRule: TypeAlias = "tuple[array[int], int, int | None, int | None, int]"
-"""The part of the rule for a run that is not in its columns and survivor bits: the base offset of each slice,
+"""The part of the rule that is not in the columns and survivor bits: the base offset of each slice,
 the log start offset, and `drop_until_ms`, `stamp_ms` and `settled_end_offset` as in `BatchFilter`."""
 
 

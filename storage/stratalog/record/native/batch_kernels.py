@@ -71,7 +71,7 @@ decide_runs(runs, places, hash_key_id, max_bytes, keys) -> list[bytearray | None
     For each run a bitmap of survivors, in this form, by the key streams of its slices, as
     `merge_key_streams`. `places` has the columns: whether there is a key stream, its position, size, number
     of entries, CRC-32C and hash key, and the number of records. `keys` has a piece of each object, by name:
-    its first position and its bytes. None for a run with a slice without a key stream of that hashing, with
+    its first position and its bytes. None where a slice is without a key stream of that hashing, with
     a key stream of more than `max_bytes` or outside of the pieces, or with one that is not sound or has
     versions.
 compact_runs(runs, places, survivors, data, keys, rules, interval_bytes) -> list[CompactedSlices | None]

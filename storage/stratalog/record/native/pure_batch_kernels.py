@@ -206,7 +206,7 @@ def merge_key_streams(_streams: Sequence[tuple[Buffer, int, int, int]]) -> list[
 
 
 def run_ranges(
-    runs: Sequence[RunColumns], places: tuple[int, int, int], survivors: Sequence[Buffer] | None = None
+    runs: Sequence[RunColumns], places: tuple[int, ...], survivors: Sequence[Buffer] | None = None
 ) -> dict[str, tuple[int, int]]:
     """The plain-Python form of ``batch_kernels.run_ranges``."""
     ranges: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-# Small runs of slices: their survivors, and their compaction. A part of _kernels.pyx.
+# The slices of small partitions: their survivors, and their compaction. A part of _kernels.pyx.
 
 cdef extern from "kernels.h" nogil:
     size_t kernel_keys_room(size_t count)
@@ -197,7 +197,7 @@ cdef struct decided_run:
 
 cdef bint place_streams(Run run, tuple places, int64_t signed_id, int64_t max_bytes, Pieces pieces,
                         key_stream *stream) except? True:
-    """Fill a place for each slice, but for its bits; False if the run is not decided here."""
+    """Fill a place for each slice, but for its bits; False if they are not decided here."""
     cdef size_t index, has_place, position_place, size_place, entries_place, crc_place, hash_place, record_place
     cdef int64_t size
     has_place, position_place, size_place, entries_place, crc_place, hash_place, record_place = places
@@ -279,7 +279,7 @@ cdef struct small_run:
 
 cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copied_bits, Pieces data, Pieces keys,
                        object rule, small_run *found, compacted_slice *place) except? True:
-    """Fill a place for each slice with survivors, but for the room of its ranks; False if the run is not taken."""
+    """Fill a place for each slice with survivors, but for the room of its ranks; False if they are not taken."""
     cdef size_t index, size, position_place, size_place, crc_place, record_place, end_place, tombstones_place
     cdef size_t codecs_place, keys_position_place, keys_size_place, keys_crc_place
     cdef int64_t log_start_offset
