@@ -30,7 +30,11 @@ def test_findings_are_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     verification = VerificationReport().with_findings(found)
     proof = ProofReport(finding_count=len(faults), findings=faults, counts=dict(Counter(ProofFault)))
-    monkeypatch.setattr(audit_command, "_audited", lambda *_, **__: AuditReport(verification, proof))
+
+    def audited(*_: object, **__: object) -> AuditReport:
+        return AuditReport(verification, proof)
+
+    monkeypatch.setattr(audit_command, "_audited", audited)
     done = CliRunner().invoke(stratalog, ["spark", "audit", "--store", "file:///nowhere", "--json"])
     assert isinstance(done.exception, StoreCorruptError)
     document = json.loads(done.stdout)
