@@ -18,11 +18,23 @@ from stratalog.remote.restore.metadata_scrub import FindingKind, VerificationFin
 
 
 def test_findings_are_in_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [VerificationFinding("t", 0, "object", 5, 9, "why", kind) for kind in FindingKind]
-    faults = tuple(ProofFinding(kind, "t", 1, "object", 7, "why") for kind in ProofFault)
+    found = [
+        VerificationFinding(
+            topic="t", partition=0, object_name="object", base_offset=5, end_offset=9, reason="why", kind=kind
+        )
+        for kind in FindingKind
+    ]
+    faults = tuple(
+        ProofFinding(kind=kind, topic="t", partition=1, object_name="object", offset=7, reason="why")
+        for kind in ProofFault
+    )
     verification = VerificationReport().with_findings(found)
     proof = ProofReport(finding_count=len(faults), findings=faults, counts=dict(Counter(ProofFault)))
-    monkeypatch.setattr(audit_command, "_audited", lambda *_, **__: AuditReport(verification, proof))
+
+    def audited(*_: object, **__: object) -> AuditReport:
+        return AuditReport(verification, proof)
+
+    monkeypatch.setattr(audit_command, "_audited", audited)
     done = CliRunner().invoke(stratalog, ["spark", "audit", "--store", "file:///nowhere", "--json"])
     assert isinstance(done.exception, StoreCorruptError)
     document = json.loads(done.stdout)
