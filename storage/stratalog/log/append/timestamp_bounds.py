@@ -71,3 +71,7 @@ class TimestampBounds(NamedTuple):
                 earliest_ms=self.earliest_ms,
                 latest_ms=self.latest_ms,
             )
+
+
+ANY_TIME = TimestampBounds(-(2**63), 2**63 - 1)
+"""Bounds that every time is inside."""
