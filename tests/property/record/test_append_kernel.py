@@ -12,6 +12,7 @@ from stratalog.base.errors import LogStoreError
 from stratalog.log.append import log_validator
 from stratalog.log.append.log_validator import validate_append
 from stratalog.log.append.validated_append import ValidatedAppend
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import CompressionType, LogConfig
 from stratalog.record.batch import batches
 from stratalog.record.batch_producer import BatchProducer
@@ -65,20 +66,21 @@ CHANGES = st.fixed_dictionaries(
     },
 )
 CONFIGS = st.builds(
-    lambda policy, kind, times, max_bytes, segment_bytes: LogConfig(
+    lambda policy, kind, times, max_bytes, segment_bytes, after_max_ms: LogConfig(
         cleanup_policy=frozenset({policy}),
         compression_type=kind,
         message_timestamp_type=times,
         max_message_bytes=max_bytes,
         segment_bytes=segment_bytes,
         message_timestamp_before_max_ms=BOUND_MS,
-        message_timestamp_after_max_ms=BOUND_MS,
+        message_timestamp_after_max_ms=after_max_ms,
     ),
     st.sampled_from(["compact", "delete"]),
     st.sampled_from([CompressionType.PRODUCER, CompressionType.UNCOMPRESSED, CompressionType.ZSTD]),
     st.sampled_from(TimestampType),
     st.sampled_from([80, 1000]),
     st.sampled_from([100, 2000]),
+    st.sampled_from([BOUND_MS, LONG_MAX]),
 )
 
 
