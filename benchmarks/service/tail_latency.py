@@ -1,7 +1,7 @@
 """How long a record of 100 bytes takes from its append to a reader that tails the log.
 
-A caller appends a record by a unary call at `os`, and waits until the open stream of a reader has it; then the
-next one. The reference is bare grpcio with the same messages: a server that hands each request to the open
+A caller appends a record by a unary call at `os`, and waits until the open stream of a reader has it; then
+the next one. The reference is bare grpcio with the same requests: a server that hands each one to the open
 stream, and stores nothing. Both are driven in turns. The second row has the promised time itself as its
 reference.
 """
@@ -94,7 +94,7 @@ async def measure_both(ours: str, bare: str, count: int, round_count: int) -> tu
         batches=batch_of(SMALL_BYTES, SMALL_BYTES - 75),
     ).SerializeToString()
     following = log_pb2.FetchRequest(max_bytes=1 << 20, max_wait_ms=60_000)
-    following.partitions.add(topic=TOPIC, start=log_pb2.Position(latest=log_pb2.Position.Latest()))
+    following.partitions.add(topic=TOPIC, start=log_pb2.Position(spec=log_pb2.OFFSET_SPEC_LATEST))
     taken_s: tuple[list[float], list[float]] = ([], [])
     async with (
         grpc.aio.insecure_channel(ours, OPTIONS) as our_channel,
@@ -111,7 +111,7 @@ async def measure_both(ours: str, bare: str, count: int, round_count: int) -> tu
             for side, taken in zip(sides, taken_s, strict=True):
                 found = await side.latencies_s(count)
                 if turn:
-                    taken += found
+                    taken.extend(found)
     return taken_s
 
 
@@ -127,7 +127,14 @@ def measure(quick: bool) -> list[Row]:
     ours_ms, bare_ms = (1000 * statistics.median(taken) for taken in both)
     work = f"append to tailing reader, {SMALL_BYTES} B, median"
     return [
-        Row(work=f"{work}, beside bare", unit="ms", ours=ours_ms, reference=bare_ms, target=TARGET, is_cost=True),
+        Row(
+            work=f"{work}, beside bare",
+            unit="ms",
+            ours=ours_ms,
+            reference=bare_ms,
+            target=TARGET,
+            is_cost=True,
+        ),
         Row(work=work, unit="ms", ours=ours_ms, reference=PROMISED_MS, target=1.0, is_cost=True),
     ]
 
