@@ -60,12 +60,12 @@ class ValidatedAppend(NamedTuple):
     ) -> ValidatedAppend:
         """A client's request with these facts, in which a batch with a producer is alone."""
         return ValidatedAppend(
-            buffer,
-            AppendOrigin.CLIENT,
-            len(buffer),
-            offset_count,
-            max_timestamp_ms,
-            (ProducerBatch(parse_header(buffer)),) if has_producer else (),
+            buffer=buffer,
+            origin=AppendOrigin.CLIENT,
+            size_bytes=len(buffer),
+            offset_count=offset_count,
+            max_timestamp_ms=max_timestamp_ms,
+            producer_batches=(ProducerBatch(parse_header(buffer)),) if has_producer else (),
         )
 
     @staticmethod

@@ -39,7 +39,16 @@ class Written(NamedTuple):
     ) -> asyncio.Future[AppendInfo]:
         future: asyncio.Future[AppendInfo] = asyncio.get_running_loop().create_future()
         lease = self.memory.lease(100)
-        self.writer.submit(PendingAppend(batch(), durability, future, lease, SOME_LOG, session))
+        self.writer.submit(
+            PendingAppend(
+                batches=batch(),
+                durability=durability,
+                future=future,
+                memory=lease,
+                identity=SOME_LOG,
+                session=session,
+            )
+        )
         return future
 
 
