@@ -1,7 +1,8 @@
 """Append, fetch and read over a loopback connection, beside bare grpcio that stores nothing.
 
 Reference and server each run in a process of their own, both on grpc.aio with the same options, and the same
-client code drives both: a generic handler that takes bytes and returns bytes is the ceiling of the transport.
+client code sends both the same messages: a generic handler that takes bytes and returns bytes is the ceiling
+of the transport.
 Four shapes:
 
 * a bidirectional stream of batches of about 1 MiB, 8 in flight, each answered by a few bytes (AppendStream);
@@ -40,6 +41,9 @@ from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
 TARGET = 0.4
+STREAM_TARGET = 0.7
+FETCH_TARGET = 0.75
+CALL_TARGET = 0.7
 READ_TARGET = 0.2
 """The server decodes for its readers, and every record is a message of its own on the wire."""
 COST_TARGET = 0.3
@@ -268,7 +272,7 @@ async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
         before_s = servers.processor_s()
         appends = await fastest(
             lambda: push_stream(ours, LOG + "AppendStream", appends_of(TOPIC, 1, batch), work.batch_count),
-            lambda: push_stream(bare, BARE + "Take", lambda _: batch, work.batch_count),
+            lambda: push_stream(bare, BARE + "Take", appends_of(TOPIC, 1, batch), work.batch_count),
             work.repeats,
         )
         costs.append(servers.processor_row("append stream", sent_bytes, before_s, COST_TARGET))
@@ -279,17 +283,17 @@ async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
             lambda: pull_stream(
                 ours, LOG + "FetchStream", fetch.SerializeToString(), size_bytes, fetched_batches
             ),
-            lambda: pull_stream(bare, BARE + "Give", b"%d" % work.batch_count, size_bytes, bytes),
+            lambda: pull_stream(bare, BARE + "Give", b"%d" % work.batch_count, size_bytes, fetched_batches),
             work.repeats,
         )
         costs.append(servers.processor_row("fetch stream", sent_bytes, before_s, COST_TARGET))
         reads = await measure_reads(ours, fetch, work)
         calls = await measure_calls(ours, bare, work)
     return [
-        row("append stream, 1 MiB batches, 8 in flight", "MB/s", size_bytes / MB, appends),
+        row("append stream, 1 MiB batches, 8 in flight", "MB/s", size_bytes / MB, appends, STREAM_TARGET),
         wide_appends,
         disk_appends,
-        row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches),
+        row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches, FETCH_TARGET),
         reads,
         calls,
         *costs,
@@ -304,7 +308,7 @@ async def measure_wide_appends(ours: grpc.aio.Channel, bare: grpc.aio.Channel, w
     make_request = appends_of(WIDE_TOPIC, PARTITION_COUNT, part)
     seconds = await fastest(
         lambda: push_stream(ours, LOG + "AppendStream", make_request, count, in_flight_count),
-        lambda: push_stream(bare, BARE + "Take", lambda _: part, count, in_flight_count),
+        lambda: push_stream(bare, BARE + "Take", make_request, count, in_flight_count),
         work.repeats,
     )
     return row(
@@ -344,10 +348,10 @@ async def measure_calls(ours: grpc.aio.Channel, bare: grpc.aio.Channel, work: Wo
     ).SerializeToString()
     seconds = await fastest(
         lambda: call_one_by_one(ours, LOG + "Append", request, work.call_count),
-        lambda: call_one_by_one(bare, BARE + "Unary", small, work.call_count),
+        lambda: call_one_by_one(bare, BARE + "Unary", request, work.call_count),
         work.repeats,
     )
-    return row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, seconds)
+    return row(f"append, {len(small)} B, one at a time", "calls/s", work.call_count, seconds, CALL_TARGET)
 
 
 async def measure_reads(ours: grpc.aio.Channel, fetch: log_pb2.FetchRequest, work: Work) -> report.Row:
@@ -396,6 +400,7 @@ def measure(quick: bool) -> list[report.Row]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["serve-bare"]:
-        asyncio.run(serve_bare(batch_of(BATCH_BYTES, RECORD_BYTES)))
+        fetched = log_pb2.FetchedPartition(batches=batch_of(BATCH_BYTES, RECORD_BYTES))
+        asyncio.run(serve_bare(log_pb2.FetchResponse(partitions=[fetched]).SerializeToString()))
     else:
         sys.exit(report.run(measure))

@@ -53,9 +53,10 @@ def running(*command: str) -> Generator[ServerProcess]:
         process.stdout.close()
 
 
-def stratalog_command(data_dir: str) -> tuple[str, ...]:
-    """The arguments of Python that start our server."""
+def stratalog_command(data_dir: str, *options: str) -> tuple[str, ...]:
+    """The arguments of Python that start our server, with further options of its command."""
     arguments = ["server", "start", "--data-dir", data_dir, "--listen", "127.0.0.1:0", "--log-level", "error"]
+    arguments += options
     program = f"import sys; from stratalog.cli.main import main; sys.argv[1:] = {arguments!r}; main()"
     return ("-c", program)
 

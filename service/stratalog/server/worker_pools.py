@@ -23,8 +23,10 @@ from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.watched_threads import WatchedThreads
 
-FLUSH_THREAD_COUNT = 16
-"""The fsyncs of one log directory at a time; a disk serves many at once."""
+FLUSH_THREAD_COUNT = 4
+"""The fsyncs of one log directory at a time. A file system makes those that come together durable at once.
+With more threads each fsync serves fewer appends, which costs more of the processor than it saves of the
+disk."""
 
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""

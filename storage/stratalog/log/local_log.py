@@ -19,7 +19,7 @@ from stratalog.log.directory_health import DISK_FAILURES
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
-from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.file_names import SEAL_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.kept_bytes import KeptBytes

@@ -25,8 +25,7 @@ from typing import TypeVar
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
-from stratalog.record.native.batch_row import BatchRow
-from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.record.native.batch_row import AppendedBatch, BatchRow
 from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
 from stratalog.segment.batch_walk import LocatedBatch, damaged_batch, summed_headers
 from stratalog.segment.file_names import (

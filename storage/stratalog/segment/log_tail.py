@@ -19,7 +19,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.tail_memory import TailMemory

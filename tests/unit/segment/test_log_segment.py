@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
 from stratalog.record.header import HEADER_SIZE, parse_header
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.record.record import Record
-from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.batch_read import EpochSpan, ReadBounds
 from stratalog.segment.file_names import segment_path
 from stratalog.segment.indexes.offset_index import OffsetIndex

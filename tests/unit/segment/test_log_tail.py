@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.log_tail import MAX_BLOCKS_PER_READ, LogTail

@@ -16,19 +16,18 @@ no new thread refuses work that it has queued, and runs it later: a number is ta
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.pending_append import (
     AppendSession,
+    Outcome,
     PendingAppend,
     answer_error,
-    resolve,
 )
 
 logger = logging.getLogger(__name__)
@@ -40,15 +39,15 @@ class FlushWaiters:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         threads: Callable[[], Executor],
         flush: Callable[[], int],
         commit: Callable[[list[tuple[PendingAppend, AppendInfo]]], None],
+        deliver: Callable[[Sequence[Outcome]], None],
     ) -> None:
-        """Answers on `loop`. `threads` returns those of the log directory. `flush` makes durable what was
-        appended before its call, and returns the end of that; what it raises fails the appends. `commit`
-        takes those at `object` behind a flush that succeeded."""
-        self._loop = loop
+        """`threads` returns those of the log directory. `flush` makes durable what was appended before its
+        call, and returns the end of that; what it raises fails the appends. `commit` takes those at `object`
+        behind a flush that succeeded. `deliver` answers appends, and follows each flush."""
+        self._deliver = deliver
         self._threads = threads
         self._flush = flush
         self._commit = commit
@@ -125,8 +124,7 @@ class FlushWaiters:
                 answered = flushed + self._break_sessions(flushed, failure)
             self._sessions = {append.session for append, _ in self._waiting}
             self._has_turn = has_more = bool(self._waiting)
-        outcomes = [(append, failure or info) for append, info in answered]
-        self._loop.call_soon_threadsafe(resolve, outcomes)
+        self._deliver([(append, failure or info) for append, info in answered])
         return has_more
 
     def _break_sessions(

@@ -18,7 +18,8 @@ then on applies an append with the former token, however long it has waited.
 Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
 threads of its log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other
 one. Each gives the thread back, so that busy partitions alternate; each has a number, as in `FlushWaiters`.
-Results return to the loop in one hop a group.
+Results return to the loop in one hop a group, which wakes the readers as well. The last hop of a turn is the
+last act of its thread: from then on the loop has the interpreter's lock for itself.
 """
 
 from __future__ import annotations
@@ -93,11 +94,12 @@ class PartitionWriter:
         commit_waiters: CommitWaiters,
         on_advance: Callable[[], None],
     ) -> None:
-        """Answers on `loop`. `on_advance` follows each append and each flush that lets readers see more."""
+        """Answers on `loop`. `on_advance` follows each append and each flush that lets readers see more; any
+        thread calls it."""
         self.commit_waiters = commit_waiters
         self._loop = loop
         self._append_threads = threads.append
-        self._flush_waiters = FlushWaiters(loop, threads.flush, self._flush, self._commit)
+        self._flush_waiters = FlushWaiters(threads.flush, self._flush, self._commit, self._deliver)
         self._log = log
         self._leader_epoch, self._ensure_heard, self._fencing_token = checks
         self._on_advance = on_advance
@@ -166,21 +168,24 @@ class PartitionWriter:
         assert pending or settling, "a turn begins only where something waits"
         if settling:
             self._settle(settling)
+        finished: Sequence[Outcome] = ()
         try:
-            if pending:
-                self._write(pending)
+            for group in _groups(pending):
+                if finished:
+                    self._deliver(finished)
+                finished = self._write(group)
         except BaseException as error:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
             failure = answer_error(error)
             for append in pending:
                 append.break_session(failure)
-            self._deliver([(append, failure) for append in pending])
+            finished = [(append, failure) for append in pending]
         with self._lock:
-            if not self._queue and not self._settling:
-                self._has_turn = False
-                return
-        self._begin_turn()
+            self._has_turn = has_more = bool(self._queue or self._settling)
+        if has_more:
+            self._begin_turn()
+        self._deliver(finished)
 
     def _settle(self, settling: Sequence[asyncio.Future[int]]) -> None:
         outcome: int | Exception
@@ -191,29 +196,28 @@ class PartitionWriter:
             outcome = error
         self._loop.call_soon_threadsafe(_resolve_settled, settling, outcome)
 
-    def _write(self, pending: list[PendingAppend]) -> None:
-        for group in _groups(pending):
-            finished: list[Outcome] = []
-            to_commit: list[tuple[PendingAppend, AppendInfo]] = []
-            must_flush = False
-            for append, outcome in self._append(group):
-                try:
-                    info = _info(outcome)
-                    if self._flush_waiters.take(append, info):
-                        must_flush = True
-                    elif append.durability is Durability.OBJECT:
-                        to_commit.append((append, info))
-                    else:
-                        finished.append((append, info))
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
-                    append.break_session(error)
-                    finished.append((append, error))
-            if must_flush:
-                self._flush_waiters.begin()
-            self._advance()
-            self._deliver(finished)
-            if to_commit:
-                self._commit(to_commit)
+    def _write(self, group: list[PendingAppend]) -> list[Outcome]:
+        """Write a group; the outcomes that wait for nothing else."""
+        finished: list[Outcome] = []
+        to_commit: list[tuple[PendingAppend, AppendInfo]] = []
+        must_flush = False
+        for append, outcome in self._append(group):
+            try:
+                info = _info(outcome)
+                if self._flush_waiters.take(append, info):
+                    must_flush = True
+                elif append.durability is Durability.OBJECT:
+                    to_commit.append((append, info))
+                else:
+                    finished.append((append, info))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this append's answer
+                append.break_session(error)
+                finished.append((append, error))
+        if must_flush:
+            self._flush_waiters.begin()
+        if to_commit:
+            self._commit(to_commit)
+        return finished
 
     def _commit(self, appended: Sequence[tuple[PendingAppend, AppendInfo]]) -> None:
         """Let these appends wait for their commit."""
@@ -291,25 +295,31 @@ class PartitionWriter:
         """Flush, and return the end of what is durable. Raises DataDirectoryError; StoreUnavailableError or
         NotOwnerError if it may not be acknowledged."""
         recovery_point = self._log.flusher.flush()
-        self._advance()
         # Again, because another server may have taken over while this process was suspended.
         if self._ensure_heard is not None:
             self._ensure_heard()
         return recovery_point
 
-    def _advance(self) -> None:
-        """Wake readers if they see more. Records that wait for their commit are no news."""
-        shown = self._visible_ends()
-        if shown != self._shown:
-            self._shown = shown
-            self._on_advance()
-
     def _visible_ends(self) -> tuple[int, int]:
         return self._log.offsets.high_watermark, self._log.offsets.last_stable_offset
 
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+        """Answer appends, and wake readers if they see more. Records that wait for their commit are no
+        news."""
+        shown = self._visible_ends()
+        has_advanced = shown != self._shown
+        self._shown = shown
         if outcomes:
-            self._loop.call_soon_threadsafe(resolve, outcomes)
+            self._loop.call_soon_threadsafe(self._answer, outcomes, has_advanced)
+        elif has_advanced:
+            self._on_advance()
+
+    def _answer(self, outcomes: Sequence[Outcome], has_advanced: bool) -> None:
+        try:
+            if has_advanced:
+                self._on_advance()
+        finally:
+            resolve(outcomes)
 
 
 def _groups(pending: list[PendingAppend]) -> Iterator[list[PendingAppend]]:

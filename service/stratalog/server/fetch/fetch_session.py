@@ -42,6 +42,9 @@ starve others.
 MAX_RECENT_COUNT = 16
 """The most cursors whose newest data the event loop takes from memory: each one takes some of its time."""
 
+LEAST_AHEAD_BYTES = 16 << 10
+"""The least answer during whose sending the next one is collected."""
+
 
 class Answered(NamedTuple, Generic[_Answer]):
     """An answer, and the memory that it holds until it is sent."""
@@ -130,8 +133,8 @@ class FetchSession:
         """Yield the result of `take` for each set of cursors with news, until the server closes or no
         partition is left.
 
-        The next answer is collected while the transport sends the last one, so a stream holds two at most;
-        one where memory is scarce. A partition that failed is reported once and leaves the session.
+        The next answer is collected while the transport sends a large one, so a stream holds two at most; one
+        where memory is scarce. A partition that failed is reported once and leaves the session.
         """
         upcoming: asyncio.Task[Answered[_Answer] | None] | None = None
         try:
@@ -140,7 +143,8 @@ class FetchSession:
                 if answered is None:
                     return
                 upcoming = None
-                if not self.is_memory_scarce:
+                # Sending a small answer takes less time than another task.
+                if answered.size_bytes >= LEAST_AHEAD_BYTES and not self.is_memory_scarce:
                     upcoming = asyncio.create_task(self._next(min_bytes, max_wait_s, take))
                 yield answered.answer
                 self.release(answered.size_bytes)

@@ -1,8 +1,8 @@
 """Wakes calls that wait for a partition's high watermark, last stable offset or log start to move.
 
 Writers work on threads, waiters on the event loop. ``notify`` may be called from any thread and costs one hop
-to the loop, and none if no call waits or a hop is pending. A waiter enters *before* it looks at
-the log and waits afterwards, so a change between the look and the wait is never lost.
+to the loop, and none on the loop itself, or if no call waits or a hop is pending. A waiter enters *before* it
+looks at the log and waits afterwards, so a change between the look and the wait is never lost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ class PartitionSignal:
         """Wake all waiting calls. Any thread."""
         # Both reads race with the loop, harmlessly: a waiter that enters after the first read looks at the
         # log after that, and a pending hop has not woken a waiter yet. Neither order loses a change.
-        if self._waiters and not self._is_hop_pending:
+        if not self._waiters:
+            return
+        if is_running(self._loop):
+            self._wake()
+        elif not self._is_hop_pending:
             self._is_hop_pending = True
-            self._loop.call_soon_threadsafe(self._wake)
+            self._loop.call_soon_threadsafe(self._hop)
 
-    def _wake(self) -> None:
+    def _hop(self) -> None:
         # First: a change from here on needs a hop of its own.
         self._is_hop_pending = False
+        self._wake()
+
+    def _wake(self) -> None:
         for waiter in self._waiters:
             waiter.set()
 
@@ -39,6 +46,14 @@ class PartitionSignal:
 
     def leave(self, waiter: asyncio.Event) -> None:
         self._waiters.discard(waiter)
+
+
+def is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the loop runs on this thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 @contextmanager

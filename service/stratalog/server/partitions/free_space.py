@@ -84,7 +84,9 @@ class FreeSpace:
 
     def ensure_room(self, log: UnifiedLog) -> None:
         """Check that an append to the log may begin. Raises LowDiskSpaceError."""
-        free_bytes = self._short.get(self.directory_of(log))
+        short = self._short
+        # Nearly always there is none, and this is called for each append.
+        free_bytes = short.get(self.directory_of(log)) if short else None
         if free_bytes is None:
             return
         config = log.local_log.config

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from stratalog.base.errors import InconsistentTopicIdError
 from stratalog.log.log_config import LogConfig
-from stratalog.server.log_identity import require_topic_id
+from stratalog.server.log_identity import ANY_TOPIC_ID, require_topic_id
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import ForeignPartition, OfflinePartition
 from stratalog.server.partitions.unknown_topic import (
@@ -121,6 +121,8 @@ class PartitionRegistry:
         topic = self._topics.get(name)
         if topic is None:
             raise unknown_topic(name)
+        if topic_id == ANY_TOPIC_ID:
+            return topic
         try:
             require_topic_id(name, topic_id, str(topic.topic_id))
         except InconsistentTopicIdError:

@@ -37,7 +37,7 @@ from stratalog.log.log_state import LogState
 from stratalog.log.producers.producer_append import AppendOrigin, ProducerAppend
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.record.header import BatchHeader, TimestampType
-from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.record.native.batch_row import AppendedBatch
 
 
 class AppendGroup:
@@ -172,7 +172,7 @@ class AppendGroup:
 
     def _last_offset(self, request: ValidatedAppend) -> int:
         if self._leader_epoch is None:
-            return request.headers[-1].last_offset
+            return request.located[-1][1].last_offset
         next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.segments.end_offset
         return next_offset + request.offset_count - 1
 
@@ -180,8 +180,9 @@ class AppendGroup:
         """Let the request wait for the next write. Raises UnexpectedOffsetError, and what
         `ProducerAppend.stage` raises."""
         if self._leader_epoch is None:
-            base_offset = request.headers[0].base_offset
-            self._follow(request.producer_batches, request.origin, base_offset, request.headers)
+            headers = [header for _, header in request.located]
+            base_offset = headers[0].base_offset
+            self._follow(request.producer_batches, request.origin, base_offset, headers)
             parts, batches = request.verbatim()
         else:
             base_offset = last_offset - request.offset_count + 1

@@ -124,8 +124,8 @@ class LogAppender:
                 validated = validate_replica(batches, self._offsets.log_end_offset)
                 # One by one: behind a refused part the next one would leave a hole that is no real one.
                 for part in validated.by_segment():
-                    if part.headers[-1].last_offset - self._offsets.log_end_offset > MAX_RELATIVE_OFFSET:
-                        self._begin_behind(part.headers[0].base_offset)
+                    if part.located[-1][1].last_offset - self._offsets.log_end_offset > MAX_RELATIVE_OFFSET:
+                        self._begin_behind(part.located[0][1].base_offset)
                     written.append(only(self._write([part], None)))
             info = written[-1]._replace(base_offset=written[0].base_offset, size_bytes=validated.size_bytes)
             return only(self._flushed([info]))

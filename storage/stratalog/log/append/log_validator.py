@@ -26,7 +26,7 @@ from stratalog.log.append.append_rules import (
     require_one_producer_batch,
     require_size,
 )
-from stratalog.log.append.timestamp_bounds import TimestampBounds
+from stratalog.log.append.timestamp_bounds import ANY_TIME, TimestampBounds
 from stratalog.log.append.validated_append import ValidatedAppend, with_crc
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_append import AppendOrigin
@@ -43,7 +43,7 @@ from stratalog.record.header import (
     BatchHeader,
     parse_header,
 )
-from stratalog.record.native.batch_kernels import scan_batches
+from stratalog.record.native.batch_kernels import accept_append, scan_batches
 from stratalog.record.records_summary import RecordsSummary
 
 # Of Kafka's formats before this one: offset, size of what follows, checksum, magic.
@@ -59,18 +59,36 @@ def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> Validated
     Raises InvalidRecordError, RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError,
     InvalidRequestError.
     """
+    bounds = TimestampBounds.at(now_ms, config)
+    accepted = _accepted(buffer, config, bounds)
+    if accepted is not None:
+        return accepted
     try:
-        return _validated(buffer, config, now_ms)
+        return _validated(buffer, config, bounds)
     except CorruptRecordError as failure:
         # The parsers do not know that a client sent these bytes.
         raise InvalidRecordError(failure.message, **failure.fields) from failure
 
 
-def _validated(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
+def _accepted(buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None) -> ValidatedAppend | None:
+    """The request if it obeys all rules as it is and is not compressed: one call finds that out without the
+    interpreter's lock. None where a rule may be broken, or a batch needs another form."""
+    if len(buffer) > min(MAX_SENT_BYTES, config.segment_bytes):
+        return None
+    if config.compression_type.codec_for(Codec.NONE) is not Codec.NONE:
+        return None
+    earliest_ms, latest_ms = bounds or ANY_TIME
+    found = accept_append(buffer, config.max_message_bytes, earliest_ms, latest_ms, config.is_compacted)
+    if found is None:
+        return None
+    offset_count, max_timestamp_ms, has_producer = found
+    return ValidatedAppend.accepted(buffer, offset_count, max_timestamp_ms, has_producer=has_producer)
+
+
+def _validated(buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None) -> ValidatedAppend:
     located = _located(buffer)
     view = memoryview(buffer)
     require_one_producer_batch([header for _, header in located])
-    bounds = TimestampBounds.at(now_ms, config)
     rebuilt: dict[int, bytes] = {}
     stored_bytes = 0
     room_bytes = max(MAX_SENT_BYTES, MAX_SENT_FACTOR * len(buffer))

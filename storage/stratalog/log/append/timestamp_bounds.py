@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from stratalog.base.errors import InvalidTimestampError
 from stratalog.base.filesystem import Buffer
+from stratalog.log.config_key import LONG_MAX
 from stratalog.log.log_config import LogConfig
 from stratalog.record.header import NO_TIMESTAMP, BatchHeader, TimestampType
 from stratalog.record.record import Record
@@ -31,7 +32,8 @@ class TimestampBounds(NamedTuple):
             return None
         # Negative times are no times.
         earliest_ms = max(0, now_ms - config.message_timestamp_before_max_ms)
-        return TimestampBounds(earliest_ms, now_ms + config.message_timestamp_after_max_ms)
+        latest_ms = min(now_ms + config.message_timestamp_after_max_ms, LONG_MAX)
+        return TimestampBounds(earliest_ms, latest_ms)
 
     def require_inside(
         self, payload: Buffer, header: BatchHeader, summary: RecordsSummary, batch_index: int
@@ -71,3 +73,7 @@ class TimestampBounds(NamedTuple):
                 earliest_ms=self.earliest_ms,
                 latest_ms=self.latest_ms,
             )
+
+
+ANY_TIME = TimestampBounds(-LONG_MAX - 1, LONG_MAX)
+"""Bounds that every time is inside."""

@@ -1,5 +1,6 @@
 """Types of the compiled kernels: those of their twins."""
 
+from stratalog.record.native.pure_batch_kernels import accept_append as accept_append
 from stratalog.record.native.pure_batch_kernels import batches_crc as batches_crc
 from stratalog.record.native.pure_batch_kernels import clean_batches as clean_batches
 from stratalog.record.native.pure_batch_kernels import compact_runs as compact_runs
@@ -15,6 +16,7 @@ from stratalog.record.native.pure_batch_kernels import run_ranges as run_ranges
 from stratalog.record.native.pure_batch_kernels import scan_batches as scan_batches
 from stratalog.record.native.pure_batch_kernels import skip_batches as skip_batches
 from stratalog.record.native.pure_batch_kernels import sound_batches as sound_batches
+from stratalog.record.native.pure_batch_kernels import stamp_batches as stamp_batches
 from stratalog.record.native.pure_batch_kernels import walk_batches as walk_batches
 from stratalog.record.native.pure_batch_kernels import whole_batches as whole_batches
 from stratalog.record.native.pure_clean_kernels import OpenTransactions as OpenTransactions

@@ -35,7 +35,7 @@ from libc.string cimport memcpy, memset
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record.native.batch_filter import FilteredBatches
-from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
+from stratalog.record.native.batch_row import MAX_ROW_COUNT, AppendedBatch, BatchRow, IndexProgress, IndexRows
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.columns import MAX_COLUMN_BYTES
 from stratalog.record.native.batch_filter import CompactedSlices
@@ -242,3 +242,4 @@ include "cython/record_rows.pxi"
 include "cython/number_columns.pxi"
 include "cython/compact_kernel.pxi"
 include "cython/plain_kernel.pxi"
+include "cython/append_kernel.pxi"

@@ -1,7 +1,7 @@
 """The kernels for rows of batches, compiled if possible.
 
 In Python one batch costs more than its records cost in C, and a small slice is one batch. So these functions
-take many batches with one call. The first seven look at headers and index entries, and have twins in plain
+take many batches with one call. The first eight look at headers and index entries, and have twins in plain
 Python. The others look at records of *plain* batches: whole, sound, with records, neither compressed nor part
 of a transaction. Scan and filter also take *bare* ones: uncompressed data of transactions, and their markers.
 They stop before the first other batch, and the caller handles it by itself (``batch``, ``kernels``): one
@@ -38,10 +38,21 @@ batches_crc(data, crc=0) -> int
 rank_entries(data, entry_size, key_position, key_size, limit) -> int
     The number of the ascending entries of an index whose key is at most `limit`. Keys are big-endian, not
     negative, of 4 or 8 bytes.
+stamp_batches(data, base_offset, leader_epoch) -> (parts, list[AppendedBatch])
+    The whole batches of `data` with offsets from `base_offset` on and this leader epoch: bytes in one or
+    many parts, and the facts of each batch. Small batches are copied; of larger ones the first bytes are new,
+    and the rest are views of `data`. Looks at headers only.
 scan_batches(data, position, begin_limit, fingerprint) -> ScannedBatches
     Proves bare batches from `position` on like ``batch.verify`` (checksum, framing of all records,
     timestamps), as long as they begin before `begin_limit`, have the leader epoch of the first, and ascend.
     `fingerprint` is continued with the base offset, checksum and record count of each.
+accept_append(data, max_batch_bytes, earliest_ms, latest_ms, must_have_keys)
+        -> (offset_count, max_timestamp_ms, has_producer) | None
+    Proves `data` as a client's request that a log may store as it is: whole batches, uncompressed and of no
+    transaction, each at most `max_batch_bytes`, with a true checksum, a sound record for each offset, the
+    highest timestamp of the records in the header, and all of them in [earliest_ms, latest_ms] or without
+    a time. A batch with a producer is alone. None for any other request: ``log_validator`` knows which of
+    its rules it breaks, or that it breaks none.
 filter_batches(data, position, survivors, first_ordinal, rule, fingerprint, transactions=None)
         -> FilteredBatches
     Copies the kept part of plain batches from `position` on: the records with a bit in `survivors` (the
@@ -92,6 +103,7 @@ from typing import TYPE_CHECKING
 from stratalog.record.native.kernels import NATIVE
 
 __all__ = (
+    "accept_append",
     "batches_crc",
     "compact_runs",
     "decide_runs",
@@ -106,12 +118,14 @@ __all__ = (
     "scan_batches",
     "skip_batches",
     "sound_batches",
+    "stamp_batches",
     "walk_batches",
     "whole_batches",
 )
 
 if TYPE_CHECKING or not NATIVE:
     from stratalog.record.native.pure_batch_kernels import (
+        accept_append,
         batches_crc,
         compact_runs,
         decide_runs,
@@ -126,11 +140,13 @@ if TYPE_CHECKING or not NATIVE:
         scan_batches,
         skip_batches,
         sound_batches,
+        stamp_batches,
         walk_batches,
         whole_batches,
     )
 else:
     from stratalog.record.native._kernels import (
+        accept_append,
         batches_crc,
         compact_runs,
         decide_runs,
@@ -145,6 +161,7 @@ else:
         scan_batches,
         skip_batches,
         sound_batches,
+        stamp_batches,
         walk_batches,
         whole_batches,
     )

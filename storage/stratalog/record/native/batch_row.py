@@ -1,4 +1,4 @@
-"""The fields of batches that indexes need, and the entries that indexes get."""
+"""The fields of batches that segments and their indexes need, and the entries that indexes get."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from typing import NamedTuple
 
 MAX_ROW_COUNT = 1024
 """The most rows of one call of `walk_batches`: it bounds the memory."""
+
+
+class AppendedBatch(NamedTuple):
+    """The facts that the indexes and the seal of a segment need about one batch of an append. The caller
+    passes the bytes beside it, and the segment chooses their position."""
+
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    leader_epoch: int
 
 
 class BatchRow(NamedTuple):

@@ -13,9 +13,9 @@ from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
-from stratalog.record.batch import crc_matches
+from stratalog.record.batch import batches, crc_matches
 from stratalog.record.columns import ColumnBuffers
-from stratalog.record.header import BatchHeader, parse_header
+from stratalog.record.header import MAGIC_POSITION, BatchHeader, parse_header
 from stratalog.record.keep_rules import VersionRule
 from stratalog.record.native.batch_filter import (
     BatchFilter,
@@ -24,7 +24,7 @@ from stratalog.record.native.batch_filter import (
     RunColumns,
     RunRule,
 )
-from stratalog.record.native.batch_row import MAX_ROW_COUNT, BatchRow, IndexProgress, IndexRows
+from stratalog.record.native.batch_row import MAX_ROW_COUNT, AppendedBatch, BatchRow, IndexProgress, IndexRows
 from stratalog.record.native.cleaned_batches import CleanedBatches, CleanRule
 from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_clean_kernels import OpenTransactions
@@ -34,6 +34,8 @@ from stratalog.record.native.scanned_batches import ScannedBatches
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _HEADER = struct.Struct(">qi")
+_PREFIX = struct.Struct(">qii")
+assert _PREFIX.size == MAGIC_POSITION
 
 
 def whole_batches(data: Buffer) -> tuple[int, int]:
@@ -159,6 +161,31 @@ def rank_entries(data: Buffer, entry_size: int, key_position: int, key_size: int
         else:
             high = middle
     return low
+
+
+def accept_append(
+    _data: Buffer, _max_batch_bytes: int, _earliest_ms: int, _latest_ms: int, _must_have_keys: bool
+) -> tuple[int, int, bool] | None:
+    """Accept no request: the caller looks at it batch by batch."""
+    return None
+
+
+def stamp_batches(
+    data: Buffer, base_offset: int, leader_epoch: int
+) -> tuple[list[Buffer], list[AppendedBatch]]:
+    """The plain-Python form of ``batch_kernels.stamp_batches``."""
+    view = memoryview(data)
+    parts: list[Buffer] = []
+    appended: list[AppendedBatch] = []
+    for position, header in batches(data):
+        parts.append(_PREFIX.pack(base_offset, header.batch_length, leader_epoch))
+        parts.append(view[position + MAGIC_POSITION : position + header.size_in_bytes])
+        last_offset = base_offset + header.last_offset_delta
+        appended.append(
+            AppendedBatch(header.size_in_bytes, base_offset, last_offset, header.max_timestamp, leader_epoch)
+        )
+        base_offset = last_offset + 1
+    return parts, appended
 
 
 def scan_batches(_data: Buffer, position: int, _begin_limit: int, fingerprint: int) -> ScannedBatches:

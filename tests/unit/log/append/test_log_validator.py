@@ -289,7 +289,7 @@ def test_a_producers_batch_is_admitted_alone() -> None:
         request = with_header(
             some(), attributes=attributes, producer_id=5, producer_epoch=0, base_sequence=2**31 - 1
         )
-        [header] = validate_append(request, CONFIG, NOW_MS).headers
+        [(header, _)] = validate_append(request, CONFIG, NOW_MS).producer_batches
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (5, 0, 2**31 - 1)
         assert header.is_transactional == bool(attributes)
 
@@ -302,7 +302,7 @@ def test_a_compacted_topic_takes_keyed_records_and_tombstones() -> None:
 def test_a_replicas_offsets_must_ascend() -> None:
     first = encode_batch([Record(0, 1, b"k", b"v")] * 2, base_offset=5)
     second = encode_batch([Record(0, 1, b"k", b"v")], base_offset=9)
-    assert validate_replica(first + second, 5).headers[-1].last_offset == 9
+    assert validate_replica(first + second, 5).located[-1][1].last_offset == 9
     for request, next_offset in ((first, 6), (second + first, 0), (first + first, 0), (first[:-1], 0)):
         with pytest.raises(CorruptRecordError):
             validate_replica(request, next_offset)

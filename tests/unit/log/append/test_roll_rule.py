@@ -15,7 +15,7 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import TimestampType
-from stratalog.segment.appended_batch import AppendedBatch
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources
 from stratalog.testing.memory_filesystem import MemoryFileSystem

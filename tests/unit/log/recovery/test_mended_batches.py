@@ -51,7 +51,10 @@ def test_the_highest_timestamp_is_that_of_the_records(codec: Codec, wrong: int) 
     sound = with_header(right, base_offset=3)
     assert stored(misdated(right, wrong) + right) == right + sound
     validated = validate_append(misdated(right, wrong), CONFIG, NOW_MS)
-    assert (validated.max_timestamp_ms, validated.headers[0].max_timestamp) == (LATEST_MS, LATEST_MS)
+    assert (validated.max_timestamp_ms, parse_header(validated.buffer).max_timestamp) == (
+        LATEST_MS,
+        LATEST_MS,
+    )
     # One that another log has is taken as it is: neither mended nor refused.
     parts, _ = validate_replica(misdated(right, wrong), 0).verbatim()
     assert b"".join(parts) == misdated(right, wrong)

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.record.record import Record
-from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.indexes.index_page_cache import PAGE_BYTES
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_resources import SegmentResources

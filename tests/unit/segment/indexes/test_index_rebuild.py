@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from stratalog.record.builder import NO_LEADER_EPOCH, encode_batch
+from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.record.record import Record
-from stratalog.segment.appended_batch import AppendedBatch
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.segment_extent import SegmentExtent
 from stratalog.segment.segment_resources import SegmentResources

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,7 +13,7 @@ from stratalog.base.errors import DataDirectoryError, InvalidRecordError
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.server.append.flush_waiters import FlushWaiters
-from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.append.pending_append import AppendSession, Outcome, PendingAppend, resolve
 from stratalog.server.request_memory import RequestMemory
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.threads = HandExecutor()
-        self.waiters = FlushWaiters(self.loop, self._get_threads, self._flush, self._commit)
+        self.waiters = FlushWaiters(self._get_threads, self._flush, self._commit, self._deliver)
         self.flush_count = self.end_offset = 0
         self.during: list[Callable[[], object]] = []
         """The middle of the next flush does it."""
@@ -42,6 +42,9 @@ class Bench:
         if self.threads_error is not None:
             raise self.threads_error
         return self.threads
+
+    def _deliver(self, outcomes: Sequence[Outcome]) -> None:
+        self.loop.call_soon_threadsafe(resolve, outcomes)
 
     def _flush(self) -> int:
         self.flush_count += 1

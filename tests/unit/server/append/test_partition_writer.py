@@ -425,9 +425,47 @@ async def test_readers_are_woken_when_they_see_more(min_durability: Durability, 
     bench.submit(b"x", Durability.DISK)
     while bench.executor.waiting:
         bench.executor.run_one()
+    await asyncio.sleep(0)
     assert bench.advances == advances
     bench.writer.commit_waiters.fail(StoppingError("the test ends"))
     await bench.run_all()
+
+
+async def test_an_answer_and_the_readers_share_a_hop(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    hops: list[object] = []
+    hop = bench.loop.call_soon_threadsafe
+
+    def counted(callback: Callable[..., object], *args: object) -> asyncio.Handle:
+        hops.append(callback)
+        return hop(callback, *args)
+
+    monkeypatch.setattr(bench.loop, "call_soon_threadsafe", counted)
+    future = bench.append(b"x")
+    bench.executor.run_one()
+    assert len(hops) == 1
+    assert bench.advances == [], "the loop wakes them"
+    assert (await future).base_offset == 0
+    assert bench.advances == ["append 1"]
+    assert len(hops) == 1
+
+
+async def test_a_turn_ends_before_its_last_answers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop may submit the next append as soon as it has them."""
+    bench = Bench()
+    hop = bench.loop.call_soon_threadsafe
+    futures: list[asyncio.Future[AppendInfo]] = []
+
+    def submitting(callback: Callable[..., object], *args: object) -> asyncio.Handle:
+        if not futures:
+            futures.append(bench.append(b"2"))
+            assert bench.executor.waiting, "it has a turn of its own"
+        return hop(callback, *args)
+
+    monkeypatch.setattr(bench.loop, "call_soon_threadsafe", submitting)
+    first = bench.append(b"1")
+    await bench.run_all()
+    assert [(await future).base_offset for future in (first, *futures)] == [0, 1]
 
 
 async def test_a_caller_that_left_does_not_disturb_the_others() -> None:
@@ -611,24 +649,23 @@ async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsy
 async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
     bench = Bench()
 
-    def advance() -> None:
-        if len(bench.log.stored) == 2:
-            raise ZeroDivisionError
+    def fencing_token() -> str:
+        raise ZeroDivisionError
 
     log = cast(UnifiedLog, bench.log)
     bench.writer = PartitionWriter(
         bench.loop,
         WriterThreads(lambda: bench.executor, lambda: bench.executor),
         log,
-        WriterChecks(lambda: EPOCH),
+        WriterChecks(lambda: EPOCH, None, fencing_token),
         CommitWaiters(bench.clock, bench.loop),
-        advance,
+        lambda: None,
     )
     session = AppendSession()
     answered = bench.append(b"1", session=session, size_bytes=GROUP_BYTES)
-    failed = bench.append(b"2", session=session)
+    failed = bench.append(b"2", session=session, token="a")
     await bench.run_all()
-    assert bench.log.calls == ["append 1"] * 2, "in two groups"
+    assert bench.log.calls == ["append 1"], "the second group meets the defect"
     assert (await answered).base_offset == 0
     assert isinstance(failed.exception(), ZeroDivisionError)
     assert session.is_broken, "a later append of the session is not applied"

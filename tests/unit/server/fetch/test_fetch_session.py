@@ -15,7 +15,7 @@ from stratalog.log.isolation import Isolation
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
-from stratalog.server.fetch.fetch_session import MAX_RECENT_COUNT, FetchSession
+from stratalog.server.fetch.fetch_session import LEAST_AHEAD_BYTES, MAX_RECENT_COUNT, FetchSession
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.fetch.tiered_reads import PATIENCE_S
 from stratalog.server.log_identity import LogIdentity
@@ -168,6 +168,25 @@ async def test_local_partitions_of_a_stream_go_on_while_the_store_stands_still()
             tiered += await asyncio.wait_for(anext(answers), 30)
         assert [part.number for part in tiered] == [0] * len(tiered)
         assert [part.start for part in tiered] == [0, *(part.end for part in tiered[:-1])], "nothing is lost"
+
+
+@pytest.mark.parametrize(
+    ("record_count", "is_ahead"), [(1, False), (LEAST_AHEAD_BYTES // RECORD_BYTES + 1, True)]
+)
+async def test_only_beside_a_large_answer_the_next_one_is_collected(
+    record_count: int, is_ahead: bool
+) -> None:
+    async with world() as found, aclosing(found.session.stream(1, 0, parts_of)) as answers:
+        tail = found.partitions[1]
+        tail.recent_from = 0
+        append(tail, record_count)
+        assert await asyncio.wait_for(anext(answers), 30) == [Part(1, 0, record_count)]
+        append(tail, 1)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        cursor = next(each for each in found.session.cursors if each.partition is tail)
+        assert (cursor.position > record_count) == is_ahead
+        assert await asyncio.wait_for(anext(answers), 30) == [Part(1, record_count, record_count + 1)]
 
 
 async def test_a_stream_that_ends_leaves_the_readers_of_its_partitions() -> None:

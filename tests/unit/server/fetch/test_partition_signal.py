@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from tests.support.service.service_bench import waiting_count
@@ -31,6 +32,12 @@ async def test_any_of_several_signals_wakes() -> None:
     assert [waiting_count(signal) for signal in signals] == [0, 0, 0]
 
 
+def on_a_thread(act: Callable[[], object]) -> None:
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+
+
 async def test_changes_before_the_wake_up_cost_one_hop() -> None:
     loop = asyncio.get_running_loop()
     signal = PartitionSignal(loop)
@@ -44,14 +51,21 @@ async def test_changes_before_the_wake_up_cost_one_hop() -> None:
 
     loop.call_soon_threadsafe = counted  # type: ignore[method-assign]  # counts on the way
     with waiting_for([signal]) as changed:
-        for _ in range(100):
-            signal.notify()
+        on_a_thread(lambda: [signal.notify() for _ in range(100)])
         assert hops == 1
         await changed.wait()
         changed.clear()
-        signal.notify()
+        on_a_thread(signal.notify)
         assert hops == 2
         await changed.wait()
+
+
+async def test_on_the_loop_a_change_wakes_at_once() -> None:
+    loop = asyncio.get_running_loop()
+    signal = PartitionSignal(loop)
+    with waiting_for([signal]) as changed:
+        signal.notify()
+        assert changed.is_set()
 
 
 async def test_without_waiters_nothing_happens() -> None:

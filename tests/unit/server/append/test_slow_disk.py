@@ -1,0 +1,129 @@
+"""A disk whose fsync hangs: the next groups are written beside it, and another log directory goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.unified_log import UnifiedLog
+from stratalog.server.append.commit_waiters import CommitWaiters
+from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
+from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.request_memory import RequestMemory
+from stratalog.server.worker_pools import WorkerPools
+from stratalog.testing.manual_clock import ManualClock
+from tests.support.gate import Gate
+from tests.support.logs.hooked_disk import HookedDisk
+from tests.support.logs.log_machine import DATA_DIR, DATA_DIRS, OTHER_DIR, TOPIC_ID, LogMachine
+from tests.support.logs.plain_batches import batch
+from tests.support.service.held_writer import SOME_LOG
+
+OS, DISK = Durability.OS, Durability.DISK
+PATIENCE_S = 30.0
+
+
+class Written(NamedTuple):
+    """A partition in a log directory. Belongs to the test's loop."""
+
+    log: UnifiedLog
+    writer: PartitionWriter
+    memory: RequestMemory
+
+    def append(
+        self, durability: Durability, session: AppendSession | None = None
+    ) -> asyncio.Future[AppendInfo]:
+        future: asyncio.Future[AppendInfo] = asyncio.get_running_loop().create_future()
+        lease = self.memory.lease(100)
+        self.writer.submit(
+            PendingAppend(
+                batches=batch(),
+                durability=durability,
+                future=future,
+                memory=lease,
+                identity=SOME_LOG,
+                session=session,
+            )
+        )
+        return future
+
+
+class SlowDisk:
+    """Two log directories of a process, of which the first has a gate before its fsyncs."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.sync_count = 0
+        """Fsyncs of segments in the first directory that have begun."""
+        self._pools = WorkerPools(ServerSettings(data_dir=DATA_DIR), ManualClock())
+        self._machine = LogMachine(HookedDisk(self._before), data_dirs=DATA_DIRS)
+        self._manager = self._machine.open()
+
+    def _before(self, name: str, path: str) -> None:
+        if name == "sync" and path.startswith(f"{DATA_DIR}/") and path.endswith(".log"):
+            self.sync_count += 1
+            self.gate.pass_through()
+
+    def partition(self, topic: str, directory: str) -> Written:
+        log = self._manager.open_log(TopicPartition(topic, 0), TOPIC_ID, self._machine.config)
+        assert log.local_log.directory.startswith(f"{directory}/")
+        loop = asyncio.get_running_loop()
+        writer = PartitionWriter(
+            loop,
+            WriterThreads(lambda: self._pools.append(directory), lambda: self._pools.flush(directory)),
+            log,
+            WriterChecks(lambda: 1),
+            CommitWaiters(ManualClock(), loop),
+            lambda: None,
+        )
+        return Written(log, writer, RequestMemory(1 << 20))
+
+    def close(self) -> None:
+        self.gate.open()
+        self._pools.close()
+        self._machine.stop()
+
+
+@contextmanager
+def slow_disk() -> Generator[SlowDisk]:
+    disk = SlowDisk()
+    try:
+        yield disk
+    finally:
+        disk.close()
+
+
+async def test_the_next_group_is_written_while_the_last_one_is_flushed() -> None:
+    with slow_disk() as disk:
+        slow = disk.partition("slow", DATA_DIR)
+        session = AppendSession()
+        async with asyncio.timeout(PATIENCE_S):
+            disk.gate.close()
+            first = slow.append(DISK, session)
+            assert await asyncio.to_thread(disk.gate.is_reached.wait, PATIENCE_S)
+            behind = slow.append(DISK, session)
+            assert (await slow.append(OS)).base_offset == 2, "it is written behind both"
+            assert slow.log.offsets.log_end_offset == 3
+            assert not first.done()
+            assert not behind.done()
+            disk.gate.open()
+            assert [(await each).base_offset for each in (first, behind)] == [0, 1]
+        assert disk.sync_count == 2, "one for what was written before it began, and one for the rest"
+        assert slow.log.offsets.recovery_point == 3
+
+
+async def test_an_fsync_that_hangs_holds_up_no_other_log_directory() -> None:
+    with slow_disk() as disk:
+        slow, other = disk.partition("slow", DATA_DIR), disk.partition("other", OTHER_DIR)
+        async with asyncio.timeout(PATIENCE_S):
+            disk.gate.close()
+            hanging = slow.append(DISK)
+            assert await asyncio.to_thread(disk.gate.is_reached.wait, PATIENCE_S)
+            assert [(await other.append(DISK)).base_offset for _ in range(3)] == [0, 1, 2]
+            assert not hanging.done()
+            disk.gate.open()
+            assert (await hanging).base_offset == 0
