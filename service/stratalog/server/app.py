@@ -50,7 +50,7 @@ from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
-from stratalog.server.request_memory import RequestMemories, RequestMemory
+from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
@@ -130,7 +130,7 @@ class Server:
         self._engine: StorageEngine | None = None
         self.append_memory = RequestMemory(settings.request_memory_share_bytes)
         """Bytes of running appends."""
-        self.fetch_memory = RequestMemory(settings.request_memory_share_bytes)
+        self.fetch_memory = FetchMemory(settings.request_memory_share_bytes)
         """Bytes of fetch answers that are not sent yet."""
         self.calls: Mapping[CallKind, CallCounts] = {}
         """Open calls by kind, once started."""

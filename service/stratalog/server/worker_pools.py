@@ -1,9 +1,12 @@
 """The thread pools on which requests touch disk and network, so that the event loop never does.
 
 Each kind of work has its own pool, and each log directory its own for appends and for flushes: a slow store
-fills the cold pool only, a disk that hangs the pools of its directory. The cold pool's queue is bounded; a
-read that finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion
-to the pool, not to the crowd.
+fills the cold pool only, a disk that hangs the pools of its directory.
+
+Reads of tiered data take turns, in the order in which they were asked for: there are as many turns as
+threads, and a read without one waits on the event loop and is never refused. Look-ups in the store do not
+wait for turns, so a crowd of readers that catch up holds up each of them by one read at most. The queue of
+look-ups is bounded; one that finds it full is refused as retriable.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ _T = TypeVar("_T")
 
 
 class WorkerPools:
-    """`read`, `cold` and `task` are called on the event loop; `append` and `flush` are for `PartitionWriter`,
-    `opening` for `PartitionOpener`.
+    """`read`, `cold`, `cold_turn` and `task` are called on the event loop; `append` and `flush` are for
+    `PartitionWriter`, `opening` for `PartitionOpener`.
     """
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
@@ -54,7 +57,10 @@ class WorkerPools:
         )
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
-        self._cold_count = 0
+        self._lookup_count = 0
+        self._turns = asyncio.Semaphore(settings.cold_read_thread_count)
+        self._cold_read_count = 0
+        """Reads that have a turn or wait for one."""
 
     def append(self, directory: str) -> Executor:
         """The threads that append to the logs of a log directory. Any thread may call."""
@@ -95,18 +101,50 @@ class WorkerPools:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
     async def cold(self, function: Callable[[], _T]) -> _T:
-        """Run a read of the object store. Raises OverloadedError if too many are waiting."""
-        if self._cold_count >= self._cold_limit:
+        """Run a look-up in the object store. Raises OverloadedError if too many are waiting."""
+        if self._lookup_count >= self._cold_limit:
             raise OverloadedError(
-                "too many reads of tiered data are waiting; try again after a pause",
-                waiting=self._cold_count,
+                "too many look-ups in tiered data are waiting; try again after a pause",
+                waiting=self._lookup_count,
             )
-        future = asyncio.get_running_loop().run_in_executor(self._cold, function)
-        # Counted until the thread is free again, not until the caller gives up: a cancelled call still
-        # occupies it.
-        self._cold_count += 1
-        future.add_done_callback(self._cold_done)
+        self._lookup_count += 1
+        return await self._run_cold(function, self._end_lookup)
+
+    async def cold_turn(self, function: Callable[[], _T]) -> _T:
+        """Run a read of tiered data when its turn comes. A cancelled call that still waits for its turn does
+        not run."""
+        self._cold_read_count += 1
+        try:
+            await self._turns.acquire()
+        except BaseException:
+            self._cold_read_count -= 1
+            raise
+        return await self._run_cold(function, self._end_turn)
+
+    async def _run_cold(self, function: Callable[[], _T], end: Callable[[], None]) -> _T:
+        """Run on the cold threads; `end` is called once the thread is free again, not when the caller gives
+        up: a cancelled call still occupies it."""
+        try:
+            future = asyncio.get_running_loop().run_in_executor(self._cold, function)
+        except BaseException:
+            end()
+            raise
+
+        def done(ended: asyncio.Future[_T]) -> None:
+            end()
+            # Retrieve the failure of a cancelled call, or asyncio logs a warning.
+            if not ended.cancelled():
+                ended.exception()
+
+        future.add_done_callback(done)
         return await asyncio.shield(future)
+
+    def _end_lookup(self) -> None:
+        self._lookup_count -= 1
+
+    def _end_turn(self) -> None:
+        self._cold_read_count -= 1
+        self._turns.release()
 
     @property
     def reading(self) -> ReadThreads:
@@ -115,8 +153,9 @@ class WorkerPools:
 
     @property
     def cold_share_count(self) -> int:
-        """The cold reads that one call may start now: half of the room, to leave some for the next."""
-        return (self._cold_limit - self._cold_count + 1) // 2
+        """The cold reads that one call may begin now: half of the room, to leave some for the next. 0 or less
+        if there is no room; a read that begins anyway waits for its turn."""
+        return (self._cold_limit - self._cold_read_count + 1) // 2
 
     async def task(self, function: Callable[[], _T]) -> _T:
         """Run an administrative call, which may use disk and network for long."""
@@ -131,12 +170,6 @@ class WorkerPools:
             opening = tuple(self._opening.values())
         for pool in (*opening, *reading, self._task):
             pool.shutdown(wait=True)
-
-    def _cold_done(self, future: asyncio.Future[_T]) -> None:
-        self._cold_count -= 1
-        # Retrieve the failure of a cancelled call, or asyncio logs a warning.
-        if not future.cancelled():
-            future.exception()
 
 
 def flush_threads(opening: Callable[[str, int], Executor], directory: str) -> Executor:

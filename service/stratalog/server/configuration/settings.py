@@ -85,10 +85,10 @@ class ServerSettings:
 
     max_request_memory_bytes: int = 512 * MIB
     """Memory for the records of running requests, over all connections. Half is for appends: one more is
-    refused as retriable. Half is for answers of fetches, which get smaller. At least twice
-    `max_request_bytes`. The process takes about twice as much, since the transport copies, and a sixteenth
-    for the newest records, which are read from memory (`tail_bytes`). Raise it for many producers of large
-    batches on a slow disk, lower it if memory is short."""
+    refused as retriable. Half is for answers of fetches, which get smaller; a quarter of this half may hold
+    tiered data. At least twice `max_request_bytes`. The process takes about twice as much, since the
+    transport copies, and a sixteenth for the newest records, which are read from memory (`tail_bytes`).
+    Raise it for many producers of large batches on a slow disk, lower it if memory is short."""
 
     max_append_call_count: int = 1_000
     """Appends and streams of appends that may be open at once; one more is refused as retriable. Each
@@ -118,7 +118,8 @@ class ServerSettings:
     """Threads that read tiered data. They are separate, so that a slow store never delays hot reads."""
 
     cold_read_queue_count: int = 256
-    """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
+    """Look-ups in tiered data that may wait for a thread; one more is refused as retriable. Reads wait for
+    their turn, however many there are; about half of this number of them may be one call's."""
 
     task_thread_count: int = 12
     """Threads of background tasks: one for each, so that a long compaction delays no head refresh."""

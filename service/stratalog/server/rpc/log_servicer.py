@@ -215,7 +215,7 @@ class LogServicer:
                 offset = await self._starts.offset(partition, start, isolation)
             epoch = request.last_fetched_epoch
             if request.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
-                await self._pools.cold(partial(partition.ensure_continued, offset, epoch))
+                await self._pools.cold_turn(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return FetchCursor(topic_partition, error, offset, max_bytes)
         cursor = FetchCursor(topic_partition, partition, offset, max_bytes, isolation)
