@@ -16,7 +16,7 @@ class PartitionSignal:
     """`notify` is thread-safe; everything else belongs to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._waiters: set[asyncio.Event] = set()
         self._is_hop_pending = False
 
@@ -26,7 +26,7 @@ class PartitionSignal:
         # log after that, and a pending hop has not woken a waiter yet. Neither order loses a change.
         if self._waiters and not self._is_hop_pending:
             self._is_hop_pending = True
-            self._loop.call_soon_threadsafe(self._wake)
+            self.loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         # First: a change from here on needs a hop of its own.
