@@ -3,10 +3,10 @@
 Each kind of work has its own pool, and each log directory its own for appends and for flushes: a slow store
 fills the cold pool only, a disk that hangs the pools of its directory.
 
-Reads of tiered data take turns, in the order in which they were asked for: there are as many turns as
-threads, and a read without one waits on the event loop and is never refused. Look-ups in the store do not
-wait for turns, so a crowd of readers that catch up holds up each of them by one read at most. The queue of
-look-ups is bounded; one that finds it full is refused as retriable.
+Reads of tiered data wait for a thread in the order in which they were asked for, and none is refused: a call
+that reads has a few of them at most. Look-ups in the store have threads of their own, so they do not wait
+behind a crowd of readers that catch up. Their queue is bounded; a look-up that finds it full is refused as
+retriable.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from stratalog.server.watched_threads import WatchedThreads
 FLUSH_THREAD_COUNT = 16
 """The fsyncs of one log directory at a time; a disk serves many at once."""
 
+TURNS_PER_THREAD = 4
+
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
 
@@ -36,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class WorkerPools:
-    """`read`, `cold`, `cold_turn` and `task` are called on the event loop; `append` and `flush` are for
+    """`read`, `cold_read`, `cold_lookup` and `task` are called on the event loop; `append` and `flush` are for
     `PartitionWriter`, `opening` for `PartitionOpener`.
     """
 
@@ -48,6 +50,9 @@ class WorkerPools:
         self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
+        self._lookups = ThreadPoolExecutor(
+            settings.cold_read_thread_count, thread_name_prefix="stratalog-lookup"
+        )
         self._ahead = ThreadPoolExecutor(
             settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead"
         )
@@ -57,10 +62,9 @@ class WorkerPools:
         )
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
-        self._lookup_count = 0
-        self._turns = asyncio.Semaphore(settings.cold_read_thread_count)
         self._cold_read_count = 0
-        """Reads that have a turn or wait for one."""
+        """Reads of tiered data that run or wait for a thread."""
+        self._lookup_count = 0
 
     def append(self, directory: str) -> Executor:
         """The threads that append to the logs of a log directory. Any thread may call."""
@@ -100,7 +104,7 @@ class WorkerPools:
     async def read(self, function: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
-    async def cold(self, function: Callable[[], _T]) -> _T:
+    async def cold_lookup(self, function: Callable[[], _T]) -> _T:
         """Run a look-up in the object store. Raises OverloadedError if too many are waiting."""
         if self._lookup_count >= self._cold_limit:
             raise OverloadedError(
@@ -108,27 +112,23 @@ class WorkerPools:
                 waiting=self._lookup_count,
             )
         self._lookup_count += 1
-        return await self._run_cold(function, self._end_lookup)
+        return await self._run_cold(self._lookups, function, self._end_lookup)
 
-    async def cold_turn(self, function: Callable[[], _T]) -> _T:
-        """Run a read of tiered data when its turn comes. A cancelled call that still waits for its turn does
-        not run."""
+    async def cold_read(self, function: Callable[[], _T]) -> _T:
+        """Run a read of tiered data when its turn comes. A cancelled call whose turn has not come does not
+        run."""
         self._cold_read_count += 1
-        try:
-            await self._turns.acquire()
-        except BaseException:
-            self._cold_read_count -= 1
-            raise
-        return await self._run_cold(function, self._end_turn)
+        return await self._run_cold(self._cold, function, self._end_cold_read)
 
-    async def _run_cold(self, function: Callable[[], _T], end: Callable[[], None]) -> _T:
-        """Run on the cold threads; `end` is called once the thread is free again, not when the caller gives
-        up: a cancelled call still occupies it."""
+    async def _run_cold(self, threads: Executor, function: Callable[[], _T], end: Callable[[], None]) -> _T:
+        """Run on threads; `end` is called once the thread is free again, not when the caller gives up: a
+        cancelled call still occupies it."""
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._cold, function)
+            running = threads.submit(function)
         except BaseException:
             end()
             raise
+        future = asyncio.wrap_future(running)
 
         def done(ended: asyncio.Future[_T]) -> None:
             end()
@@ -137,14 +137,17 @@ class WorkerPools:
                 ended.exception()
 
         future.add_done_callback(done)
-        return await asyncio.shield(future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
 
     def _end_lookup(self) -> None:
         self._lookup_count -= 1
 
-    def _end_turn(self) -> None:
+    def _end_cold_read(self) -> None:
         self._cold_read_count -= 1
-        self._turns.release()
 
     @property
     def reading(self) -> ReadThreads:
@@ -164,7 +167,7 @@ class WorkerPools:
     def close(self) -> None:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
         # Reads wait for requests, so those go last.
-        reading = (self._read, self._cold, self._ahead, self._requests)
+        reading = (self._read, self._cold, self._lookups, self._ahead, self._requests)
         with self._opening_lock:
             self._is_closed = True
             opening = tuple(self._opening.values())

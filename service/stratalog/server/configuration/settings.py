@@ -115,7 +115,8 @@ class ServerSettings:
     """Threads that read local logs."""
 
     cold_read_thread_count: int = 8
-    """Threads that read tiered data. They are separate, so that a slow store never delays hot reads."""
+    """Threads that read tiered data, and as many for look-ups in it. They are separate, so that a slow store
+    never delays hot reads."""
 
     cold_read_queue_count: int = 256
     """Look-ups in tiered data that may wait for a thread; one more is refused as retriable. Reads wait for

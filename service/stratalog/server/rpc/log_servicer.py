@@ -140,7 +140,7 @@ class LogServicer:
         # A search by time may read an index from the object store, so it belongs to the cold pool; where a
         # store hangs, the start and the end of a partition are still told.
         is_cold = any(searches_records(query.at) for query in request.queries)
-        answers = await (self._pools.cold(answer) if is_cold else self._pools.read(answer))
+        answers = await (self._pools.cold_lookup(answer) if is_cold else self._pools.read(answer))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(
@@ -215,7 +215,7 @@ class LogServicer:
                 offset = await self._starts.offset(partition, start, isolation)
             epoch = request.last_fetched_epoch
             if request.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
-                await self._pools.cold_turn(partial(partition.ensure_continued, offset, epoch))
+                await self._pools.cold_read(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return FetchCursor(topic_partition, error, offset, max_bytes)
         cursor = FetchCursor(topic_partition, partition, offset, max_bytes, isolation)

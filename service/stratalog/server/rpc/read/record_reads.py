@@ -95,7 +95,7 @@ class RecordReads:
             offset = await self._starts.offset(partition, start if is_set else None, isolation)
             epoch = wanted.last_fetched_epoch
             if wanted.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
-                await self._pools.cold_turn(partial(partition.ensure_continued, offset, epoch))
+                await self._pools.cold_read(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return self._new_cursor(TopicPartition(request.topic, wanted.partition), error, isolation)
         return self._begun(partition, isolation, offset, end_offset)
