@@ -31,6 +31,9 @@ FLUSH_THREAD_COUNT = 16
 
 TURNS_PER_THREAD = 4
 
+DESCRIBING_THREAD_COUNT = 2
+"""More would only wait for the interpreter."""
+
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
 
@@ -38,8 +41,8 @@ _T = TypeVar("_T")
 
 
 class WorkerPools:
-    """`read`, `cold_read`, `cold_lookup` and `task` are called on the event loop; `append` and `flush` are for
-    `PartitionWriter`, `opening` for `PartitionOpener`.
+    """Coroutines are called on the event loop; `append` and `flush` are for `PartitionWriter`, `opening` is
+    for `PartitionOpener`.
     """
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
@@ -61,6 +64,10 @@ class WorkerPools:
             4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get"
         )
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
+        self._long_task = ThreadPoolExecutor(
+            settings.admin_thread_count, thread_name_prefix="stratalog-long-admin"
+        )
+        self._describe = ThreadPoolExecutor(DESCRIBING_THREAD_COUNT, thread_name_prefix="stratalog-describe")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_read_count = 0
         """Reads of tiered data that run or wait for a thread."""
@@ -160,9 +167,17 @@ class WorkerPools:
         if there is no room; a read that begins anyway waits for its turn."""
         return (self._cold_limit - self._cold_read_count + 1) // 2
 
+    async def describe(self, function: Callable[[], _T]) -> _T:
+        """Run an administrative call that needs memory alone: it makes a list or a description."""
+        return await asyncio.get_running_loop().run_in_executor(self._describe, function)
+
     async def task(self, function: Callable[[], _T]) -> _T:
-        """Run an administrative call, which may use disk and network for long."""
+        """Run an administrative call that uses disk and network."""
         return await asyncio.get_running_loop().run_in_executor(self._task, function)
+
+    async def long_task(self, function: Callable[[], _T]) -> _T:
+        """Run an administrative call that reads much, or waits for an fsync: it may take minutes."""
+        return await asyncio.get_running_loop().run_in_executor(self._long_task, function)
 
     def close(self) -> None:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
@@ -171,7 +186,7 @@ class WorkerPools:
         with self._opening_lock:
             self._is_closed = True
             opening = tuple(self._opening.values())
-        for pool in (*opening, *reading, self._task):
+        for pool in (*opening, *reading, self._task, self._long_task, self._describe):
             pool.shutdown(wait=True)
 
 

@@ -126,7 +126,8 @@ class ServerSettings:
     """Threads of background tasks: one for each, so that a long compaction delays no head refresh."""
 
     admin_thread_count: int = 8
-    """Threads of administrative calls. A requested upload or compaction keeps one for its whole time."""
+    """Threads of administrative calls that change something, and as many for those that read much: plans,
+    explanations, segments and slices."""
 
     head_refresh_ms: int = 5_000
     """Period of reading the metadata heads. A replaced owner stops accepting appends this soon."""
