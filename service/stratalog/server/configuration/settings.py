@@ -25,7 +25,14 @@ MIB = 1 << 20
 DEFAULT_LISTEN = "127.0.0.1:9190"
 UNCOUNTED_CALL_COUNT = 200
 """Room for health checks, reflection and calls that are just being refused."""
-MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "metadata_disk_cache_bytes", "shard_count", "read_only")
+MAY_BE_ZERO = (
+    "compaction_ms",
+    "drain_upload_s",
+    "max_silence_ms",
+    "metadata_disk_cache_bytes",
+    "shard_count",
+    "read_only",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +107,10 @@ class ServerSettings:
 
     max_admin_call_count: int = 200
     """All other calls that may be open at once; one more is refused as retriable."""
+
+    max_connection_count: int = 4_096
+    """Connections that may be open at once; one more is closed as soon as it is accepted, without words.
+    Each takes a descriptor. Raise it for more clients, with the limit of open files."""
 
     default_partition_count: int = 1
     """Number of partitions of a topic that is created without one."""
@@ -181,6 +192,11 @@ class ServerSettings:
     shutdown_grace_s: float = 5.0
     """Time that running calls have to finish at a shutdown."""
 
+    drain_upload_s: float = 0.0
+    """Time for the upload of what tiered topics have on this machine alone, at a shutdown, after the calls
+    have ended. Segments are rolled for it. What is not uploaded by then is uploaded after the next start. 0:
+    nothing is uploaded. Raise it for a machine that does not come back."""
+
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
@@ -191,13 +207,8 @@ class ServerSettings:
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
-        if self.shutdown_grace_s < 0:
-            raise InvalidConfigError(
-                "a setting is out of range; choose one of the allowed values",
-                name="shutdown_grace_s",
-                value=self.shutdown_grace_s,
-                allowed=">= 0",
-            )
+        for name in ("shutdown_grace_s", "drain_upload_s"):
+            _require(name, getattr(self, name), 0)
         listen_address(self.listen)
         if self.metrics_listen:
             listen_address(self.metrics_listen, "metrics-listen")
@@ -296,7 +307,7 @@ def listen_address(listen: str, name: str = "listen") -> tuple[str, int]:
     return host, int(port)
 
 
-def _require(name: str, value: int, least: int) -> None:
+def _require(name: str, value: float, least: int) -> None:
     if value < least:
         raise InvalidConfigError(
             "a setting is out of range; choose one of the allowed values",
