@@ -53,7 +53,7 @@ format: $(DEV)  ## Format the code and repair what the linter can
 	$(BIN)/ruff check --fix .
 
 bench: $(DEV)  ## Run the benchmarks, each beside its reference: make bench ARGS=--quick
-	@for benchmark in $$(grep -l '__main__' benchmarks/*.py benchmarks/spark/*.py); do \
+	@for benchmark in $$(grep -l '__main__' benchmarks/*.py benchmarks/calls/*.py benchmarks/spark/*.py); do \
 		echo "== $$benchmark"; PYTHONPATH=.:benchmarks $(BIN)/python $$benchmark $(ARGS); done
 
 # MinIO, a second S3 server that is not a mock, takes minutes to build: tests use it where it is, and this builds it.

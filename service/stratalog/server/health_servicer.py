@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any, cast
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from stratalog.server.fetch.closing import Closing
@@ -20,7 +23,9 @@ from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import Handlers, described_handlers
 
-_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
+# Its stubs have another class for the descriptor, and lack the messages of List.
+_SERVICE = cast(ServiceDescriptor, health_pb2.DESCRIPTOR.services_by_name["Health"])
+_LIST_RESPONSE: Any = vars(health_pb2)["HealthListResponse"]
 SERVICE_NAME = _SERVICE.full_name
 
 
@@ -51,10 +56,9 @@ class HealthServicer:
             await context.abort(grpc.StatusCode.NOT_FOUND, "the server has no service of this name")
         return self._health_of(request.service)
 
-    async def List(
-        self, request: health_pb2.HealthListRequest, context: Context
-    ) -> health_pb2.HealthListResponse:
-        return health_pb2.HealthListResponse(statuses={name: self._health_of(name) for name in self._names})
+    async def List(self, request: Message, context: Context) -> Message:
+        response: Message = _LIST_RESPONSE(statuses={name: self._health_of(name) for name in self._names})
+        return response
 
     @guarded
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:

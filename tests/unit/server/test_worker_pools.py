@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,7 @@ async def test_look_ups_in_the_store_have_a_bound_and_reads_have_none() -> None:
 
     try:
         share_count = pools.cold_share_count
-        reads = [asyncio.create_task(pools.cold_read(stand_still))]
+        reads: list[asyncio.Task[Any]] = [asyncio.create_task(pools.cold_read(stand_still))]
         reads += [asyncio.create_task(pools.cold_read(partial(ran.append, number))) for number in range(9)]
         lookups = [asyncio.create_task(pools.cold_lookup(stand_still)) for _ in range(2)]
         assert await asyncio.to_thread(began.wait, 30)
