@@ -279,6 +279,9 @@ class Server:
             logger.warning(
                 "stopping with records that are not in the store; the next start uploads them: %s", error
             )
+        except Exception:
+            # The logs must be closed, whatever failed here.
+            logger.exception("the upload at the stop failed unexpectedly; the next start uploads")
         else:
             logger.info("stopping with all tiered records in the store: %s", uploaded)
 
