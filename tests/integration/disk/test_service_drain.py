@@ -15,8 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from stratalog.base.clock import SystemClock
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.testing.faulty_object_store import FaultyObjectStore, Operation
+from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.store_faults import Operation
 from tests.support.gate import Gate
 from tests.support.service.service_bench import PATIENCE_S, service_bench, until
 
