@@ -97,6 +97,7 @@ async def test_crowds_leave_a_server_within_its_bounds(
     with ServerProcess(f"{tmp_path}/data", options=options) as server:
         async with Client(server.address) as client, channels(server.address) as found:
             await client.admin.create_topic("t")
+            end_offset = 0
             for _ in range(50):
                 end_offset = (await client.append("t", 0, [Record(0, 0, None, VALUE)])).base_offset + 1
             await client.fetch({TopicPartition("t", 0): 0})

@@ -150,7 +150,8 @@ def test_sizes_at_the_edges_of_their_encoding(size: int) -> None:
 
 def cursor_over(partition: FixedPartition, chunk: bytes, *, start: int = 0, position: int = 3) -> FetchCursor:
     cursor = FetchCursor(TopicPartition("t", 0), partition, start, 1 << 20)
-    cursor.chunks, cursor.size_bytes, cursor.position = [chunk], len(chunk), position
+    cursor.chunks.append(chunk)
+    cursor.size_bytes, cursor.position = len(chunk), position
     return cursor
 
 
