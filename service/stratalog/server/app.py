@@ -1,9 +1,10 @@
 """The server: a gRPC endpoint on top of a storage engine, and the order in which both start and stop.
 
-Start: take the port (so that a mistyped address fails before a claim), open the engine, register the
-services, start tasks, serve, report healthy. Stop: report unhealthy, end waiting calls and long work
-(uploads, compactions), let other calls finish within the grace, appends with their commits, end the tasks,
-wait for the writers, close the engine, which marks the shutdown as clean as its last step.
+Start: take the port (so that a mistyped address fails before a claim), answer health checks and metrics and
+refuse all other calls as retriable, open the engine, start tasks, serve, report healthy. Stop: report
+unhealthy, accept no calls any more, end waiting calls and long work (uploads, compactions), let other calls
+finish within the grace, appends with their commits, upload what the store lacks if the settings say so, end
+the tasks, wait for the writers, close the engine, which marks the shutdown as clean as its last step.
 
 Threads: the event loop runs handlers and never blocks; `WorkerPools` and `ThreadScheduler` own all others.
 """
@@ -16,15 +17,15 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from stratalog.base.clock import Clock, SystemClock
-from stratalog.base.errors import DataDirectoryError, InvalidConfigError
+from stratalog.base.errors import DataDirectoryError, InvalidConfigError, LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.posix_filesystem import PosixFileSystem, raise_open_file_limit
 from stratalog.base.process_tuning import (
@@ -39,6 +40,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.store_layout import kind_of_key
+from stratalog.server import health_servicer
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.call_counts import CallCounts, CallKind
@@ -46,11 +48,12 @@ from stratalog.server.configuration.settings import ServerSettings, listen_addre
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
+from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
-from stratalog.server.request_memory import RequestMemories, RequestMemory
+from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
@@ -60,7 +63,12 @@ from stratalog.server.rpc.call_limits import CallLimits
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.log_servicer import LogServicer
 from stratalog.server.rpc.metadata_servicer import MetadataServicer
-from stratalog.server.rpc.method_handlers import Handlers, described_handlers, refusing_undecodable
+from stratalog.server.rpc.method_handlers import (
+    Handlers,
+    LateServices,
+    described_handlers,
+    refusing_undecodable,
+)
 from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
@@ -130,7 +138,7 @@ class Server:
         self._engine: StorageEngine | None = None
         self.append_memory = RequestMemory(settings.request_memory_share_bytes)
         """Bytes of running appends."""
-        self.fetch_memory = RequestMemory(settings.request_memory_share_bytes)
+        self.fetch_memory = FetchMemory(settings.request_memory_share_bytes)
         """Bytes of fetch answers that are not sent yet."""
         self.calls: Mapping[CallKind, CallCounts] = {}
         """Open calls by kind, once started."""
@@ -174,7 +182,13 @@ class Server:
             )
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
-        self._health = health.aio.HealthServicer()
+        statuses = ErrorStatuses(self._clock, self._ids)
+        self._health = HealthServicer(SERVICES, self._closing, statuses)
+        limits = CallLimits(self.settings, statuses)
+        self.calls = self._metrics.calls = limits.counts
+        late = LateServices(SERVICES, statuses)
+        self._register_early(limits, late)
+        await self._grpc.start()
         try:
             engine = await self._open_engine(loop)
         except BaseException:
@@ -191,12 +205,12 @@ class Server:
         self._metrics.requests = self._store
         self._metrics.copy_lag = engine.topics.copy_lag
         self._metrics.compaction = engine.tier.compaction
-        self._register(engine)
+        services = self._services(engine, limits, statuses)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
-        await self._grpc.start()
-        await self._report(is_serving=True)
+        late.open(services)
+        self._health.report(is_serving=True)
 
     async def _open_engine(self, loop: asyncio.AbstractEventLoop) -> StorageEngine:
         seams = EngineSeams(
@@ -235,18 +249,41 @@ class Server:
         if self._engine is None:
             return
         engine, self._engine = self._engine, None
-        await self._report(is_serving=False)
-        self._closing.set()
-        engine.hurry_commits()
+        self._health.report(is_serving=False)
         grace_s = self.settings.shutdown_grace_s
         ending = asyncio.ensure_future(self._grpc.stop(grace_s))
+        # First the transport accepts nothing any more, or the calls that end now could come back.
+        await asyncio.sleep(0)
+        uploads = self.settings.drain_upload_s > 0 and not self.settings.read_only
+        self._closing.set(ends_work=not uploads)
+        engine.hurry_commits()
         # The calls of appends at `object` end with the commits that they wait for.
         await asyncio.wait({ending}, timeout=grace_s * COMMIT_SHARE_OF_GRACE)
         await asyncio.to_thread(engine.end_commits)
         await ending
+        if uploads:
+            await self._drain(engine)
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)
         await asyncio.to_thread(_close_engine, engine)
+
+    async def _drain(self, engine: StorageEngine) -> None:
+        """Upload what the store lacks, within the time that the settings give it, and end long work."""
+        upload = partial(engine.tier.manager.upload_now, (), delete_local=False)
+        uploading = asyncio.ensure_future(self._pools.long_task(upload))
+        await asyncio.wait({uploading}, timeout=self.settings.drain_upload_s)
+        self._closing.stop.set()
+        try:
+            uploaded = await uploading
+        except LogStoreError as error:
+            logger.warning(
+                "stopping with records that are not in the store; the next start uploads them: %s", error
+            )
+        except Exception:
+            # The logs must be closed, whatever failed here.
+            logger.exception("the upload at the stop failed unexpectedly; the next start uploads")
+        else:
+            logger.info("stopping with all tiered records in the store: %s", uploaded)
 
     async def until_no_disk_is_left(self) -> None:
         """Wait until the last log directory has failed, after which nothing can be served."""
@@ -268,8 +305,18 @@ class Server:
         except RuntimeError as error:
             raise _cannot_listen(self.settings.listen, str(error)) from None
 
-    def _register(self, engine: StorageEngine) -> None:
-        statuses = ErrorStatuses(self._clock, self._ids)
+    def _register_early(self, limits: CallLimits, late: LateServices) -> None:
+        """Register the services that answer before the engine is open, and those that refuse until then."""
+        checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
+        self._grpc.add_generic_rpc_handlers((late, checks))
+        reflection.enable_server_reflection(
+            (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+        )
+
+    def _services(
+        self, engine: StorageEngine, limits: CallLimits, statuses: ErrorStatuses
+    ) -> list[grpc.GenericRpcHandler]:
+        """The services over an open engine, behind their gates and caps."""
         intake = AppendIntake(
             self._clock,
             seeded_random(self._ids),
@@ -308,20 +355,15 @@ class Server:
             | producer_servicer.method_handlers()
         )
         gated = self._gates(engine, statuses)
-        limits = CallLimits(self.settings, statuses)
-        self.calls = self._metrics.calls = limits.counts
-        for name, handlers in (
-            (LOG_SERVICE, log_handlers),
-            (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
-            (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
-            (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
-        ):
-            limited = limits.limiting(name, refusing_undecodable(gated(handlers)))
-            self._grpc.add_generic_rpc_handlers((limited,))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
-        )
+        return [
+            limits.limiting(name, refusing_undecodable(gated(handlers)))
+            for name, handlers in (
+                (LOG_SERVICE, log_handlers),
+                (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
+                (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
+                (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
+            )
+        ]
 
     def _gates(self, engine: StorageEngine, statuses: ErrorStatuses) -> Callable[[Handlers], Handlers]:
         """Puts handlers behind the gates that this server needs."""
@@ -354,13 +396,7 @@ class Server:
         for partition in self._engine.topics.registry.partitions():
             partition.signal.notify()
         if self._engine.tier.shards.is_replaced:
-            self._reporting = asyncio.ensure_future(self._report(is_serving=False))
-
-    async def _report(self, *, is_serving: bool) -> None:
-        response = health_pb2.HealthCheckResponse
-        status = response.SERVING if is_serving else response.NOT_SERVING
-        for name in ("", *SERVICES):
-            await self._health.set(name, status)
+            self._health.report(is_serving=False)
 
     def _open_metrics(self) -> MetricsEndpoint | None:
         if not self.settings.metrics_listen:
@@ -434,6 +470,7 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         # Above the transport's own bound it cancels calls without a word, health checks among them.
         ("grpc.server.max_pending_requests", MAX_PENDING_CALL_COUNT),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALL_COUNT),
+        ("grpc.max_allowed_incoming_connections", settings.max_connection_count),
         # An answer is bounded by its request, but one batch may always be larger.
         ("grpc.max_send_message_length", -1),
         # Otherwise two servers share a port silently, and a client reaches either of them.

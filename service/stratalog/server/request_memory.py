@@ -7,6 +7,9 @@ smaller answer if little is left, down to `LEAST_FETCH_BYTES` or one batch. That
 because a fetch that waited could wait for ever behind readers that never take their answers. So appends never
 exceed their limit, and each fetch exceeds its limit by one batch at most.
 
+Reads of tiered data have a part of the memory of fetches (`within`), so that readers that are far behind
+leave memory to those at the end of the log.
+
 A lease holds the bytes of a request. Closing it, which may happen twice, gives back the rest, so no bytes are
 given back twice or lost after a failure, whichever of two threads comes first.
 """
@@ -25,9 +28,11 @@ LEAST_FETCH_BYTES = 64 << 10
 class RequestMemory:
     """Counts the memory of the record batches of requests. Thread-safe: `_lock` guards everything."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, within: RequestMemory | None = None) -> None:
+        """Bytes of a memory `within` another one are taken from both."""
         assert limit_bytes > 0
         self.limit_bytes = limit_bytes
+        self._within = within
         self._held_bytes = 0
         self._at_release: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
@@ -42,7 +47,9 @@ class RequestMemory:
         return self._held_bytes * 2 > self.limit_bytes
 
     def lease(self, size_bytes: int = 0) -> MemoryLease:
-        """A lease of `size_bytes`. Raises OverloadedError if less is left; never for 0 bytes."""
+        """A lease of `size_bytes`. Raises OverloadedError if less is left; never for 0 bytes. A part of
+        another memory has leases of 0 bytes only."""
+        assert not size_bytes or self._within is None
         with self._lock:
             if size_bytes and size_bytes > self.limit_bytes - self._held_bytes:
                 raise OverloadedError(
@@ -58,11 +65,15 @@ class RequestMemory:
         """Take up to `size_bytes` of the rest, but at least `least_bytes`; returns the bytes taken."""
         with self._lock:
             granted_bytes = max(min(size_bytes, self.limit_bytes - self._held_bytes), least_bytes)
+            if self._within is not None:
+                granted_bytes = self._within.take_up_to(granted_bytes, least_bytes)
             self._held_bytes += granted_bytes
         return granted_bytes
 
     def add(self, size_bytes: int) -> None:
         """Add bytes that are taken already, or subtract them if negative."""
+        if self._within is not None:
+            self._within.add(size_bytes)
         with self._lock:
             self._held_bytes += size_bytes
             assert self._held_bytes >= 0, "nothing is given back twice"
@@ -78,7 +89,10 @@ class RequestMemory:
             if self._held_bytes >= self.limit_bytes:
                 self._at_release.add(call)
                 return
-        call()
+        if self._within is None:
+            call()
+        else:
+            self._within.call_at_release(call)
 
 
 class MemoryLease:
@@ -123,10 +137,19 @@ class MemoryLease:
             self._size_bytes = 0
 
 
+class FetchMemory(RequestMemory):
+    """The memory of all fetches. Thread-safe, as its base."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(limit_bytes)
+        self.tiered = RequestMemory(max(limit_bytes // 4, 1), self)
+        """The quarter that may hold tiered data. Full, it leaves memory that is not scarce."""
+
+
 class RequestMemories(NamedTuple):
     """The two counts of a server."""
 
     appends: RequestMemory
     """Bytes of running appends."""
-    fetches: RequestMemory
+    fetches: FetchMemory
     """Bytes of fetch answers that are not sent yet."""

@@ -1,9 +1,12 @@
 """The thread pools on which requests touch disk and network, so that the event loop never does.
 
 Each kind of work has its own pool, and each log directory its own for appends and for flushes: a slow store
-fills the cold pool only, a disk that hangs the pools of its directory. The cold pool's queue is bounded; a
-read that finds it full is refused as retriable, so a crowd of catching-up readers costs memory in proportion
-to the pool, not to the crowd.
+fills the cold pool only, a disk that hangs the pools of its directory.
+
+Reads of tiered data wait for a thread in the order in which they were asked for, and none is refused: a call
+that reads has a few of them at most. Look-ups in the store have threads of their own, so they do not wait
+behind a crowd of readers that catch up. Their queue is bounded; a look-up that finds it full is refused as
+retriable.
 """
 
 from __future__ import annotations
@@ -28,6 +31,11 @@ FLUSH_THREAD_COUNT = 4
 With more threads each fsync serves fewer appends, which costs more of the processor than it saves of the
 disk."""
 
+TURNS_PER_THREAD = 4
+
+DESCRIBING_THREAD_COUNT = 2
+"""More would only wait for the interpreter."""
+
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
 
@@ -35,8 +43,8 @@ _T = TypeVar("_T")
 
 
 class WorkerPools:
-    """`read`, `cold` and `task` are called on the event loop; `append` and `flush` are for `PartitionWriter`,
-    `opening` for `PartitionOpener`.
+    """Coroutines are called on the event loop; `append` and `flush` are for `PartitionWriter`, `opening` is
+    for `PartitionOpener`.
     """
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
@@ -47,6 +55,9 @@ class WorkerPools:
         self._opening_lock = threading.Lock()
         self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
         self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
+        self._lookups = ThreadPoolExecutor(
+            settings.cold_read_thread_count, thread_name_prefix="stratalog-lookup"
+        )
         self._ahead = ThreadPoolExecutor(
             settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead"
         )
@@ -55,8 +66,14 @@ class WorkerPools:
             4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get"
         )
         self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
+        self._long_task = ThreadPoolExecutor(
+            settings.admin_thread_count, thread_name_prefix="stratalog-long-admin"
+        )
+        self._describe = ThreadPoolExecutor(DESCRIBING_THREAD_COUNT, thread_name_prefix="stratalog-describe")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
-        self._cold_count = 0
+        self._cold_read_count = 0
+        """Reads of tiered data that run or wait for a thread."""
+        self._lookup_count = 0
 
     def append(self, directory: str) -> Executor:
         """The threads that append to the logs of a log directory. Any thread may call."""
@@ -96,19 +113,50 @@ class WorkerPools:
     async def read(self, function: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
-    async def cold(self, function: Callable[[], _T]) -> _T:
-        """Run a read of the object store. Raises OverloadedError if too many are waiting."""
-        if self._cold_count >= self._cold_limit:
+    async def cold_lookup(self, function: Callable[[], _T]) -> _T:
+        """Run a look-up in the object store. Raises OverloadedError if too many are waiting."""
+        if self._lookup_count >= self._cold_limit:
             raise OverloadedError(
-                "too many reads of tiered data are waiting; try again after a pause",
-                waiting=self._cold_count,
+                "too many look-ups in tiered data are waiting; try again after a pause",
+                waiting=self._lookup_count,
             )
-        future = asyncio.get_running_loop().run_in_executor(self._cold, function)
-        # Counted until the thread is free again, not until the caller gives up: a cancelled call still
-        # occupies it.
-        self._cold_count += 1
-        future.add_done_callback(self._cold_done)
-        return await asyncio.shield(future)
+        self._lookup_count += 1
+        return await self._run_cold(self._lookups, function, self._end_lookup)
+
+    async def cold_read(self, function: Callable[[], _T]) -> _T:
+        """Run a read of tiered data when its turn comes. A cancelled call whose turn has not come does not
+        run."""
+        self._cold_read_count += 1
+        return await self._run_cold(self._cold, function, self._end_cold_read)
+
+    async def _run_cold(self, threads: Executor, function: Callable[[], _T], end: Callable[[], None]) -> _T:
+        """Run on threads; `end` is called once the thread is free again, not when the caller gives up: a
+        cancelled call still occupies it."""
+        try:
+            running = threads.submit(function)
+        except BaseException:
+            end()
+            raise
+        future = asyncio.wrap_future(running)
+
+        def done(ended: asyncio.Future[_T]) -> None:
+            end()
+            # Retrieve the failure of a cancelled call, or asyncio logs a warning.
+            if not ended.cancelled():
+                ended.exception()
+
+        future.add_done_callback(done)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+
+    def _end_lookup(self) -> None:
+        self._lookup_count -= 1
+
+    def _end_cold_read(self) -> None:
+        self._cold_read_count -= 1
 
     @property
     def reading(self) -> ReadThreads:
@@ -117,28 +165,31 @@ class WorkerPools:
 
     @property
     def cold_share_count(self) -> int:
-        """The cold reads that one call may start now: half of the room, to leave some for the next."""
-        return (self._cold_limit - self._cold_count + 1) // 2
+        """The cold reads that one call may begin now: half of the room, to leave some for the next. 0 or less
+        if there is no room; a read that begins anyway waits for its turn."""
+        return (self._cold_limit - self._cold_read_count + 1) // 2
+
+    async def describe(self, function: Callable[[], _T]) -> _T:
+        """Run an administrative call that needs memory alone: it makes a list or a description."""
+        return await asyncio.get_running_loop().run_in_executor(self._describe, function)
 
     async def task(self, function: Callable[[], _T]) -> _T:
-        """Run an administrative call, which may use disk and network for long."""
+        """Run an administrative call that uses disk and network."""
         return await asyncio.get_running_loop().run_in_executor(self._task, function)
+
+    async def long_task(self, function: Callable[[], _T]) -> _T:
+        """Run an administrative call that reads much, or waits for an fsync: it may take minutes."""
+        return await asyncio.get_running_loop().run_in_executor(self._long_task, function)
 
     def close(self) -> None:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
         # Reads wait for requests, so those go last.
-        reading = (self._read, self._cold, self._ahead, self._requests)
+        reading = (self._read, self._cold, self._lookups, self._ahead, self._requests)
         with self._opening_lock:
             self._is_closed = True
             opening = tuple(self._opening.values())
-        for pool in (*opening, *reading, self._task):
+        for pool in (*opening, *reading, self._task, self._long_task, self._describe):
             pool.shutdown(wait=True)
-
-    def _cold_done(self, future: asyncio.Future[_T]) -> None:
-        self._cold_count -= 1
-        # Retrieve the failure of a cancelled call, or asyncio logs a warning.
-        if not future.cancelled():
-            future.exception()
 
 
 def flush_threads(opening: Callable[[str, int], Executor], directory: str) -> Executor:

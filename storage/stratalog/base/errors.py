@@ -31,6 +31,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- PrecedingAppendFailedError        decide about the failed append, then send this one with `resume`
     +-- OverloadedError                   send it again after a pause (retriable): it had no effect
     |   +-- LowDiskSpaceError             the same, but an operator has to free space on the server's disk
+    |   +-- StartingError                 the same: the server opens its logs
     +-- RecordsLostError                  send the records again as new ones, if they are still wanted
     +-- StoppingError                     the server is stopping: connect again (retriable)
     +-- DataDirectoryError                an operator has to look at the local disk or its settings
@@ -267,6 +268,12 @@ class LowDiskSpaceError(OverloadedError):
     partition, free_bytes, min_free_bytes."""
 
     code = "LOW_DISK_SPACE"
+
+
+class StartingError(OverloadedError):
+    """The server is not open yet: it recovers its logs, or waits for the store. The request had no effect."""
+
+    code = "STARTING"
 
 
 class RecordsLostError(LogStoreError):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import pytest
 
-from stratalog.base.errors import StoppingError
+from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.worker_pools import WorkerPools, run_together, running_together
 from stratalog.testing.manual_clock import ManualClock
@@ -54,6 +57,41 @@ def test_work_that_outlives_its_threads_ends_as_by_a_stop() -> None:
     threads.shutdown(wait=True)
     assert [type(one) for one in outcomes] == [StoppingError]
     assert ended == ["first"]
+
+
+async def test_look_ups_in_the_store_have_a_bound_and_reads_have_none() -> None:
+    """A look-up counts until its thread is free; a read whose caller leaves before its turn does not run."""
+    settings = ServerSettings(data_dir="/a", cold_read_thread_count=1, cold_read_queue_count=1)
+    pools = WorkerPools(settings, ManualClock())
+    may_end, began = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def stand_still() -> bool:
+        began.set()
+        return may_end.wait(30)
+
+    try:
+        share_count = pools.cold_share_count
+        reads: list[asyncio.Task[Any]] = [asyncio.create_task(pools.cold_read(stand_still))]
+        reads += [asyncio.create_task(pools.cold_read(partial(ran.append, number))) for number in range(9)]
+        lookups = [asyncio.create_task(pools.cold_lookup(stand_still)) for _ in range(2)]
+        assert await asyncio.to_thread(began.wait, 30)
+        assert pools.cold_share_count < 0 < share_count
+        reads[4].cancel()
+        lookups[0].cancel()
+        await asyncio.wait([reads[4], lookups[0]])
+        with pytest.raises(OverloadedError) as caught:
+            await pools.cold_lookup(stand_still)
+        assert caught.value.fields == {"waiting": 2}
+        may_end.set()
+        await asyncio.wait([*reads, *lookups], timeout=30)
+        assert ran == [0, 1, 2, 4, 5, 6, 7, 8]
+        assert lookups[1].result()
+        assert pools.cold_share_count == share_count
+        assert await pools.cold_lookup(stand_still)
+    finally:
+        may_end.set()
+        await asyncio.to_thread(pools.close)
 
 
 def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:

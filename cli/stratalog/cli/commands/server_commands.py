@@ -195,6 +195,23 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     help="All other calls that may be open at once. Health checks have no such limit.",
 )
 @environment_option(
+    "--max-connections",
+    "max_connection_count",
+    type=CALL_COUNT,
+    default=4096,
+    metavar="COUNT",
+    help="Connections that may be open at once; one more is closed as soon as it comes.",
+)
+@environment_option(
+    "--drain-upload",
+    "drain_upload_s",
+    type=SECONDS_OR_NEVER,
+    default=0,
+    metavar="SECONDS",
+    help="At a clean stop, upload what tiered topics have on this machine alone, for at most this many"
+    " seconds; 0: leave it to the next start.",
+)
+@environment_option(
     "--metadata-cache",
     "metadata_cache_mib",
     type=MEMORY_MIB,

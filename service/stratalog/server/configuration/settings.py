@@ -25,7 +25,14 @@ MIB = 1 << 20
 DEFAULT_LISTEN = "127.0.0.1:9190"
 UNCOUNTED_CALL_COUNT = 200
 """Room for health checks, reflection and calls that are just being refused."""
-MAY_BE_ZERO = ("compaction_ms", "max_silence_ms", "metadata_disk_cache_bytes", "shard_count", "read_only")
+MAY_BE_ZERO = (
+    "compaction_ms",
+    "drain_upload_s",
+    "max_silence_ms",
+    "metadata_disk_cache_bytes",
+    "shard_count",
+    "read_only",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +92,10 @@ class ServerSettings:
 
     max_request_memory_bytes: int = 512 * MIB
     """Memory for the records of running requests, over all connections. Half is for appends: one more is
-    refused as retriable. Half is for answers of fetches, which get smaller. At least twice
-    `max_request_bytes`. The process takes about twice as much, since the transport copies, and a sixteenth
-    for the newest records, which are read from memory (`tail_bytes`). Raise it for many producers of large
-    batches on a slow disk, lower it if memory is short."""
+    refused as retriable. Half is for answers of fetches, which get smaller; a quarter of this half may hold
+    tiered data. At least twice `max_request_bytes`. The process takes about twice as much, since the
+    transport copies, and a sixteenth for the newest records, which are read from memory (`tail_bytes`).
+    Raise it for many producers of large batches on a slow disk, lower it if memory is short."""
 
     max_append_call_count: int = 1_000
     """Appends and streams of appends that may be open at once; one more is refused as retriable. Each
@@ -100,6 +107,10 @@ class ServerSettings:
 
     max_admin_call_count: int = 200
     """All other calls that may be open at once; one more is refused as retriable."""
+
+    max_connection_count: int = 4_096
+    """Connections that may be open at once; one more is closed as soon as it is accepted, without words.
+    Each takes a descriptor. Raise it for more clients, with the limit of open files."""
 
     default_partition_count: int = 1
     """Number of partitions of a topic that is created without one."""
@@ -115,16 +126,19 @@ class ServerSettings:
     """Threads that read local logs."""
 
     cold_read_thread_count: int = 8
-    """Threads that read tiered data. They are separate, so that a slow store never delays hot reads."""
+    """Threads that read tiered data, and as many for look-ups in it. They are separate, so that a slow store
+    never delays hot reads."""
 
     cold_read_queue_count: int = 256
-    """Reads of tiered data that may wait for a thread; one more is refused as retriable."""
+    """Look-ups in tiered data that may wait for a thread; one more is refused as retriable. Reads wait for
+    their turn, however many there are; about half of this number of them may be one call's."""
 
     task_thread_count: int = 12
     """Threads of background tasks: one for each, so that a long compaction delays no head refresh."""
 
     admin_thread_count: int = 8
-    """Threads of administrative calls. A requested upload or compaction keeps one for its whole time."""
+    """Threads of administrative calls that change something, and as many for those that read much: plans,
+    explanations, segments and slices."""
 
     head_refresh_ms: int = 5_000
     """Period of reading the metadata heads. A replaced owner stops accepting appends this soon."""
@@ -178,6 +192,11 @@ class ServerSettings:
     shutdown_grace_s: float = 5.0
     """Time that running calls have to finish at a shutdown."""
 
+    drain_upload_s: float = 0.0
+    """Time for the upload of what tiered topics have on this machine alone, at a shutdown, after the calls
+    have ended. Segments are rolled for it. What is not uploaded by then is uploaded after the next start. 0:
+    nothing is uploaded. Raise it for a machine that does not come back."""
+
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):
             value = getattr(self, one.name)
@@ -188,13 +207,8 @@ class ServerSettings:
         if self.max_silence_ms:
             _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
         _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
-        if self.shutdown_grace_s < 0:
-            raise InvalidConfigError(
-                "a setting is out of range; choose one of the allowed values",
-                name="shutdown_grace_s",
-                value=self.shutdown_grace_s,
-                allowed=">= 0",
-            )
+        for name in ("shutdown_grace_s", "drain_upload_s"):
+            _require(name, getattr(self, name), 0)
         listen_address(self.listen)
         if self.metrics_listen:
             listen_address(self.metrics_listen, "metrics-listen")
@@ -293,7 +307,7 @@ def listen_address(listen: str, name: str = "listen") -> tuple[str, int]:
     return host, int(port)
 
 
-def _require(name: str, value: int, least: int) -> None:
+def _require(name: str, value: float, least: int) -> None:
     if value < least:
         raise InvalidConfigError(
             "a setting is out of range; choose one of the allowed values",

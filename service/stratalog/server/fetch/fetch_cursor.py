@@ -134,6 +134,7 @@ class FetchCursor:
         "size_bytes",
         "start",
         "tiered_epoch",
+        "tiered_size_bytes",
         "topic_partition",
     )
 
@@ -159,6 +160,8 @@ class FetchCursor:
         """The client knows where the cursor is. Otherwise that is news, without data, too."""
         self.chunks: list[bytes | memoryview] = []
         self.size_bytes = 0
+        self.tiered_size_bytes = 0
+        """The part of the size that `TieredReads` has brought."""
         self.aborted_transactions: dict[AbortedTransaction, None] = {}
         """Aborted transactions of the data that was read, each once, in the order of reading."""
         self.is_full = False
@@ -317,7 +320,7 @@ class FetchCursor:
         """Return the data since the last call; the next answer begins at its end."""
         taken = Collected(self.chunks, self.size_bytes, tuple(self.aborted_transactions))
         self.chunks = []
-        self.size_bytes = 0
+        self.size_bytes = self.tiered_size_bytes = 0
         self.aborted_transactions = {}
         self.start = self.position
         self.is_announced = True

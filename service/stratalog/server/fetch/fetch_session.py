@@ -13,8 +13,9 @@ After each answer the partitions that the budget did not reach come first, and t
 
 An answer is bounded by the session's budget and by the memory that all fetches share. A read takes its bytes
 from that memory beforehand and gives back the unused ones. With little memory left answers are smaller, down
-to one batch, and with scarce memory a stream does not collect ahead; no fetch waits for memory. Cold reads
-are bounded too: a fetch starts as many as the pool grants one call, and leaves other partitions to its next
+to one batch, and with scarce memory a stream does not collect ahead; no fetch waits for memory. Tiered data
+have a part of this memory, so that readers far behind do not make the answers of others small. Cold reads
+take turns: a fetch begins as many as the pool grants one call, and leaves other partitions to its next
 answer.
 """
 
@@ -30,7 +31,7 @@ from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead
 from stratalog.server.fetch.leased_look import leased_look
 from stratalog.server.fetch.partition_signal import waiting_for
 from stratalog.server.fetch.tiered_reads import TieredReads
-from stratalog.server.request_memory import RequestMemory
+from stratalog.server.request_memory import FetchMemory
 from stratalog.server.worker_pools import WorkerPools
 
 _Answer = TypeVar("_Answer")
@@ -51,6 +52,8 @@ class Answered(NamedTuple, Generic[_Answer]):
 
     answer: _Answer
     size_bytes: int
+    tiered_size_bytes: int
+    """The part of the size that has come from the object store."""
 
 
 class FetchSession:
@@ -63,7 +66,7 @@ class FetchSession:
         cursors: Sequence[FetchCursor],
         pools: WorkerPools,
         closing: Closing,
-        memory: RequestMemory,
+        memory: FetchMemory,
         max_bytes: int,
     ) -> None:
         self.cursors = list(cursors)
@@ -71,7 +74,7 @@ class FetchSession:
         self._closing = closing
         self._memory = memory
         self._lease = memory.lease()
-        self._tiered = TieredReads(pools, self._lease)
+        self._tiered = TieredReads(pools, memory.tiered)
         self._max_bytes = max_bytes
 
     def close(self) -> None:
@@ -144,10 +147,10 @@ class FetchSession:
                     return
                 upcoming = None
                 # Sending a small answer takes less time than another task.
-                if answered.size_bytes >= LEAST_AHEAD_BYTES and not self.is_memory_scarce:
+                if answered.size_bytes >= LEAST_AHEAD_BYTES and self.may_collect_behind(answered):
                     upcoming = asyncio.create_task(self._next(min_bytes, max_wait_s, take))
                 yield answered.answer
-                self.release(answered.size_bytes)
+                self.release(answered)
         finally:
             if upcoming is not None:
                 upcoming.cancel()
@@ -171,6 +174,7 @@ class FetchSession:
         """The result of `take` for the cursors with news. Its bytes stay counted until `release`. Cursors
         that have failed or are done leave the session."""
         size_bytes = self.size_bytes
+        tiered_size_bytes = sum(cursor.tiered_size_bytes for cursor in self.cursors)
         unreached: list[FetchCursor] = []
         reached: list[FetchCursor] = []
         for cursor in self.cursors:
@@ -181,16 +185,17 @@ class FetchSession:
         for cursor in self.cursors:
             # There is room again, also for partitions that the budget did not reach.
             cursor.is_full = False
-        return Answered(answer, size_bytes)
+        return Answered(answer, size_bytes, tiered_size_bytes)
 
-    @property
-    def is_memory_scarce(self) -> bool:
-        """Whether an answer must not be collected ahead."""
-        return self._memory.is_scarce
+    def may_collect_behind(self, answered: Answered[_Answer]) -> bool:
+        """Whether the next answer may be collected before this one is sent: not with scarce memory."""
+        is_tiered_scarce = answered.tiered_size_bytes > 0 and self._memory.tiered.is_scarce
+        return not (self._memory.is_scarce or is_tiered_scarce)
 
-    def release(self, size_bytes: int) -> None:
+    def release(self, answered: Answered[_Answer]) -> None:
         """Give back the bytes of an answer that is sent."""
-        self._lease.settle(size_bytes, 0)
+        self._lease.settle(answered.size_bytes - answered.tiered_size_bytes, 0)
+        self._tiered.release(answered.tiered_size_bytes)
 
     def _is_satisfied(self, min_bytes: int) -> bool:
         if self.size_bytes >= min(min_bytes, self._max_bytes):

@@ -16,7 +16,7 @@ class PartitionSignal:
     """`notify` is thread-safe; everything else belongs to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._waiters: set[asyncio.Event] = set()
         self._is_hop_pending = False
 
@@ -26,11 +26,11 @@ class PartitionSignal:
         # log after that, and a pending hop has not woken a waiter yet. Neither order loses a change.
         if not self._waiters:
             return
-        if is_running(self._loop):
+        if is_running(self.loop):
             self._wake()
         elif not self._is_hop_pending:
             self._is_hop_pending = True
-            self._loop.call_soon_threadsafe(self._hop)
+            self.loop.call_soon_threadsafe(self._hop)
 
     def _hop(self) -> None:
         # First: a change from here on needs a hop of its own.

@@ -4,6 +4,9 @@ They outlast an answer, so a store that is slow holds up no local data of the se
 once they have been read. A read has its share of the answer's budget until it ends, in whichever answer. An
 answer waits for reads that have just begun, because what is in memory comes within a moment, and belongs into
 the same answer.
+
+Reads of all sessions take turns. One that waits for its turn is as one in flight: its partition stays in the
+session, and the others go on.
 """
 
 from __future__ import annotations
@@ -13,11 +16,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from stratalog.base.errors import LogStoreError
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Found
 from stratalog.server.fetch.leased_look import leased_look
 from stratalog.server.fetch.partition_signal import PartitionSignal
-from stratalog.server.request_memory import MemoryLease
+from stratalog.server.request_memory import RequestMemory
 from stratalog.server.worker_pools import WorkerPools
 
 PATIENCE_S: Final = 0.02
@@ -37,9 +39,10 @@ class _Running(NamedTuple):
 class TieredReads:
     """The reads in flight of one session. Belongs to the event loop; the reads run on the cold pool."""
 
-    def __init__(self, pools: WorkerPools, lease: MemoryLease) -> None:
+    def __init__(self, pools: WorkerPools, memory: RequestMemory) -> None:
+        """`memory` is for the data of all sessions."""
         self._pools = pools
-        self._lease = lease
+        self._lease = memory.lease()
         self._running: dict[FetchCursor, _Running] = {}
         self._failure: Exception | None = None
         self.is_fruitless = False
@@ -95,19 +98,21 @@ class TieredReads:
             raise self._failure
 
     def close(self) -> None:
-        """Wait for no read any more. Those that still wait for a thread do not happen, as the lease is
-        closed; the others keep theirs until the store answers."""
+        """Wait for no read any more, and give back the memory. Those that still wait for their turn or for a
+        thread do not happen; the others keep their thread until the store answers."""
+        self._lease.close()
         for one in self._running.values():
             one.task.cancel()
+
+    def release(self, size_bytes: int) -> None:
+        """Give back bytes that are sent."""
+        self._lease.settle(size_bytes, 0)
 
     async def _read(self, cursor: FetchCursor, share_bytes: int, *, is_owed: bool) -> None:
         look = partial(leased_look, self._lease, cursor, share_bytes, is_first=True, is_owed=is_owed)
         found = Found()
         try:
-            found = await self._pools.cold(look)
-        except LogStoreError as error:
-            # The cold pool had no room. What was read before goes out first.
-            found = Found(error=error)
+            found = await self._pools.cold_read(look)
         except Exception as failure:  # noqa: BLE001 - the session raises it
             self._failure = failure
         else:
@@ -120,6 +125,6 @@ class TieredReads:
                 await asyncio.sleep(PATIENCE_S)
         finally:
             del self._running[cursor]
-            cursor.accept(found)
+            cursor.tiered_size_bytes += cursor.accept(found)
             if not found.lacks_memory or not self._running:
                 self.arrived.notify()

@@ -28,6 +28,7 @@ from stratalog.segment.timestamp_offset import TimestampOffset
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.fetch.fetch_cursor import Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.fetch.turn_memo import TurnMemo
 from stratalog.server.log_identity import UNKNOWN_EPOCH, LogIdentity
 from stratalog.server.partitions.epoch_history import EpochHistory
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -38,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 
 class HostedPartition:
-    """A partition that this server serves: its local log and its tiered part. Thread-safe: its parts are and
-    are never replaced, and the flag only goes from False to True. If two threads find damage in the local log
-    at once, one result may be lost; the next reader finds it again.
+    """A partition that this server serves: its local log and its tiered part. Thread-safe, but for
+    `read_recent`: its parts are and are never replaced, and the flag only goes from False to True. If two
+    threads find damage in the local log at once, one result may be lost; the next reader finds it again.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class HostedPartition:
         self.signal = signal
         self._reader = reader
         self._ensure_room = ensure_room
+        self._recent_reads = TurnMemo[FetchData](signal.loop)
         self._is_withdrawn = False
         # Below this offset the local log is damaged, and the object store had it.
         self._intact_from_offset = 0
@@ -257,8 +259,13 @@ class HostedPartition:
     def read_recent(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData | None:
-        """Like `read_local`, from memory alone; None if that takes a file. Does not block."""
-        return self.log.reader.read_recent(offset, max_bytes, isolation, min_one_message=min_one_message)
+        """Like `read_local`, from memory alone; None if that takes a file. Does not block. On the event loop;
+        readers that an append has woken share one read."""
+
+        def read() -> FetchData | None:
+            return self.log.reader.read_recent(offset, max_bytes, isolation, min_one_message=min_one_message)
+
+        return self._recent_reads.get((offset, max_bytes, isolation, min_one_message), read)
 
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         """Read from the object store. Records that the local log has lost before they reached the store are

@@ -79,7 +79,7 @@ class AppendIntake:
             return
         if not self._producer_ids.is_given(producer_id):
             # The catalog may be asked.
-            await self._pools.cold(partial(self._producer_ids.require_given, producer_id))
+            await self._pools.cold_lookup(partial(self._producer_ids.require_given, producer_id))
 
     def payload(
         self, decoded: DecodedAppend | DecodedStreamAppend, max_batch_bytes: int

@@ -2,7 +2,7 @@
 
 Consumers hold a stream or a long poll each, and producers a stream for each of their partitions: without caps
 of their own a thousand of either would leave no call to the other side, and none to the administrator. Health
-checks and reflection are of no kind and are never counted.
+checks are of no kind and are never counted. Streams that watch the health are calls as others are.
 
 A call beyond its cap is refused before its message is read. It is counted once its message has arrived; so
 calls that come together may pass the first look, and the second one refuses them.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import grpc
 
@@ -26,14 +26,15 @@ from stratalog.server.rpc.method_handlers import SHAPES, Handlers
 _Handler = Callable[[Any, Context], Awaitable[Any]]
 
 
-_KINDS = {
+_KINDS: Mapping[str, CallKind | None] = {
     "Append": CallKind.APPEND,
     "AppendStream": CallKind.APPEND,
     "Fetch": CallKind.READ,
     "FetchStream": CallKind.READ,
     "Read": CallKind.READ,
+    "Check": None,
 }
-"""By the method's name."""
+"""By the method's name; None: not counted."""
 
 
 class CallLimits:
@@ -50,12 +51,12 @@ class CallLimits:
 
     def limiting(self, service: str, handlers: Handlers) -> grpc.GenericRpcHandler:
         """The handlers of a service behind the caps, in the form in which gRPC takes them."""
-        return _LimitedService(
-            {
-                f"/{service}/{name}": _LimitedMethod(self, _KINDS.get(name, CallKind.ADMIN), handler)
-                for name, handler in handlers.items()
-            }
-        )
+        methods: dict[str, _Method] = {}
+        for name, handler in handlers.items():
+            kind = _KINDS.get(name, CallKind.ADMIN)
+            method = _FreeMethod(handler) if kind is None else _LimitedMethod(self, kind, handler)
+            methods[f"/{service}/{name}"] = method
+        return _LimitedService(methods)
 
     @guarded
     async def refuse(self, kind: CallKind, _context: Context) -> None:
@@ -68,6 +69,25 @@ class CallLimits:
             kind=kind.value,
             limit=counts.limit,
         )
+
+
+class _Method(Protocol):
+    """A method of a service."""
+
+    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        """The handler of a call that begins now."""
+        ...
+
+
+class _FreeMethod:
+    """A method without a cap. Immutable."""
+
+    def __init__(self, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
+        self._handler = handler
+
+    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        """The only one."""
+        return self._handler
 
 
 class _LimitedMethod:
@@ -111,7 +131,7 @@ class _LimitedMethod:
 class _LimitedService(grpc.GenericRpcHandler):
     """The methods of a service by their full names."""
 
-    def __init__(self, methods: Mapping[str, _LimitedMethod]) -> None:
+    def __init__(self, methods: Mapping[str, _Method]) -> None:
         self._methods = methods
 
     def service(

@@ -10,15 +10,21 @@ the small fields, and this module puts the batches behind them:
 
 The order of fields is free in protobuf's wire format, so every parser reads this as the message that
 log.proto says; a test compares it with protobuf's own encoding.
+
+Readers that an append has woken get the same bytes, which the first of them encodes: an answer with batches
+of one partition, as those at the end of a log are, is shared within a turn of the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from stratalog.base.message_fields import sized_field_head
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
+from stratalog.server.fetch.turn_memo import TurnMemo
 from stratalog.server.log_identity import UNKNOWN_EPOCH
 from stratalog.server.rpc.answer_errors import AnswerErrors
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -29,18 +35,50 @@ _PARTITIONS_NUMBER = _MESSAGES["FetchResponse"].fields_by_name["partitions"].num
 _BATCHES_NUMBER = _MESSAGES["FetchedPartition"].fields_by_name["batches"].number
 
 
-def encode_fetch_response(statuses: ErrorStatuses, cursors: Iterable[FetchCursor]) -> bytes:
-    """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
-    parts: list[bytes | memoryview] = []
-    errors = AnswerErrors(statuses)
-    for cursor in cursors:
-        fetch_offset = cursor.start
-        chunks, size_bytes, aborted_transactions = cursor.take()
-        head = _without_batches(errors, cursor, fetch_offset, aborted_transactions).SerializeToString()
-        if size_bytes:
-            head += sized_field_head(_BATCHES_NUMBER, size_bytes)
-        parts += (sized_field_head(_PARTITIONS_NUMBER, len(head) + size_bytes), head, *chunks)
-    return b"".join(parts)
+class _Shared(NamedTuple):
+    """An answer, and the chunks in it, whose names no other objects get as long as these are here."""
+
+    chunks: tuple[bytes | memoryview, ...]
+    answer: bytes
+
+
+class FetchEncoder:
+    """Encodes the answers of fetches. Belongs to the event loop."""
+
+    def __init__(self, statuses: ErrorStatuses, loop: asyncio.AbstractEventLoop) -> None:
+        self._statuses = statuses
+        self._shared = TurnMemo[_Shared](loop)
+
+    def encode(self, cursors: Sequence[FetchCursor]) -> bytes:
+        """A serialised `FetchResponse` with the data of the cursors, which continue behind it."""
+        if len(cursors) != 1 or cursors[0].error is not None or not cursors[0].chunks:
+            return self._encoded(cursors)
+        first = cursors[0]
+        chunks = tuple(first.chunks)
+        # The same batches come in the same objects, because their read was shared, too.
+        names = tuple(map(id, chunks)), tuple(first.aborted_transactions)
+        key = first.partition, first.start, first.position, first.tiered_epoch, names
+
+        def encode() -> _Shared:
+            return _Shared(chunks, self._encoded(cursors))
+
+        shared = self._shared.get(key, encode)
+        assert shared is not None
+        if first.chunks:
+            first.take()
+        return shared.answer
+
+    def _encoded(self, cursors: Iterable[FetchCursor]) -> bytes:
+        parts: list[bytes | memoryview] = []
+        errors = AnswerErrors(self._statuses)
+        for cursor in cursors:
+            fetch_offset = cursor.start
+            chunks, size_bytes, aborted_transactions = cursor.take()
+            head = _without_batches(errors, cursor, fetch_offset, aborted_transactions).SerializeToString()
+            if size_bytes:
+                head += sized_field_head(_BATCHES_NUMBER, size_bytes)
+            parts += (sized_field_head(_PARTITIONS_NUMBER, len(head) + size_bytes), head, *chunks)
+        return b"".join(parts)
 
 
 def _without_batches(

@@ -37,7 +37,7 @@ from stratalog.server.rpc import convert
 from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.call_guard import Context, announce, decoded, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.fetch_encoding import encode_fetch_response
+from stratalog.server.rpc.fetch_encoding import FetchEncoder
 from stratalog.server.rpc.offset_lookup import OffsetLookup
 from stratalog.server.rpc.position import searches_records
 from stratalog.server.rpc.start_lookup import StartLookup
@@ -74,6 +74,7 @@ class LogServicer:
         self.statuses = statuses
         self._lookup = OffsetLookup(partitions, statuses)
         self._starts = StartLookup(pools)
+        self._encoder = FetchEncoder(statuses, asyncio.get_running_loop())
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers that generated code would register, with codecs of our own for large messages."""
@@ -114,15 +115,14 @@ class LogServicer:
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         session = await self._session(request, context)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
-        return encode_fetch_response(self.statuses, session.cursors)
+        return self._encoder.encode(session.cursors)
 
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
         session = await self._session(request, context)
         # A session may have nothing to send for long; the headers show its client that it is open.
         await announce(context)
-        encode = partial(encode_fetch_response, self.statuses)
-        responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), encode)
+        responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), self._encoder.encode)
         async with aclosing(responses):
             async for response in responses:
                 await send(context, response)
@@ -140,7 +140,7 @@ class LogServicer:
         # A search by time may read an index from the object store, so it belongs to the cold pool; where a
         # store hangs, the start and the end of a partition are still told.
         is_cold = any(searches_records(query.at) for query in request.queries)
-        answers = await (self._pools.cold(answer) if is_cold else self._pools.read(answer))
+        answers = await (self._pools.cold_lookup(answer) if is_cold else self._pools.read(answer))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(
@@ -215,7 +215,7 @@ class LogServicer:
                 offset = await self._starts.offset(partition, start, isolation)
             epoch = request.last_fetched_epoch
             if request.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
-                await self._pools.cold(partial(partition.ensure_continued, offset, epoch))
+                await self._pools.cold_read(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return FetchCursor(topic_partition, error, offset, max_bytes)
         cursor = FetchCursor(topic_partition, partition, offset, max_bytes, isolation)

@@ -2,18 +2,23 @@
 
 Generated code would register them too, but with deserializers that raise: a message that cannot be decoded
 would end its call before our handler, with the text of an exception.
+
+The server answers health checks while it opens its logs. Its own services are there from the start, too, and
+refuse every call until they are opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, decoder
+from stratalog.base.errors import StartingError
+from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, Context, decoder, guarded
+from stratalog.server.rpc.error_statuses import ErrorStatuses
 
 Handlers: TypeAlias = "Mapping[str, grpc.RpcMethodHandler[Any, Any]]"
 """The handlers of a service by the names of its methods."""
@@ -59,3 +64,33 @@ def _handler(servicer: object, method: MethodDescriptor) -> grpc.RpcMethodHandle
     make = _MAKERS[method.client_streaming, method.server_streaming]
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     return make(getattr(servicer, method.name), request_class.FromString, response_class.SerializeToString)
+
+
+class LateServices(grpc.GenericRpcHandler):
+    """Services that are registered before they can be served. Belongs to the event loop."""
+
+    def __init__(self, names: Collection[str], statuses: ErrorStatuses) -> None:
+        """The full names of the services. Their calls are refused until `open`."""
+        self.statuses = statuses
+        self._names = frozenset(names)
+        self._services: Sequence[grpc.GenericRpcHandler] | None = None
+        # A handler of streams begins before the first message is read, whichever form the client's call has.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    def open(self, services: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Serve from now on."""
+        self._services = services
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler of a call that begins now."""
+        if self._services is None:
+            _, _, service_and_method = handler_call_details.method.partition("/")
+            return self._refusal if service_and_method.partition("/")[0] in self._names else None
+        found = (one.service(handler_call_details) for one in self._services)
+        return next((handler for handler in found if handler is not None), None)
+
+    @guarded
+    async def _refuse(self, _requests: object, _context: Context) -> None:
+        raise StartingError("the server is opening its logs; send it again after a pause")

@@ -27,4 +27,4 @@ class StartLookup:
         if not searches_records(wanted):
             return start_of(partition, wanted, isolation)
         # The object store may have to answer.
-        return await self._pools.cold(partial(start_of, partition, wanted, isolation))
+        return await self._pools.cold_read(partial(start_of, partition, wanted, isolation))

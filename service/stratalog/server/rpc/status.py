@@ -53,6 +53,7 @@ from stratalog.base.errors import (
     ProducerFencedError,
     RecordsLostError,
     RecordTooLargeError,
+    StartingError,
     StoppingError,
     StoreAccessDeniedError,
     StoreCorruptError,
@@ -126,6 +127,7 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     RecordsLostError: grpc.StatusCode.DATA_LOSS,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LowDiskSpaceError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    StartingError: grpc.StatusCode.UNAVAILABLE,
     StoppingError: grpc.StatusCode.UNAVAILABLE,
     DataDirectoryError: grpc.StatusCode.FAILED_PRECONDITION,
     DataDirectoryInUseError: grpc.StatusCode.FAILED_PRECONDITION,
@@ -149,6 +151,7 @@ RETRY_DELAY_S: dict[type[LogStoreError], float] = {
     OverloadedError: 0.05,
     # The server measures its disks once a second.
     LowDiskSpaceError: 1.0,
+    StartingError: 0.5,
     # This server notices its successor with its next look at the head.
     UnknownLeaderEpochError: 0.5,
     # Another server, or this one once it has started again.

@@ -19,13 +19,19 @@ from stratalog.server.fetch.fetch_session import LEAST_AHEAD_BYTES, MAX_RECENT_C
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.fetch.tiered_reads import PATIENCE_S
 from stratalog.server.log_identity import LogIdentity
-from stratalog.server.request_memory import RequestMemory
+from stratalog.server.request_memory import FetchMemory, RequestMemory
 from stratalog.server.worker_pools import WorkerPools
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.gate import Gate
 
 RECORD_BYTES = 1000
 LOCAL_COUNT = 10
+
+
+@pytest.fixture
+def settings() -> ServerSettings:
+    """Those of the world."""
+    return ServerSettings(data_dir="unused")
 
 
 class Partition:
@@ -115,7 +121,7 @@ def parts_of(cursors: Sequence[FetchCursor]) -> list[Part]:
 class World(NamedTuple):
     session: FetchSession
     partitions: list[Partition]
-    memory: RequestMemory
+    memory: FetchMemory
     gate: Gate
     pools: WorkerPools
 
@@ -133,7 +139,7 @@ async def world(max_bytes: int = 1 << 20, tiered_count: int = 1) -> AsyncGenerat
         for number, partition in enumerate(partitions)
     ]
     pools = WorkerPools(ServerSettings(data_dir="unused"), ManualClock())
-    memory = RequestMemory(64 << 20)
+    memory = FetchMemory(64 << 20)
     session = FetchSession(cursors, pools, Closing(loop), memory, max_bytes)
     try:
         yield World(session, partitions, memory, gate, pools)
@@ -142,6 +148,25 @@ async def world(max_bytes: int = 1 << 20, tiered_count: int = 1) -> AsyncGenerat
         gate.open()
         await asyncio.to_thread(pools.close)
         assert memory.held_bytes == 0
+
+
+@asynccontextmanager
+async def crowd(reader_count: int) -> AsyncGenerator[list[World]]:
+    """Sessions over a partition that is tiered up to offset 50 each, with the same threads, memory and gate,
+    which is closed."""
+    async with world() as first:
+        found = [first]
+        loop = asyncio.get_running_loop()
+        for number in range(1, reader_count):
+            partition = Partition(first.gate, 100, 50)
+            cursors = [FetchCursor(TopicPartition("t", number), partition, 0, 1 << 20)]
+            session = FetchSession(cursors, first.pools, Closing(loop), first.memory, 1 << 20)
+            found.append(first._replace(session=session, partitions=[partition]))
+        try:
+            yield found
+        finally:
+            for one in found:
+                one.session.close()
 
 
 def append(partition: Partition, count: int) -> None:
@@ -271,14 +296,18 @@ async def test_a_read_without_memory_happens_once_memory_is_given_back(
 ) -> None:
     """One read is owed, and waits for the store. The others try once, and again when there is memory."""
     wishes: list[int] = []
+    found_memory: RequestMemory | None = None
+    """Counted are the wishes that its part for tiered data gets."""
     take_up_to = RequestMemory.take_up_to
 
     def counted(memory: RequestMemory, size_bytes: int, least_bytes: int) -> int:
-        wishes.append(size_bytes)
+        if memory is not found_memory:
+            wishes.append(size_bytes)
         return take_up_to(memory, size_bytes, least_bytes)
 
     monkeypatch.setattr(RequestMemory, "take_up_to", counted)
     async with world(tiered_count=3) as found:
+        found_memory = found.memory
         others = found.memory.lease(found.memory.limit_bytes)
         waiting = asyncio.create_task(found.session.collect(1, 60))
         await reached(found.gate)
@@ -352,3 +381,64 @@ async def test_many_partitions_are_left_to_a_thread() -> None:
         append(found.partitions[0], 1)
         await found.session.collect(1, None)
         assert found.partitions[0].file_read_count == MAX_RECENT_COUNT + 1
+
+
+async def test_partitions_of_a_crowd_wait_for_their_turns_in_order(settings: ServerSettings) -> None:
+    """None of them leaves its stream, however many there are, and look-ups do not wait with them."""
+    reader_count = settings.cold_read_thread_count + settings.cold_read_queue_count + 40
+    async with crowd(reader_count) as found:
+        polls = [asyncio.create_task(one.session.collect(1, 60)) for one in found]
+        await reached(found[0].gate)
+        await asyncio.sleep(PATIENCE_S)
+        assert found[0].pools.cold_share_count <= 0
+        begun = [bool(one.partitions[0].tiered_reads) for one in found]
+        assert begun == sorted(begun, reverse=True)
+        assert sum(begun) == settings.cold_read_thread_count
+        assert await asyncio.wait_for(found[0].pools.cold_lookup(lambda: "looked up"), 30) == "looked up"
+        found[0].gate.open()
+        await asyncio.wait_for(asyncio.gather(*polls), 60)
+        assert [one.session.cursors[0].error for one in found] == [None] * reader_count
+        assert all(one.session.has_progress for one in found)
+        assert found[0].pools.cold_share_count > 0
+
+
+def has_read(one: World) -> bool:
+    return bool(one.partitions[0].tiered_reads)
+
+
+async def test_a_reader_that_leaves_while_it_waits_for_its_turn_takes_none(settings: ServerSettings) -> None:
+    thread_count = settings.cold_read_thread_count
+    async with crowd(thread_count + 2) as found:
+        polls = [asyncio.create_task(one.session.collect(1, 60)) for one in found]
+        await reached(found[0].gate)
+        await asyncio.sleep(PATIENCE_S)
+        polls[thread_count].cancel()
+        found[thread_count].session.close()
+        found[0].gate.open()
+        await asyncio.wait_for(polls[-1], 30)
+        assert [has_read(one) for one in found] == [True] * thread_count + [False, True]
+
+
+async def test_tiered_data_leave_memory_to_the_readers_of_local_data() -> None:
+    """Readers far behind that do not take their answers hold their part, and get one batch at a time then."""
+    async with crowd(2) as found:
+        [behind, other], memory = found, found[0].memory
+        rest = memory.tiered.take_up_to(memory.tiered.limit_bytes - 30 * RECORD_BYTES, 0)
+        behind.gate.open()
+        await asyncio.wait_for(behind.session.collect(1, 60), 30)
+        assert behind.session.cursors[0].tiered_size_bytes == 50 * RECORD_BYTES, "64 KiB are always granted"
+        held_bytes = memory.held_bytes
+        assert held_bytes == memory.tiered.held_bytes == rest + 50 * RECORD_BYTES
+        answered = behind.session.take_news(parts_of)
+        assert answered.tiered_size_bytes == answered.size_bytes == 50 * RECORD_BYTES
+        assert not behind.session.may_collect_behind(answered)
+        assert other.session.may_collect_behind(answered._replace(tiered_size_bytes=0))
+        append(behind.partitions[1], 40)
+        await asyncio.wait_for(behind.session.collect(1, 60), 30)
+        local = behind.session.take_news(parts_of)
+        assert (local.size_bytes, local.tiered_size_bytes) == (90 * RECORD_BYTES, 0)
+        behind.session.release(local)
+        assert memory.held_bytes == held_bytes
+        behind.session.release(answered)
+        assert memory.held_bytes == memory.tiered.held_bytes == rest
+        memory.tiered.add(-rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from google.rpc.code_pb2 import OUT_OF_RANGE
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -18,12 +19,21 @@ from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.log_identity import LogIdentity
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.fetch_encoding import encode_fetch_response
+from stratalog.server.rpc.fetch_encoding import FetchEncoder
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.v1 import log_pb2
 
 STATUSES = ErrorStatuses(ManualClock(), SequentialIds())
+
+
+def encoded(cursors: Sequence[FetchCursor]) -> bytes:
+    """The answer, without others of the same turn."""
+
+    async def encode() -> bytes:
+        return FetchEncoder(STATUSES, asyncio.get_running_loop()).encode(cursors)
+
+    return asyncio.run(encode())
 
 
 class FixedPartition:
@@ -33,6 +43,7 @@ class FixedPartition:
 
     def __init__(self, marks: Watermarks) -> None:
         self._marks = marks
+        self.look_count = 0
 
     @property
     def signal(self) -> PartitionSignal:
@@ -52,6 +63,7 @@ class FixedPartition:
         pass
 
     def watermarks(self) -> Watermarks:
+        self.look_count += 1
         return self._marks
 
     def read_recent(
@@ -121,7 +133,7 @@ def test_what_is_encoded_by_hand_is_what_protobuf_reads(
             answer.log_start_offset, answer.local_log_start_offset = marks[:2]
             answer.high_watermark, answer.last_stable_offset = marks[2:]
             answer.topic_id, answer.leader_epoch = "an-id", 7
-    assert log_pb2.FetchResponse.FromString(encode_fetch_response(STATUSES, cursors)) == expected
+    assert log_pb2.FetchResponse.FromString(encoded(cursors)) == expected
     assert all(cursor.size_bytes == 0 and not cursor.chunks for cursor in cursors)
     assert not any(cursor.aborted_transactions for cursor in cursors)
     assert all(cursor.start == cursor.position for cursor in cursors)
@@ -132,5 +144,51 @@ def test_sizes_at_the_edges_of_their_encoding(size: int) -> None:
     cursor = FetchCursor(TopicPartition("t", 0), FixedPartition(Watermarks(0, 0, 1, 1)), 0, 1)
     cursor.chunks = [bytes(size)]
     cursor.size_bytes, cursor.position = size, 1
-    [answer] = log_pb2.FetchResponse.FromString(encode_fetch_response(STATUSES, [cursor])).partitions
+    [answer] = log_pb2.FetchResponse.FromString(encoded([cursor])).partitions
     assert len(answer.batches) == size
+
+
+def cursor_over(partition: FixedPartition, chunk: bytes, *, start: int = 0, position: int = 3) -> FetchCursor:
+    cursor = FetchCursor(TopicPartition("t", 0), partition, start, 1 << 20)
+    cursor.chunks.append(chunk)
+    cursor.size_bytes, cursor.position = len(chunk), position
+    return cursor
+
+
+async def test_readers_of_one_turn_share_an_answer() -> None:
+    shared = FetchEncoder(STATUSES, asyncio.get_running_loop())
+    partition, chunk = FixedPartition(Watermarks(0, 0, 3, 3)), bytes(100)
+    cursors = [cursor_over(partition, chunk) for _ in range(100)]
+    answers = [shared.encode([cursor]) for cursor in cursors]
+    assert len(set(map(id, answers))) == 1
+    assert partition.look_count == 1, "one was encoded"
+    assert all(cursor.start == 3 and not cursor.has_news and not cursor.size_bytes for cursor in cursors)
+    await asyncio.sleep(0)
+    assert shared.encode([cursor_over(partition, chunk)]) == answers[0]
+    assert partition.look_count == 2, "a turn later there may be other watermarks"
+
+
+async def test_readers_of_one_turn_share_no_answer_that_would_differ() -> None:
+    shared = FetchEncoder(STATUSES, asyncio.get_running_loop())
+    marks = Watermarks(0, 0, 3, 3)
+    partition, chunk = FixedPartition(marks), bytes(100)
+    aborted, failed = cursor_over(partition, chunk), cursor_over(partition, b"")
+    aborted.aborted_transactions = {AbortedTransaction(1, 0, 2, 0): None}
+    failed.chunks, failed.error = [], OffsetOutOfRangeError("gone", offset=0)
+    epoch = cursor_over(partition, chunk)
+    epoch.tiered_epoch = 9
+    different = [
+        [cursor_over(partition, chunk)],
+        [cursor_over(FixedPartition(marks), chunk)],
+        [cursor_over(partition, bytes(101))],
+        [cursor_over(partition, chunk, start=1)],
+        [cursor_over(partition, chunk, position=2)],
+        [aborted],
+        [epoch],
+        [failed],
+        [],
+        [cursor_over(partition, chunk), cursor_over(partition, chunk)],
+    ]
+    answers = [shared.encode(cursors) for cursors in different]
+    assert len(set(map(id, answers))) == len(answers)
+    assert len(log_pb2.FetchResponse.FromString(answers[-1]).partitions) == 2

@@ -1,4 +1,6 @@
-"""The control plane over gRPC. Everything that touches disk or store runs on the task pool."""
+"""The control plane over gRPC. Nothing that takes long runs on the event loop: lists and descriptions,
+changes, and calls that read much have threads of their own, so that none waits for another kind.
+"""
 
 from __future__ import annotations
 
@@ -61,45 +63,33 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def CreateTopic(
         self, request: admin_pb2.CreateTopicRequest, context: Context
     ) -> admin_pb2.CreateTopicResponse:
-        create = partial(self._topics.create, request.name, request.partition_count, dict(request.config))
-        return admin_pb2.CreateTopicResponse(topic=topic_message(await self._pools.task(create)))
+        def create() -> admin_pb2.CreateTopicResponse:
+            topic = self._topics.create(request.name, request.partition_count, dict(request.config))
+            return admin_pb2.CreateTopicResponse(topic=topic_message(topic))
+
+        return await self._pools.task(create)
 
     @guarded
     async def ListTopics(
         self, request: admin_pb2.ListTopicsRequest, context: Context
     ) -> admin_pb2.ListTopicsResponse:
-        self._shards.ensure_owned()
-        cursor = PageCursor(request, "topics", str)
-        page = cursor.page(self._registry.topics(), attrgetter("name"))
-        return admin_pb2.ListTopicsResponse(
-            topics=map(topic_listing_message, page.items), next_page_token=page.next_page_token
-        )
+        return await self._pools.describe(partial(self._list_topics, request))
 
     @guarded
     async def DescribeTopics(
         self, request: admin_pb2.DescribeTopicsRequest, context: Context
     ) -> admin_pb2.DescribeTopicsResponse:
-        if not 1 <= len(request.names) <= MAX_PAGE_SIZE:
-            raise InvalidRequestError(
-                "a description names topics, one to the largest number; ListTopics has the names of all",
-                topic_count=len(request.names),
-                max_topic_count=MAX_PAGE_SIZE,
-            )
-        # A topic that a replaced server knows may have more partitions by now, or another id.
-        self._shards.ensure_owned()
-        topics = [self._registry.topic(name) for name in request.names]
-        cursor = PageCursor(request, f"descriptions of {list(request.names)}", int)
-        page = cursor.page(list(enumerate(topics)), itemgetter(0), lambda one: topic_weight(one[1]))
-        return admin_pb2.DescribeTopicsResponse(
-            topics=[topic_message(topic) for _, topic in page.items], next_page_token=page.next_page_token
-        )
+        return await self._pools.describe(partial(self._describe_topics, request))
 
     @guarded
     async def AddPartitions(
         self, request: admin_pb2.AddPartitionsRequest, context: Context
     ) -> admin_pb2.AddPartitionsResponse:
-        add = partial(self._topics.add_partitions, request.topic, request.topic_id, request.partition_count)
-        return admin_pb2.AddPartitionsResponse(topic=topic_message(await self._pools.task(add)))
+        def add() -> admin_pb2.AddPartitionsResponse:
+            topic = self._topics.add_partitions(request.topic, request.topic_id, request.partition_count)
+            return admin_pb2.AddPartitionsResponse(topic=topic_message(topic))
+
+        return await self._pools.task(add)
 
     @guarded
     async def DeleteTopic(
@@ -112,11 +102,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeConfigs(
         self, request: admin_pb2.DescribeConfigsRequest, context: Context
     ) -> admin_pb2.DescribeConfigsResponse:
-        topic = configured_topic(request.resource)
-        if topic is not None:
-            self._shards.ensure_owned()
-        entries = self._configs.describe(topic, set(request.names))
-        return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
+        return await self._pools.describe(partial(self._describe_configs, request))
 
     @guarded
     async def AlterConfigs(
@@ -133,25 +119,25 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeLog(
         self, request: admin_pb2.DescribeLogRequest, context: Context
     ) -> admin_pb2.DescribeLogResponse:
-        return await self._pools.task(partial(self._partitions.describe, request))
+        return await self._pools.long_task(partial(self._partitions.describe, request))
 
     @guarded
     async def ListSegments(
         self, request: partition_pb2.ListSegmentsRequest, context: Context
     ) -> partition_pb2.ListSegmentsResponse:
-        return await self._pools.task(partial(self._partitions.list_segments, request))
+        return await self._pools.long_task(partial(self._partitions.list_segments, request))
 
     @guarded
     async def ListSlices(
         self, request: partition_pb2.ListSlicesRequest, context: Context
     ) -> partition_pb2.ListSlicesResponse:
-        return await self._pools.task(partial(self._partitions.list_slices, request))
+        return await self._pools.long_task(partial(self._partitions.list_slices, request))
 
     @guarded
     async def ListProducers(
         self, request: partition_pb2.ListProducersRequest, context: Context
     ) -> partition_pb2.ListProducersResponse:
-        return await self._pools.task(partial(self._partitions.list_producers, request))
+        return await self._pools.long_task(partial(self._partitions.list_producers, request))
 
     @guarded
     async def DeleteRecords(
@@ -162,26 +148,20 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def Roll(self, request: partition_pb2.RollRequest, context: Context) -> partition_pb2.RollResponse:
-        return await self._pools.task(partial(self._partitions.roll, request))
+        return await self._pools.long_task(partial(self._partitions.roll, request))
 
     @guarded
     async def Flush(
         self, request: partition_pb2.FlushRequest, context: Context
     ) -> partition_pb2.FlushResponse:
-        return await self._pools.task(partial(self._partitions.flush, request))
+        return await self._pools.long_task(partial(self._partitions.flush, request))
 
     @guarded
     async def DescribeLogDirs(
         self, request: admin_pb2.DescribeLogDirsRequest, context: Context
     ) -> admin_pb2.DescribeLogDirsResponse:
-        cursor = PageCursor(request, "moves between log directories", topic_partition_of)
-        described, moves = self._directories.describe()
-        page = cursor.page(moves, attrgetter("progress.partition"))
-        return admin_pb2.DescribeLogDirsResponse(
-            log_dirs=map(log_dir_message, described) if cursor.after is None else (),
-            moves=map(move_message, page.items),
-            next_page_token=page.next_page_token,
-        )
+        # It asks the disks for their room, and one may hang.
+        return await self._pools.long_task(partial(self._describe_log_dirs, request))
 
     @guarded
     async def CordonLogDir(
@@ -217,10 +197,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def CleanerStatus(
         self, request: admin_pb2.CleanerStatusRequest, context: Context
     ) -> admin_pb2.CleanerStatusResponse:
-        cursor = PageCursor(request, "uncleanable partitions", topic_partition_of)
-        stats = self._cleaner.stats()
-        page = cursor.page(stats.failures, attrgetter("partition"))
-        return cleaner_status_message(stats, page)
+        return await self._pools.describe(partial(self._cleaner_status, request))
 
     @guarded
     async def ResetCleaner(
@@ -236,7 +213,57 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ServerInfo(
         self, request: admin_pb2.ServerInfoRequest, context: Context
     ) -> admin_pb2.ServerInfoResponse:
-        return self._info.message()
+        return await self._pools.describe(self._info.message)
+
+    def _list_topics(self, request: admin_pb2.ListTopicsRequest) -> admin_pb2.ListTopicsResponse:
+        self._shards.ensure_owned()
+        cursor = PageCursor(request, "topics", str)
+        page = cursor.page(self._registry.topics(), attrgetter("name"))
+        return admin_pb2.ListTopicsResponse(
+            topics=map(topic_listing_message, page.items), next_page_token=page.next_page_token
+        )
+
+    def _describe_topics(self, request: admin_pb2.DescribeTopicsRequest) -> admin_pb2.DescribeTopicsResponse:
+        if not 1 <= len(request.names) <= MAX_PAGE_SIZE:
+            raise InvalidRequestError(
+                "a description names topics, one to the largest number; ListTopics has the names of all",
+                topic_count=len(request.names),
+                max_topic_count=MAX_PAGE_SIZE,
+            )
+        # A topic that a replaced server knows may have more partitions by now, or another id.
+        self._shards.ensure_owned()
+        topics = [self._registry.topic(name) for name in request.names]
+        cursor = PageCursor(request, f"descriptions of {list(request.names)}", int)
+        page = cursor.page(list(enumerate(topics)), itemgetter(0), lambda one: topic_weight(one[1]))
+        return admin_pb2.DescribeTopicsResponse(
+            topics=[topic_message(topic) for _, topic in page.items], next_page_token=page.next_page_token
+        )
+
+    def _describe_configs(
+        self, request: admin_pb2.DescribeConfigsRequest
+    ) -> admin_pb2.DescribeConfigsResponse:
+        topic = configured_topic(request.resource)
+        if topic is not None:
+            self._shards.ensure_owned()
+        entries = self._configs.describe(topic, set(request.names))
+        return admin_pb2.DescribeConfigsResponse(entries=map(config_entry_message, entries))
+
+    def _describe_log_dirs(
+        self, request: admin_pb2.DescribeLogDirsRequest
+    ) -> admin_pb2.DescribeLogDirsResponse:
+        cursor = PageCursor(request, "moves between log directories", topic_partition_of)
+        described, moves = self._directories.describe()
+        page = cursor.page(moves, attrgetter("progress.partition"))
+        return admin_pb2.DescribeLogDirsResponse(
+            log_dirs=map(log_dir_message, described) if cursor.after is None else (),
+            moves=map(move_message, page.items),
+            next_page_token=page.next_page_token,
+        )
+
+    def _cleaner_status(self, request: admin_pb2.CleanerStatusRequest) -> admin_pb2.CleanerStatusResponse:
+        cursor = PageCursor(request, "uncleanable partitions", topic_partition_of)
+        stats = self._cleaner.stats()
+        return cleaner_status_message(stats, cursor.page(stats.failures, attrgetter("partition")))
 
 
 def _require_cleaned_here(topic: str, config: LogConfig) -> None:

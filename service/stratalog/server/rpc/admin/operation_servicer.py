@@ -34,24 +34,17 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
     async def GetOperation(
         self, request: operation_pb2.GetOperationRequest, context: Context
     ) -> operation_pb2.GetOperationResponse:
-        operation = self._operations.find(request.operation_id)
-        return operation_pb2.GetOperationResponse(operation=operation_message(operation))
+        def found() -> operation_pb2.GetOperationResponse:
+            operation = self._operations.find(request.operation_id)
+            return operation_pb2.GetOperationResponse(operation=operation_message(operation))
+
+        return await self._pools.describe(found)
 
     @guarded
     async def ListOperations(
         self, request: operation_pb2.ListOperationsRequest, context: Context
     ) -> operation_pb2.ListOperationsResponse:
-        filters = f"{sorted(request.kinds)} {sorted(request.states)}"
-        cursor = PageCursor(request, f"operations {filters}", int)
-        kinds, states = kinds_of(request.kinds), states_of(request.states)
-        views = [operation.view for operation in self._operations.operations()]
-        found = [view for view in views if view.kind in kinds and view.state in states]
-        page = cursor.page(found, lambda view: -view.number)
-        return operation_pb2.ListOperationsResponse(
-            # A page of results could be larger than clients take.
-            operations=[view_message(view._replace(result=None)) for view in page.items],
-            next_page_token=page.next_page_token,
-        )
+        return await self._pools.describe(partial(self._list, request))
 
     @guarded
     async def WatchOperation(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # grpc.aio also takes a handler that writes
@@ -79,6 +72,19 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
     ) -> operation_pb2.CancelOperationResponse:
         operation = await self._pools.task(partial(self._operations.cancel, request.operation_id))
         return operation_pb2.CancelOperationResponse(operation=operation_message(operation))
+
+    def _list(self, request: operation_pb2.ListOperationsRequest) -> operation_pb2.ListOperationsResponse:
+        filters = f"{sorted(request.kinds)} {sorted(request.states)}"
+        cursor = PageCursor(request, f"operations {filters}", int)
+        kinds, states = kinds_of(request.kinds), states_of(request.states)
+        views = [operation.view for operation in self._operations.operations()]
+        found = [view for view in views if view.kind in kinds and view.state in states]
+        page = cursor.page(found, lambda view: -view.number)
+        return operation_pb2.ListOperationsResponse(
+            # A page of results could be larger than clients take.
+            operations=[view_message(view._replace(result=None)) for view in page.items],
+            next_page_token=page.next_page_token,
+        )
 
 
 async def _until_worth_a_message(changed: asyncio.Event) -> None:

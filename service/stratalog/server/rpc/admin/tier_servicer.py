@@ -51,7 +51,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def TierStatus(
         self, request: tier_pb2.TierStatusRequest, context: Context
     ) -> tier_pb2.TierStatusResponse:
-        return await self._pools.task(
+        return await self._pools.long_task(
             partial(tier_status_message, request, self._engine, self._clock.now_ms())
         )
 
@@ -85,19 +85,13 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def PlanCompaction(
         self, request: tier_pb2.PlanCompactionRequest, context: Context
     ) -> tier_pb2.PlanCompactionResponse:
-        return await self._pools.task(partial(self._plan, request))
+        return await self._pools.long_task(partial(self._plan, request))
 
     @guarded
     async def ListExcludedPartitions(
         self, request: tier_pb2.ListExcludedPartitionsRequest, context: Context
     ) -> tier_pb2.ListExcludedPartitionsResponse:
-        cursor = PageCursor(request, "partitions that compaction leaves alone", topic_id_partition_of)
-        page = cursor.page(sorted(self._tier.compaction.exclusions().items()), itemgetter(0))
-        names = {topic.topic_id: topic.name for topic in self._registry.topics()}
-        return tier_pb2.ListExcludedPartitionsResponse(
-            partitions=[excluded_message(tip, one, names.get(tip.topic_id, "")) for tip, one in page.items],
-            next_page_token=page.next_page_token,
-        )
+        return await self._pools.describe(partial(self._list_excluded, request))
 
     @guarded
     async def ResetExcludedPartition(
@@ -122,7 +116,7 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def ExplainRetention(
         self, request: tier_pb2.ExplainRetentionRequest, context: Context
     ) -> tier_pb2.ExplainRetentionResponse:
-        return await self._pools.task(partial(self._explain, request))
+        return await self._pools.long_task(partial(self._explain, request))
 
     @guarded
     async def StartVerification(
@@ -153,13 +147,14 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
     async def DescribeCaches(
         self, request: tier_pb2.DescribeCachesRequest, context: Context
     ) -> tier_pb2.DescribeCachesResponse:
-        return caches_message(self._tier.upkeep.caches())
+        return await self._pools.describe(lambda: caches_message(self._tier.upkeep.caches()))
 
     @guarded
     async def EmptyCaches(
         self, request: tier_pb2.EmptyCachesRequest, context: Context
     ) -> tier_pb2.EmptyCachesResponse:
-        return tier_pb2.EmptyCachesResponse(emptied_bytes=self._tier.upkeep.empty_caches())
+        emptied_bytes = await self._pools.task(self._tier.upkeep.empty_caches)
+        return tier_pb2.EmptyCachesResponse(emptied_bytes=emptied_bytes)
 
     @guarded
     async def FinalizeMetadata(
@@ -168,7 +163,18 @@ class TierServicer(tier_pb2_grpc.TierServiceServicer):
         finalize = partial(self._tier.upkeep.finalize, is_dry_run=request.dry_run)
         return tier_pb2.FinalizeMetadataResponse(
             supported_metadata_version=METADATA_VERSION,
-            heads=map(finalized_head_message, await self._pools.task(finalize)),
+            heads=map(finalized_head_message, await self._pools.long_task(finalize)),
+        )
+
+    def _list_excluded(
+        self, request: tier_pb2.ListExcludedPartitionsRequest
+    ) -> tier_pb2.ListExcludedPartitionsResponse:
+        cursor = PageCursor(request, "partitions that compaction leaves alone", topic_id_partition_of)
+        page = cursor.page(sorted(self._tier.compaction.exclusions().items()), itemgetter(0))
+        names = {topic.topic_id: topic.name for topic in self._registry.topics()}
+        return tier_pb2.ListExcludedPartitionsResponse(
+            partitions=[excluded_message(tip, one, names.get(tip.topic_id, "")) for tip, one in page.items],
+            next_page_token=page.next_page_token,
         )
 
     def _counted(self, name: str, work: Callable[[Operation], PassOutcome]) -> Work:

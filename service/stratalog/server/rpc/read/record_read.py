@@ -84,13 +84,13 @@ class RecordRead:
                 upcoming = None
                 if answered is None:
                     return
-                if self._fetches_ahead and not self._session.is_memory_scarce:
+                if self._fetches_ahead and self._session.may_collect_behind(answered):
                     upcoming = asyncio.create_task(self._next())
                 steps = self._encoder.responses(answered.answer)
                 while (response := await self._pools.read(partial(next, steps, _End.END))) is not _End.END:
                     if response is not None:
                         yield response
-                self._session.release(answered.size_bytes)
+                self._session.release(answered)
                 self._leave_failed()
         finally:
             if upcoming is not None:

@@ -16,7 +16,7 @@ from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
 from stratalog.server.partitions.unknown_topic import require_partition_number
-from stratalog.server.request_memory import RequestMemory
+from stratalog.server.request_memory import FetchMemory
 from stratalog.server.rpc import convert
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.read.read_encoding import ReadEncoder
@@ -39,7 +39,7 @@ class RecordReads:
         partitions: PartitionRegistry,
         pools: WorkerPools,
         closing: Closing,
-        memory: RequestMemory,
+        memory: FetchMemory,
         settings: ServerSettings,
         statuses: ErrorStatuses,
     ) -> None:
@@ -95,7 +95,7 @@ class RecordReads:
             offset = await self._starts.offset(partition, start if is_set else None, isolation)
             epoch = wanted.last_fetched_epoch
             if wanted.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
-                await self._pools.cold(partial(partition.ensure_continued, offset, epoch))
+                await self._pools.cold_read(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
             return self._new_cursor(TopicPartition(request.topic, wanted.partition), error, isolation)
         return self._begun(partition, isolation, offset, end_offset)

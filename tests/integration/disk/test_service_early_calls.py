@@ -1,0 +1,84 @@
+"""A server that opens its logs answers health checks and metrics, and refuses all else as retriable."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from stratalog.base.errors import StartingError
+from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
+from stratalog.record.record import Record
+from stratalog.server.app import Server
+from stratalog.server.configuration.settings import ServerSettings
+from tests.support.gate import Gate
+from tests.support.logs.hooked_disk import HookedDisk
+from tests.support.service.service_bench import PATIENCE_S, QUIET, service_bench
+
+RECORD = Record(0, 0, None, b"x")
+
+
+async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Path) -> None:
+    gate = Gate()
+
+    def before(name: str, path: str) -> None:
+        if name == "list_directory" and path.endswith("/t-0"):
+            gate.pass_through()
+
+    disk = HookedDisk(before)
+    async with service_bench(tmp_path, filesystem=disk) as bench:
+        await bench.client.admin.create_topic("t")
+    gate.close()
+    options: dict[str, Any] = {**QUIET, "data_dir": f"{tmp_path}/data", "metrics_listen": "127.0.0.1:0"}
+    server = Server(ServerSettings(**options), filesystem=disk, has_processes=False)
+    starting = asyncio.create_task(server.start())
+    try:
+        assert await asyncio.to_thread(gate.is_reached.wait, 30)
+        address = f"127.0.0.1:{server.port}"
+        async with (
+            grpc.aio.insecure_channel(address) as channel,
+            Client(address, retry=RetryPolicy(deadline_s=0)) as hasty,
+            Client(address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as patient,
+        ):
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            check = health_pb2.HealthCheckRequest()
+            assert (await stub.Check(check)).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            for call in (hasty.admin.list_topics(), hasty.append("t", 0, [RECORD]), hasty.admin.upload()):
+                with pytest.raises(StartingError) as caught:
+                    await call
+                assert caught.value.retriable
+            url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+            with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+                assert answer.status == 200
+            unknown: Any = channel.unary_unary("/stratalog.v1.Nope/Call")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await unknown(b"")
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            waiting = asyncio.create_task(patient.append("t", 0, [RECORD]))
+            await asyncio.sleep(0.1)
+            gate.open()
+            await asyncio.wait_for(starting, PATIENCE_S)
+            assert (await waiting).base_offset == 0
+            assert (await stub.Check(check)).status == health_pb2.HealthCheckResponse.SERVING
+    finally:
+        gate.open()
+        await starting
+        await server.stop()
+
+
+async def test_a_connection_too_many_is_closed(tmp_path: Path) -> None:
+    async with service_bench(tmp_path, max_connection_count=2) as bench:
+        await bench.client.admin.create_topic("t")
+        readers = [await asyncio.open_connection("127.0.0.1", bench.server.port) for _ in range(4)]
+        # A connection that stays gets the settings of the transport; the end of another comes at once.
+        firsts = [await asyncio.wait_for(reader.read(1), PATIENCE_S) for reader, _ in readers]
+        assert firsts.count(b"") == 3, "the client of the bench has one"
+        assert await bench.topic_names() == ["t"]
+        for _, writer in readers:
+            writer.close()
