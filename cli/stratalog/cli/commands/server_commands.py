@@ -15,6 +15,7 @@ from stratalog.cli.output import Cell, print_json, print_table, utc_time, value_
 COMMANDS = {
     "start": ("server.start_command:start", "Serve until SIGTERM or Ctrl-C, then stop cleanly."),
     "config": ("server.config_command:config", "Show the settings of a start, and their sources."),
+    "check": ("server.check_command:check", "Try the settings of a start, and change nothing."),
 }
 
 

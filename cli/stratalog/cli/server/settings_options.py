@@ -13,6 +13,7 @@ from stratalog.cli.options import environment_option
 from stratalog.server.configuration.setting import Setting, toml_text
 from stratalog.server.configuration.settings_table import SETTINGS
 from stratalog.server.configuration.start_settings import (
+    CONFIG_FILE_VARIABLE,
     CONFIG_OPTION,
     CONFIG_VARIABLE,
     Given,
@@ -93,6 +94,7 @@ _config_option: Callable[[Any], Any] = click.option(
 )
 _file_option: Callable[[Any], Any] = environment_option(
     "--config-file",
+    envvar=CONFIG_FILE_VARIABLE,
     default="",
     metavar="FILE",
     help="Take settings from this file of TOML; options and the environment are stronger."

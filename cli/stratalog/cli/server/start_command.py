@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stratalog.cli.server.service_manager import notify_service_manager
 from stratalog.cli.server.settings_options import exit_for_faults, given_settings, settings_options
 
 if TYPE_CHECKING:
@@ -28,13 +29,12 @@ def start(**given: Any) -> None:
 
     Each setting comes from its option, else from its variable, else from the file of --config-file, else it
     has its default. The file takes further settings, which few servers need: `stratalog server config` shows
-    all of them.
+    all of them, and `stratalog server check` tries them.
 
     \b
     Examples:
       stratalog server start --config-file /etc/stratalog/stratalog.toml
       stratalog server start --data-dir /data --store s3://bucket/prefix
-      stratalog server start --data-dir /data --log-dir /disk2 --log-level warning
       stratalog server start --read-only --store s3://bucket/prefix
     """
     from stratalog.server.app import serve
@@ -72,9 +72,10 @@ def _directory(data_dir: str, *, read_only: bool) -> Generator[str]:
 
 
 def _announce(server: Server) -> None:
-    """Print one line once requests are answered: scripts wait for it, and learn the port from
-    it.
+    """Print one line once requests are answered: scripts wait for it, and learn the port from it. A service
+    manager is notified first.
     """
+    notify_service_manager("READY=1")
     host = server.settings.listen.rpartition(":")[0]
     click.echo(
         f"stratalog serves {host}:{server.port} from {server.settings.data_dir}"

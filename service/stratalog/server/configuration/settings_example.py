@@ -20,7 +20,7 @@ _HEAD = (
     "",
     "A line that begins with # and no blank shows a default; remove the # to change it. Options of the"
     " command line are stronger than variables of the environment, and these are stronger than this file."
-    " `stratalog server config` shows the settings that count.",
+    " `stratalog server config` shows the settings that count, and `stratalog server check` tries them.",
 )
 _CONFIG_HEAD = (
     "Keys of the broker, under Kafka's names: defaults of topics, and settings of the log manager, the"

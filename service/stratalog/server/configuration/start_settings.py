@@ -24,6 +24,7 @@ from stratalog.server.configuration.settings_table import SETTING_OF_FIELD, SETT
 
 CONFIG_OPTION = "--config"
 CONFIG_VARIABLE = "STRATALOG_CONFIG"
+CONFIG_FILE_VARIABLE = "STRATALOG_CONFIG_FILE"
 READ_ONLY_PLACE = "stratalog-read-only"
 """Name of the directory, among the temporary files, of a read-only server without a data directory."""
 
