@@ -32,20 +32,14 @@ def settings_options(command: _Command) -> _Command:
     keywords, for `given_settings`. Click neither reads the environment nor checks values: that is done for
     all sources at once.
     """
-    for option in reversed(
-        [*map(_option, filter(_has_option, SETTINGS.values())), _config_option, _file_option]
-    ):
-        command = option(command)
+    for decorate in (_file_option, _config_option, *reversed([*map(_option, _with_options())])):
+        command = decorate(command)
     return command
 
 
 def given_settings(given: Mapping[str, Any]) -> StartSettings:
     """The settings of a command that has `settings_options`; `given` are the keywords."""
-    options = {
-        setting.name: _texts(given[setting.field_name])
-        for setting in SETTINGS.values()
-        if _has_option(setting)
-    }
+    options = {setting.name: _texts(given[setting.field_name]) for setting in _with_options()}
     return start_settings(Given(options, given["config"], os.environ, given["config_file"]))
 
 
@@ -60,11 +54,11 @@ def exit_for_faults(settings: StartSettings) -> None:
         raise click.exceptions.Exit(EXIT_USAGE if is_usage else EXIT_FAULT)
 
 
-def _has_option(setting: Setting) -> bool:
-    return bool(setting.option)
+def _with_options() -> list[Setting]:
+    return [setting for setting in SETTINGS.values() if setting.option]
 
 
-def _option(setting: Setting) -> Callable[[_Command], _Command]:
+def _option(setting: Setting) -> Callable[[Any], Any]:
     default = toml_text(setting.default) if setting.default not in ("", ()) else ""
     remark = f"  [env var: {setting.variable}" + (f"; default: {default.strip(chr(34))}]" if default else "]")
     names = [setting.option, setting.field_name]

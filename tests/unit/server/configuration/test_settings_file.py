@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.server.configuration.broker_config import BROKER_KEYS
-from stratalog.server.configuration.settings_file import SettingsFile, read_settings_file
+from stratalog.server.configuration.settings_file import CONFIG_TABLE, SettingsFile, read_settings_file
 from stratalog.server.configuration.settings_table import SETTINGS
 
 
@@ -123,4 +123,4 @@ def test_every_key_may_be_written_with_dots() -> None:
         name.rsplit(".", count)[0] for name in BROKER_KEYS for count in range(1, name.count(".") + 1)
     }
     assert not beginnings & BROKER_KEYS.keys()
-    assert not {name for name in SETTINGS if "." in name}
+    assert not {name for name in SETTINGS if "." in name or name == CONFIG_TABLE}
