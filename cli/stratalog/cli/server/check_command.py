@@ -59,7 +59,9 @@ def check(probe_store: bool, as_json: bool, **given: Any) -> None:
 def _findings(resolved: StartSettings, *, probes_store: bool) -> Iterator[Finding]:
     """The faults of the settings, or else what the checks find."""
     for fault in resolved.faults:
-        yield Finding("settings", Verdict.ERROR, str(fault.error))
+        # A value that is refused for not being UTF-8 is shown with escapes.
+        text = str(fault.error).encode(errors="backslashreplace").decode()
+        yield Finding("settings", Verdict.ERROR, text)
     if resolved.settings is None:
         return
     yield Finding("settings", Verdict.OK, f"{resolved.config_file or 'the options'} can be understood")
