@@ -16,7 +16,7 @@ from stratalog.cli.output import print_json, print_table
 from stratalog.cli.server.settings_options import given_settings, settings_options
 from stratalog.server.checks.all_checks import findings_of
 from stratalog.server.checks.machine import this_machine
-from stratalog.server.checks.start_check import CheckedStart, Finding, Verdict
+from stratalog.server.checks.start_check import CheckedStart, CheckSeams, Finding, Verdict
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.start_settings import StartSettings
 
@@ -69,9 +69,7 @@ def _findings(resolved: StartSettings, *, probes_store: bool) -> Iterator[Findin
         CheckedStart(
             settings=resolved.settings,
             config=BrokerConfig.from_overrides(resolved.config_texts),
-            filesystem=PosixFileSystem(),
-            clock=SystemClock(),
-            ids=SystemIdGenerator(),
+            seams=CheckSeams(PosixFileSystem(), SystemClock(), SystemIdGenerator()),
             machine=this_machine(),
             environment=os.environ,
             probes_store=probes_store,

@@ -29,8 +29,8 @@ _DISTANT = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs")
 def directories(start: CheckedStart) -> Iterator[Finding]:
     """Each log directory, or the place where it will be made: a directory that this process may write."""
     for path in start.settings.all_log_dirs:
-        place = existing_place(start.filesystem, path)
-        if not start.filesystem.is_directory(place):
+        place = existing_place(start.seams.filesystem, path)
+        if not start.seams.filesystem.is_directory(place):
             text = f"{place} is not a directory; give another path"
             yield Finding("directory", Verdict.ERROR, text)
         elif not may_write(place):
@@ -46,7 +46,7 @@ def locks(start: CheckedStart) -> Iterator[Finding]:
     """Each log directory: no process has it open. A read-only server keeps a directory of its own."""
     for path in () if start.settings.read_only else start.settings.all_log_dirs:
         try:
-            lock = start.filesystem.try_lock_shared(f"{path}/{LOCK_FILE}")
+            lock = start.seams.filesystem.try_lock_shared(f"{path}/{LOCK_FILE}")
         except FileNotFoundError:
             continue
         except OSError as failure:
@@ -64,7 +64,7 @@ def identities(start: CheckedStart) -> Iterator[Finding]:
     """The file of each log directory that ties it to a store."""
     for path in start.settings.all_log_dirs:
         try:
-            read_properties(start.filesystem, path)
+            read_properties(start.seams.filesystem, path)
         except (DataDirectoryError, OSError) as failure:
             yield Finding("directory", Verdict.ERROR, str(failure))
 
@@ -74,8 +74,8 @@ def separate_disks(start: CheckedStart) -> Iterator[Finding]:
     path_of_device: dict[str, str] = {}
     seen: set[str] = set()
     for path in start.settings.all_log_dirs:
-        real = start.filesystem.real_path(path)
-        device = device_of(existing_place(start.filesystem, path))
+        real = start.seams.filesystem.real_path(path)
+        device = device_of(existing_place(start.seams.filesystem, path))
         if real in seen:
             yield Finding("disks", Verdict.ERROR, f"{path} is given twice; leave one out")
         elif device in path_of_device:
@@ -85,7 +85,7 @@ def separate_disks(start: CheckedStart) -> Iterator[Finding]:
         path_of_device.setdefault(device, path)
     store = store_directory(start.settings.effective_store_url)
     if store is not None and not start.settings.read_only:
-        beside = path_of_device.get(device_of(existing_place(start.filesystem, store)))
+        beside = path_of_device.get(device_of(existing_place(start.seams.filesystem, store)))
         if beside is not None:
             text = (
                 f"the store {store} is on the disk of {beside}, and is lost with it; use another disk, or S3"
@@ -96,7 +96,9 @@ def separate_disks(start: CheckedStart) -> Iterator[Finding]:
 def file_systems(start: CheckedStart) -> Iterator[Finding]:
     """The kind of file system of each log directory, as far as the system tells."""
     for path in start.settings.all_log_dirs:
-        kind = start.machine.file_system_by_device.get(device_of(existing_place(start.filesystem, path)))
+        kind = start.machine.file_system_by_device.get(
+            device_of(existing_place(start.seams.filesystem, path))
+        )
         if kind is None:
             continue
         reason = _REASONS.get(kind)
@@ -115,7 +117,7 @@ def free_space(start: CheckedStart) -> Iterator[Finding]:
     """The free space of each log directory is above the floor below which appends are refused."""
     floor = start.config.min_free_bytes
     for path in () if start.settings.read_only else start.settings.all_log_dirs:
-        free = start.filesystem.free_bytes(existing_place(start.filesystem, path))
+        free = start.seams.filesystem.free_bytes(existing_place(start.seams.filesystem, path))
         if free < floor:
             text = (
                 f"{path} has {free:,} bytes free, less than log.dir.min.free.bytes ({floor:,}): appends are"

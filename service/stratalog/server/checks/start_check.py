@@ -33,7 +33,17 @@ class Finding(NamedTuple):
     check: str
     verdict: Verdict
     text: str
-    """What was found, and where that is not fine, what to do."""
+    """The fact that was found, and the remedy if it is not fine."""
+
+
+class CheckSeams(NamedTuple):
+    """The components that checks work with. Immutable."""
+
+    filesystem: FileSystem
+    clock: Clock
+    ids: IdGenerator
+    store: ObjectStore | None = None
+    """None: the one that the settings name."""
 
 
 class CheckedStart(NamedTuple):
@@ -41,12 +51,8 @@ class CheckedStart(NamedTuple):
 
     settings: ServerSettings
     config: BrokerConfig
-    filesystem: FileSystem
-    clock: Clock
-    ids: IdGenerator
+    seams: CheckSeams
     machine: Machine
     environment: Mapping[str, str]
     probes_store: bool
     """Whether the store may be written to: four small writes of an object that is deleted again."""
-    store: ObjectStore | None = None
-    """None: the one that the settings name."""

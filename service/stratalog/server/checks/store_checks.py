@@ -28,8 +28,11 @@ an hour on."""
 def store(start: CheckedStart) -> Iterator[Finding]:
     """The store answers, is the one of the log directories, and has the shards that are asked for."""
     try:
-        opened = start.store or open_store(
-            start.settings.effective_store_url, filesystem=start.filesystem, clock=start.clock, ids=start.ids
+        opened = start.seams.store or open_store(
+            start.settings.effective_store_url,
+            filesystem=start.seams.filesystem,
+            clock=start.seams.clock,
+            ids=start.seams.ids,
         )
         yield _identity(start, opened)
         yield from _conditional_writes(start, opened)
@@ -39,7 +42,7 @@ def store(start: CheckedStart) -> Iterator[Finding]:
 
 
 def _identity(start: CheckedStart, opened: ObjectStore) -> Finding:
-    """Raises LogStoreError."""
+    """Judge the identity of the store. Raises LogStoreError."""
     settings = start.settings
     identity = StoreIdentity.open(opened) if settings.read_only else StoreIdentity.find(opened)
     bound = dict(_bound_directories(start))
@@ -62,8 +65,8 @@ def _identity(start: CheckedStart, opened: ObjectStore) -> Finding:
 
 def _new_store(start: CheckedStart, opened: ObjectStore) -> Finding:
     directory = store_directory(start.settings.effective_store_url)
-    place = None if directory is None else existing_place(start.filesystem, directory)
-    if place is not None and not (start.filesystem.is_directory(place) and may_write(place)):
+    place = None if directory is None else existing_place(start.seams.filesystem, directory)
+    if place is not None and not (start.seams.filesystem.is_directory(place) and may_write(place)):
         text = f"{place} is no directory that this user may write, so no store can be made in it; change that"
         return Finding("store", Verdict.ERROR, text)
     count = start.settings.shard_count or 1
@@ -75,7 +78,7 @@ def _bound_directories(start: CheckedStart) -> Iterator[tuple[str, str]]:
     """The log directories that belong to a store, and its id. Those that cannot be read have a check."""
     for path in () if start.settings.read_only else start.settings.all_log_dirs:
         try:
-            store_id = read_properties(start.filesystem, path).get(STORE_ID)
+            store_id = read_properties(start.seams.filesystem, path).get(STORE_ID)
         except (DataDirectoryError, OSError):
             continue
         if store_id is not None:
@@ -83,7 +86,7 @@ def _bound_directories(start: CheckedStart) -> Iterator[tuple[str, str]]:
 
 
 def _conditional_writes(start: CheckedStart, opened: ObjectStore) -> Iterator[Finding]:
-    """Raises LogStoreError."""
+    """Try conditional writes, if that is allowed. Raises LogStoreError."""
     if start.settings.read_only or store_directory(start.settings.effective_store_url) is not None:
         return
     if not start.probes_store:
@@ -92,7 +95,7 @@ def _conditional_writes(start: CheckedStart, opened: ObjectStore) -> Iterator[Fi
         )
         yield Finding("probe", Verdict.SKIPPED, text)
         return
-    require_conditional_writes(opened, start.ids, SCRATCH_PREFIX)
+    require_conditional_writes(opened, start.seams.ids, SCRATCH_PREFIX)
     left = next(iter(opened.list(SCRATCH_PREFIX)), None)
     if left is None:
         yield Finding(
@@ -111,12 +114,12 @@ def _clock(start: CheckedStart, opened: ObjectStore) -> Iterator[Finding]:
     LogStoreError."""
     if store_directory(start.settings.effective_store_url) is not None:
         return
-    before_ms = start.clock.now_ms()
+    before_ms = start.seams.clock.now_ms()
     try:
         date_ms = opened.get(IDENTITY_KEY).date_ms
     except ObjectNotFoundError:
         return
-    after_ms = start.clock.now_ms()
+    after_ms = start.seams.clock.now_ms()
     distance_ms = max(before_ms - date_ms, date_ms - after_ms, 0)
     if distance_ms > MAX_CLOCK_DISTANCE_MS:
         text = f"this clock and the store's are {distance_ms // 1000} s apart; set this one by NTP"

@@ -23,7 +23,7 @@ from stratalog.server.checks import all_checks, directory_checks, store_checks
 from stratalog.server.checks.all_checks import CHECKS, findings_of
 from stratalog.server.checks.machine import Machine, device_of, this_machine
 from stratalog.server.checks.machine_checks import ENOUGH_FILES, bounded_memory_bytes
-from stratalog.server.checks.start_check import CheckedStart, Finding, Verdict
+from stratalog.server.checks.start_check import CheckedStart, CheckSeams, Finding, Verdict
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.manual_clock import ManualClock
@@ -59,13 +59,10 @@ def checked(
     return CheckedStart(
         settings=ServerSettings(**{**known, **settings}),
         config=BrokerConfig.from_overrides(config or {}),
-        filesystem=filesystem or PosixFileSystem(),
-        clock=ManualClock(),
-        ids=SequentialIds(),
+        seams=CheckSeams(filesystem or PosixFileSystem(), ManualClock(), SequentialIds(), store),
         machine=machine,
         environment=environment or {},
         probes_store=probes_store,
-        store=store,
     )
 
 
@@ -235,8 +232,8 @@ def test_clocks_that_are_apart_are_a_warning(tmp_path: Path) -> None:
         clock.advance(1_000_000 + apart_ms)
         store = with_store(clock)
         start = checked(tmp_path, store=store)
-        assert isinstance(start.clock, ManualClock)
-        start.clock.advance(1_000_000)
+        assert isinstance(start.seams.clock, ManualClock)
+        start.seams.clock.advance(1_000_000)
         assert [one[0] for one in bad(start)] == names
 
 
