@@ -38,13 +38,6 @@ def require_unicode(_context: click.Context, _parameter: click.Parameter, value:
     return value
 
 
-def require_unicode_each(
-    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Refuse names as `require_unicode` does, for options that may be repeated."""
-    return tuple(require_unicode(context, parameter, value) for value in values)
-
-
 def _parse_isolation(_context: click.Context, _parameter: click.Parameter, value: str) -> IsolationLevel:
     return IsolationLevel(value)
 

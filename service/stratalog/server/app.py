@@ -15,7 +15,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
@@ -51,6 +50,7 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
+from stratalog.server.listen_port import cannot_listen, require_free
 from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
@@ -299,11 +299,11 @@ class Server:
         await self.stop()
 
     def _take_port(self) -> int:
-        _require_free(self.settings.listen)
+        require_free(self.settings.listen)
         try:
             return self._grpc.add_insecure_port(self.settings.listen)
         except RuntimeError as error:
-            raise _cannot_listen(self.settings.listen, str(error)) from None
+            raise cannot_listen(self.settings.listen, str(error)) from None
 
     def _register_early(self, limits: CallLimits, late: LateServices) -> None:
         """Register the services that answer before the engine is open, and those that refuse until then."""
@@ -479,27 +479,3 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         # ping more often than every five minutes.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ]
-
-
-def _require_free(listen: str) -> None:
-    """Raise InvalidConfigError if `listen` is not free: gRPC gives the reason only in its own log."""
-    host, port = listen_address(listen)
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            # As gRPC does: closing connections of the last server are no obstacle.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
-    except OSError as error:
-        raise _cannot_listen(listen, error.strerror or str(error)) from None
-
-
-def _cannot_listen(listen: str, reason: str) -> InvalidConfigError:
-    return InvalidConfigError(
-        "cannot listen on this address; stop the process that has the port, or choose another address",
-        name="listen",
-        value=listen,
-        reason=reason,
-    )

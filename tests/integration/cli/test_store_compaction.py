@@ -68,7 +68,7 @@ def test_the_plan_changes_nothing_and_the_run_does_it(tmp_path: Path) -> None:
     document = json.loads(compact(url, "--dry-run", "--json").stdout)
     assert [job["reason"] for job in document["jobs"]] == ["dirty"]
     assert contents(tmp_path) == before
-    file = tmp_path / "server.properties"
+    file = tmp_path / "stratalog.toml"
     file.write_text("")
     done = compact(url, "--config-file", str(file))
     assert (done.exit_code, done.stderr) == (0, "")
@@ -111,8 +111,8 @@ def test_settings_of_the_command_are_stronger_than_those_in_the_store(tmp_path: 
     assert contents(tmp_path) == before
     catalog_elsewhere(store).alter_server_config(lambda config: {**config, **NO_ROOM})
     assert compact(url).exit_code == 1
-    file = tmp_path / "server.properties"
-    file.write_text("remote.compaction.scratch.max.bytes=1000000\n")
+    file = tmp_path / "stratalog.toml"
+    file.write_text("[config]\nremote.compaction.scratch.max.bytes = 1000000\n")
     assert compact(url, "--config-file", str(file)).exit_code == 1, "weaker than the store's"
     assert compact(url, "--config", "remote.compaction.scratch.max.bytes=1000000").exit_code == 0
 

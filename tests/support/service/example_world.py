@@ -167,7 +167,7 @@ class ExampleWorld:
         )
 
     def _run(self, *arguments: str, stdin: str = "") -> Ended:
-        environment = {"STRATALOG_SERVER": self.address}
+        environment = {"STRATALOG_SERVER": self.address, **self._of_a_start()}
         result = CliRunner().invoke(stratalog, arguments, input=stdin, env=environment)
         error = "" if result.exception is None else repr(result.exception)
         return Ended(result.exit_code, result.stdout, result.stderr + error)
@@ -189,8 +189,8 @@ class ExampleWorld:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
-            "STRATALOG_LISTEN": "127.0.0.1:0",
             "STRATALOG_DEV_PORT": "0",
+            **self._of_a_start(),
         }
         with subprocess.Popen(
             [sys.executable, "-m", "stratalog.cli", *words[1:]],
@@ -204,6 +204,10 @@ class ExampleWorld:
             process.send_signal(signal.SIGTERM)
             stdout, stderr = process.communicate(timeout=TIMEOUT_S)
         return Ended(process.returncode, first + stdout, stderr)
+
+    def _of_a_start(self) -> dict[str, str]:
+        """Variables with what a start needs and a mention of it leaves out."""
+        return {"STRATALOG_LISTEN": "127.0.0.1:0", "STRATALOG_DATA_DIR": f"{self._folder}/tried"}
 
     def _renew_topic(self, *, is_tiered: bool) -> None:
         """Make a topic `orders` of two partitions, with a few records in both."""
@@ -223,6 +227,7 @@ class ExampleWorld:
         """The line with what this world has instead of the places, addresses and ids of the examples."""
         if "import kafka" in line:
             _write_brokers(room)
+        (room / "stratalog.toml").write_text(f'data-dir = "{room}/disk1"\n')
         if "tier rebuild-head" in line or "tier restore" in line:
             self._copy_store(room / "store", is_headless="rebuild-head" in line)
         log_dirs, address = self._log_dirs, self.address
@@ -239,6 +244,7 @@ class ExampleWorld:
             "/data": log_dirs[0],
             "/disk2": log_dirs[1],
             "/var/lib/kafka": room / "broker",
+            "/etc/stratalog/stratalog.toml": room / "stratalog.toml",
             "/disk1/kafka": room / "broker1",
             "/disk2/kafka": room / "broker2",
             "/tmp/orders": room / "exported",

@@ -8,6 +8,7 @@ import click
 import pytest
 
 from stratalog.cli.commands.log_commands import log
+from stratalog.cli.commands.server_commands import server
 from stratalog.cli.commands.tier_commands import tier
 from stratalog.cli.lazy_group import LazyGroup
 from stratalog.cli.main import stratalog
@@ -30,7 +31,7 @@ def commands_below(group: click.Group) -> Iterator[click.Command]:
             yield from commands_below(command)
 
 
-@pytest.mark.parametrize("group", [stratalog, log, tier])
+@pytest.mark.parametrize("group", [stratalog, log, server, tier])
 def test_a_command_has_one_short_help(group: LazyGroup) -> None:
     context = click.Context(group)
     shown = {name: text for name, (_, text) in group.commands_by_name.items()}

@@ -6,10 +6,12 @@ import re
 
 import click
 
-from stratalog.cli.commands.server_commands import start
+from stratalog.cli.server.start_command import start
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.broker_config import BrokerConfig
+from stratalog.server.configuration.setting import toml_text
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.configuration.settings_table import SETTINGS
 from stratalog.server.rpc.status import INTERNAL_CODE, STATUS_BY_ERROR
 from tests.support.places import DOCS
 
@@ -21,19 +23,23 @@ def test_the_table_of_errors_is_the_table_of_the_server() -> None:
     assert len(rows) == len(expected) + 1
 
 
-def test_the_table_of_options_is_that_of_the_command() -> None:
-    rows = re.findall(
-        r"^\| `(--[a-z-]+)` \| `([A-Z_]+)` \| ([^|]+) \|", (DOCS / "operating.md").read_text(), re.MULTILINE
-    )
+def test_the_tables_of_settings_are_those_of_the_server() -> None:
+    text = (DOCS / "operating.md").read_text()
+    with_option = re.findall(r"^\| `(--[a-z-]+)` \| `([A-Z_]+)` \| ([^|]+) \|", text, re.MULTILINE)
+    without = re.findall(r"^\| `([a-z][a-z-]+)` \| `([A-Z_]+)` \| ([^|]+) \|", text, re.MULTILINE)
     options = [option for option in start.params if isinstance(option, click.Option)]
-    assert {(name, variable) for name, variable, _ in rows} == {
-        (option.opts[0], option.envvar) for option in options if option.envvar
+    names = {setting.option or setting.name: setting for setting in SETTINGS.values()}
+    beside = {"--config": "STRATALOG_CONFIG", "--config-file": "STRATALOG_CONFIG_FILE"}
+    documented = {name: (variable, default) for name, variable, default in with_option + without}
+    assert {name: variable for name, (variable, _) in documented.items()} == {
+        **{name: setting.variable for name, setting in names.items()},
+        **beside,
     }
-    documented = {name: default.strip().strip("`") for name, _, default in rows}
-    for option in options:
-        if option.opts[0] not in ("--data-dir", "--store"):
-            has_none = option.multiple or option.default == ""
-            assert documented[option.opts[0]] == ("none" if has_none else str(option.default)), option.opts[0]
+    assert {option.opts[0] for option in options} == {name for name, _, _ in with_option}
+    for name, setting in names.items():
+        if name not in ("--data-dir", "--store"):
+            default = toml_text(setting.default).strip('"') if setting.default not in ("", ()) else "none"
+            assert documented[name][1].strip().strip("`") == default, name
 
 
 class NotedTasks:

@@ -74,7 +74,7 @@ def compaction() -> None:
     "--config-file",
     default="",
     metavar="FILE",
-    help="With --store: the file of server keys that its servers are started with.",
+    help="With --store: the configuration file that its servers are started with.",
 )
 @config_option(
     text="With --store: set a key remote.compaction.* for this command, stronger than the servers' value;"
@@ -118,7 +118,7 @@ def run(
             raise click.UsageError("--no-wait is for a server, and --interval for what is due in all topics")
         if not config_file:
             click.echo(f"warning: {ASSUMPTION}", err=True)
-        layers = CompactionLayers(properties_of(config_file), config)
+        layers = CompactionLayers(config_of_servers(config_file), config)
         _run_on_store(store_url, layers, topics, interval_s, dry_run=dry_run, as_json=as_json)
         return
     if interval_s or config_file or config:
@@ -141,11 +141,19 @@ def run(
         _print_idle(planned.idle_topics)
 
 
-def properties_of(path: str) -> Mapping[str, str]:
-    """The keys in a file of properties; none without a path."""
-    from stratalog.server.configuration.properties_file import read_properties
+def config_of_servers(path: str) -> Mapping[str, str]:
+    """The broker's keys in the configuration file of the store's servers; none without a path. Prints all
+    faults but the last, which it raises: InvalidConfigError."""
+    from stratalog.server.configuration.settings_file import read_settings_file
 
-    return read_properties(path) if path else {}
+    if not path:
+        return {}
+    file = read_settings_file(path)
+    for fault in file.faults[:-1]:
+        print_error(str(fault))
+    for fault in file.faults[-1:]:
+        raise fault
+    return file.config
 
 
 def _run_on_store(

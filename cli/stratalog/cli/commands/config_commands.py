@@ -15,7 +15,8 @@ def config() -> None:
     """Show configurations, and alter the server's.
 
     A key may have several values. The first of these wins: the value of the topic; the value that was set for
-    the running server; the value from the start of the server (--config, then --config-file); the default.
+    the running server; the value from the start of the server (--config, then STRATALOG_CONFIG, then
+    --config-file); the default.
     `stratalog topic alter` alters a topic.
     """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stratalog.cli.commands.compaction_commands import ASSUMPTION, print_plan, print_run, properties_of
+from stratalog.cli.commands.compaction_commands import ASSUMPTION, config_of_servers, print_plan, print_run
 from stratalog.cli.error_line import print_error
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, json_option
@@ -43,7 +43,7 @@ _PARTITION_BYTES = 256 << 30
     "--config-file",
     default="",
     metavar="FILE",
-    help="The file of server keys that the servers of the store are started with.",
+    help="The configuration file that the servers of the store are started with.",
 )
 @config_option(
     text="Set a key remote.compaction.* for this command, stronger than the servers' value; may be repeated."
@@ -85,7 +85,7 @@ def compact(
 
     if not config_file:
         click.echo(f"warning: {ASSUMPTION}", err=True)
-    layers = CompactionLayers(properties_of(config_file), config)
+    layers = CompactionLayers(config_of_servers(config_file), config)
     layers.check()
     if dry_run:
         with (

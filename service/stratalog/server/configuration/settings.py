@@ -1,7 +1,8 @@
 """The settings of a server's start, checked once at the edge.
 
 Settings hold values, never components. Defaults suit a small machine; every field says what it does and when
-to change it. The command line fills them from options and from ``STRATALOG_*`` environment variables.
+to change it. Options, ``STRATALOG_*`` variables and the configuration file fill them: `settings_table` has
+their names, units and ranges, and `start_settings` puts them together.
 """
 
 from __future__ import annotations
@@ -74,6 +75,13 @@ class ServerSettings:
     read_only: bool = False
     """Serve reads of tiered topics from the store alone, without a claim, beside the owner. The data
     directory must be empty or missing, and is of no use afterwards."""
+
+    follow_ms: int = 2_000
+    """Period of looks at the store of a read-only server: a start takes it for `head_refresh_ms` then."""
+
+    log_level: str = "info"
+    """Least level of what the process logs: debug, info, warning or error. `stratalog server start` sets it;
+    a program that embeds the server has a logging of its own."""
 
     max_request_bytes: int = 32 * MIB
     """Largest request message. No topic may set `max.message.bytes` above it."""
@@ -204,9 +212,20 @@ class ServerSettings:
                 _require(one.name, value, 0 if one.name in MAY_BE_ZERO else 1)
         BrokerConfig.from_overrides(self.config)
         _require_shards(self.shard_count, self.own_shards)
-        if self.max_silence_ms:
-            _require("max_silence_ms", self.max_silence_ms, self.head_refresh_ms + 1)
-        _require("max_request_memory_bytes", self.max_request_memory_bytes, 2 * self.max_request_bytes)
+        if 0 < self.max_silence_ms <= self.head_refresh_ms:
+            raise InvalidConfigError(
+                "the silence of the store that is borne must be longer than the period of looks at it",
+                name="max_silence_ms",
+                value=self.max_silence_ms,
+                allowed=f"0 for never, or longer than {self.head_refresh_ms} ms",
+            )
+        if self.max_request_memory_bytes < 2 * self.max_request_bytes:
+            raise InvalidConfigError(
+                "the memory of requests must hold the largest append and the largest answer",
+                name="max_request_memory_bytes",
+                value=self.max_request_memory_bytes,
+                allowed=f"at least twice the largest request, which has {self.max_request_bytes} bytes",
+            )
         for name in ("shutdown_grace_s", "drain_upload_s"):
             _require(name, getattr(self, name), 0)
         listen_address(self.listen)

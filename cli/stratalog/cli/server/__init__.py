@@ -1,0 +1,1 @@
+"""Commands that start a server, show its settings and try them."""
