@@ -43,12 +43,17 @@ from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.configuration.settings import ServerSettings, listen_address
+from stratalog.server.engine.component_settings import request_prices
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
-from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
+from stratalog.server.meters.append_groups import AppendGroups
+from stratalog.server.meters.call_meter import CallMeter
+from stratalog.server.meters.error_counts import ErrorCounts
+from stratalog.server.metrics.endpoint import MetricsEndpoint
+from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import RequestMemories, RequestMemory
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
@@ -122,7 +127,7 @@ class Server:
         opened = store or open_store(
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
-        self._store = CountedObjectStore(opened, kind_of_key)
+        self._store = CountedObjectStore(opened, kind_of_key, self._clock)
         is_shared = filesystem is None and store is None and not isinstance(opened, MemoryObjectStore)
         self._has_processes = has_processes and is_shared
         self.processes: JobProcesses | None = None
@@ -163,14 +168,16 @@ class Server:
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
-        self._metrics.flush_waits_s = self._pools.flush_waits_s
+        self._metrics.pools = self._pools
+        self._metrics.memories = RequestMemories(appends=self.append_memory, fetches=self.fetch_memory)
+        self._metrics.groups = AppendGroups()
         if self._has_processes:
             self.processes = JobProcesses(
                 Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),
                 self._filesystem,
                 self._clock,
                 self._long_scheduler,
-                self._store.add_counts,
+                self._store.add_use,
             )
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
@@ -189,6 +196,8 @@ class Server:
         self._metrics.reads = engine.tier.upkeep.reads
         self._metrics.commits = engine.tier.manager.commits
         self._metrics.requests = self._store
+        self._metrics.prices = lambda: request_prices(engine.topics.runtime.current)
+        self._metrics.space = engine.local.pressure.space
         self._metrics.copy_lag = engine.topics.copy_lag
         self._metrics.compaction = engine.tier.compaction
         self._register(engine)
@@ -217,7 +226,8 @@ class Server:
             run_request,
             None if self.processes is None else self.processes.execution,
         )
-        hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush)
+        groups = self._metrics.groups
+        hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush, groups)
         return await self._pools.task(
             lambda: builder.open(
                 hosts,
@@ -269,7 +279,9 @@ class Server:
             raise _cannot_listen(self.settings.listen, str(error)) from None
 
     def _register(self, engine: StorageEngine) -> None:
-        statuses = ErrorStatuses(self._clock, self._ids)
+        errors = self._metrics.errors = ErrorCounts()
+        meter = self._metrics.methods = CallMeter(self._clock)
+        statuses = ErrorStatuses(self._clock, self._ids, errors)
         intake = AppendIntake(
             self._clock,
             seeded_random(self._ids),
@@ -317,7 +329,7 @@ class Server:
             (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
             limited = limits.limiting(name, refusing_undecodable(gated(handlers)))
-            self._grpc.add_generic_rpc_handlers((limited,))
+            self._grpc.add_generic_rpc_handlers((meter.metering(limited),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         reflection.enable_server_reflection(
             (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc

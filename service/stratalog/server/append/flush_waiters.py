@@ -30,6 +30,7 @@ from stratalog.server.append.pending_append import (
     answer_error,
     resolve,
 )
+from stratalog.server.meters.append_groups import AppendGroups
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +45,16 @@ class FlushWaiters:
         threads: Callable[[], Executor],
         flush: Callable[[], int],
         commit: Callable[[list[tuple[PendingAppend, AppendInfo]]], None],
+        groups: AppendGroups | None = None,
     ) -> None:
         """Answers on `loop`. `threads` returns those of the log directory. `flush` makes durable what was
         appended before its call, and returns the end of that; what it raises fails the appends. `commit`
-        takes those at `object` behind a flush that succeeded."""
+        takes those at `object` behind a flush that succeeded. `groups` counts the appends of each flush."""
         self._loop = loop
         self._threads = threads
         self._flush = flush
         self._commit = commit
+        self._groups = groups or AppendGroups()
         self._lock = threading.Lock()
         self._waiting: list[tuple[PendingAppend, AppendInfo]] = []
         self._sessions: set[AppendSession | None] = set()
@@ -109,6 +112,7 @@ class FlushWaiters:
             flushed, self._waiting = self._waiting, []
         assert self._has_turn, "one turn at a time"
         assert flushed, "a turn begins only where something waits"
+        self._groups.add_flushed(len(flushed))
         at_object = [one for one in flushed if one[0].durability is Durability.OBJECT]
         answered = [one for one in flushed if one[0].durability is not Durability.OBJECT]
         failure: Exception | None = None
