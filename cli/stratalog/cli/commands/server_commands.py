@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +25,7 @@ from stratalog.cli.int_ranges import (
     shard_numbers,
     silence_seconds,
 )
+from stratalog.cli.log_lines import LOG_FORMAT_HELP, LOG_FORMATS, log_to_stderr
 from stratalog.cli.options import (
     config_option,
     environment_option,
@@ -40,8 +40,6 @@ from stratalog.cli.output import Cell, print_json, print_table, utc_time, value_
 if TYPE_CHECKING:
     from stratalog.server.app import Server
     from stratalog.server.configuration.settings import ServerSettings
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.group()
@@ -229,6 +227,7 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     default="info",
     type=click.Choice(["debug", "info", "warning", "error"]),
 )
+@environment_option("--log-format", default="text", type=click.Choice(LOG_FORMATS), help=LOG_FORMAT_HELP)
 def start(  # noqa: PLR0913 - click passes each option by name
     data_dir: str,
     read_only: bool,
@@ -249,6 +248,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
     config_file: str,
     config: dict[str, str],
     log_level: str,
+    log_format: str,
     **counts: int,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then stop cleanly. No authentication yet: listen on a private address.
@@ -265,7 +265,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
 
     if read_only and not store_url:
         raise click.UsageError("--read-only needs --store: the URL of the owner's store")
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     with _directory(data_dir, read_only=read_only) as directory:
         settings = ServerSettings(
             data_dir=directory,
@@ -333,13 +333,6 @@ def info(as_json: bool, server: str) -> None:
         ("memory of requests", ByteSize(limits.max_request_memory_bytes)),
     ]
     print_table(("WHAT", "VALUE"), [(name, None if cell is None else str(cell)) for name, cell in rows])
-
-
-def _log_to_stderr(log_level: str) -> None:
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    if log_level == "info":
-        # It logs the source of its credentials again and again, which is only of interest with `debug`.
-        logging.getLogger("botocore").setLevel(logging.WARNING)
 
 
 @contextmanager
