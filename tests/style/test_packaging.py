@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 TOOL: dict[str, Any] = PYPROJECT["tool"]
 ROOTS: list[str] = TOOL["hatch"]["build"]["dev-mode-dirs"]
-NOT_ROOTS = {"benchmarks", "docs", "scripts", "tests"}
+NOT_ROOTS = {"benchmarks", "deploy", "docs", "scripts", "tests"}
 
 
 def folders(parent: Path) -> list[str]:

@@ -70,6 +70,7 @@ from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.server.rpc.read_only_gate import ReadOnlyGate
+from stratalog.server.rpc.status import KNOWN_ERRORS
 from stratalog.server.rpc.topic_gate import TopicGate
 from stratalog.server.topics.missed_topics import MissedTopics
 from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
@@ -279,7 +280,7 @@ class Server:
             raise _cannot_listen(self.settings.listen, str(error)) from None
 
     def _register(self, engine: StorageEngine) -> None:
-        errors = self._metrics.errors = ErrorCounts()
+        errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
         meter = self._metrics.methods = CallMeter(self._clock)
         statuses = ErrorStatuses(self._clock, self._ids, errors)
         intake = AppendIntake(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -20,9 +20,11 @@ class AnsweredError(NamedTuple):
 class ErrorCounts:
     """Counts errors. Thread-safe: `_lock` guards the counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Iterable[tuple[str, str]] = ()) -> None:
+        """`expected` has codes and reasons that begin at 0: Prometheus sees no growth of a count that begins
+        at 1."""
         self._lock = threading.Lock()
-        self._counts: Counter[AnsweredError] = Counter()
+        self._counts = Counter({AnsweredError(*one): 0 for one in expected})
 
     def add(self, code: str, reason: str) -> None:
         """Count an error."""

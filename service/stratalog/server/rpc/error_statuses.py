@@ -12,6 +12,7 @@ import logging
 import threading
 
 from google.rpc.status_pb2 import Status
+from grpc import StatusCode
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
@@ -51,7 +52,7 @@ class ErrorStatuses:
         """The status of `error`, which ended `where`: the name of a call, for the log. `partition` is the one
         that the error is about, if it is about one."""
         if not isinstance(error, LogStoreError):
-            self._counts.add(INTERNAL_CODE, INTERNAL_CODE)
+            self._counts.add(StatusCode.INTERNAL.name, INTERNAL_CODE)
             error_id = str(self._ids.uuid())
             logger.error("%s failed unexpectedly, error_id=`%s`", where, error_id, exc_info=error)
             return status_of_defect(error_id)
