@@ -73,6 +73,8 @@ from stratalog.server.rpc.read_only_gate import ReadOnlyGate
 from stratalog.server.rpc.status import KNOWN_ERRORS
 from stratalog.server.rpc.topic_gate import TopicGate
 from stratalog.server.topics.missed_topics import MissedTopics
+from stratalog.server.tracing.call_tracing import CallTracing, tracing_of_environment
+from stratalog.server.tracing.carrying_threads import carrying
 from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
@@ -109,10 +111,12 @@ class Server:
         store: ObjectStore | None = None,
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
+        tracing: CallTracing | None = None,
         has_processes: bool = True,
     ) -> None:
         """The defaults are the operating system's, and the store that the settings name. `has_processes`:
         jobs of compaction go to processes beside this one, unless it alone has the filesystem or the store.
+        `tracing` makes spans, and is closed with the server.
         Raises InvalidConfigError.
         """
         if not __debug__:
@@ -128,7 +132,9 @@ class Server:
         opened = store or open_store(
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
-        self._store = CountedObjectStore(opened, kind_of_key, self._clock)
+        self._tracing = tracing
+        span_of = None if tracing is None else tracing.span_of
+        self._store = CountedObjectStore(opened, kind_of_key, self._clock, span_of)
         is_shared = filesystem is None and store is None and not isinstance(opened, MemoryObjectStore)
         self._has_processes = has_processes and is_shared
         self.processes: JobProcesses | None = None
@@ -156,7 +162,9 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._grpc = grpc.aio.server(
-            options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
+            interceptors=() if self._tracing is None else (self._tracing.interceptor,),
+            options=_server_options(self.settings),
+            maximum_concurrent_rpcs=self.settings.max_call_count,
         )
         self.port = self._take_port()
         self._metrics = ServerMetrics()
@@ -165,7 +173,7 @@ class Server:
         except InvalidConfigError:
             await self._grpc.stop(None)
             raise
-        self._pools = WorkerPools(self.settings, self._clock)
+        self._pools = WorkerPools(self.settings, self._clock, carries_context=self._tracing is not None)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
@@ -224,7 +232,7 @@ class Server:
             self.settings,
             endpoint,
             self._pools.reading,
-            run_request,
+            run_request if self._tracing is None else carrying(run_request),
             None if self.processes is None else self.processes.execution,
         )
         groups = self._metrics.groups
@@ -391,6 +399,8 @@ class Server:
         self._pools.close()
         if self.processes is not None:
             self.processes.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:
@@ -406,7 +416,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
-    server = Server(settings)
+    server = Server(settings, tracing=tracing_of_environment(os.environ))
     await server.start()
     exempt_loaded_objects()
     try:

@@ -22,6 +22,7 @@ from stratalog.base.histogram import HistogramCounts
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.tracing.carrying_threads import CarryingThreads
 from stratalog.server.watched_threads import WatchedThreads
 
 FLUSH_THREAD_COUNT = 16
@@ -47,7 +48,10 @@ class WorkerPools:
     `opening` for `PartitionOpener`.
     """
 
-    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+    def __init__(self, settings: ServerSettings, clock: Clock, *, carries_context: bool = False) -> None:
+        """With `carries_context` reads and administrative calls have the context of their caller, for traces;
+        it costs each of them a microsecond."""
+        make = CarryingThreads if carries_context else ThreadPoolExecutor
         self._clock = clock
         self._append_thread_count = settings.append_thread_count
         self._opening: dict[str, Executor] = {}
@@ -55,16 +59,12 @@ class WorkerPools:
         """Each pool with its purpose and the number of its threads."""
         self._is_closed = False
         self._opening_lock = threading.Lock()
-        self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
-        self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
-        self._ahead = ThreadPoolExecutor(
-            settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead"
-        )
+        self._read = make(settings.read_thread_count, thread_name_prefix="stratalog-read")
+        self._cold = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
+        self._ahead = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead")
         # Twice as many as may wait for them, because a slow request gets a rival.
-        self._requests = ThreadPoolExecutor(
-            4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get"
-        )
-        self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
+        self._requests = make(4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get")
+        self._task = make(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_count = 0
         self.cold_refused_count = 0
