@@ -138,7 +138,7 @@ def test_the_use_of_another_process_is_added_and_taken_once() -> None:
     assert store.counts()[kind] == RequestCount(4, 6)
     assert store.times()[kind].durations.total == 4.0
     assert store.times()[kind].failures == {ObjectNotFoundError.code: 2}
-    assert other.times() == other.counts() == {}
+    assert (other.times(), other.counts()) == ({}, {})
 
 
 def test_requests_cost_what_their_verb_costs() -> None:

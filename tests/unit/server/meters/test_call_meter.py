@@ -30,7 +30,7 @@ class Bench:
         self.clock = ManualClock()
         self.meter = CallMeter(self.clock)
         self.is_begun = asyncio.Event()
-        make = {
+        make: dict[str, tuple[Any, Any]] = {
             "Single": (grpc.unary_unary_rpc_method_handler, self.single),
             "Answers": (grpc.unary_stream_rpc_method_handler, self.answers),
             "Both": (grpc.stream_stream_rpc_method_handler, self.both),
@@ -172,7 +172,7 @@ async def test_a_handler_is_wrapped_once() -> None:
 
         inner = grpc.method_handlers_generic_handler(
             SERVICE,
-            {"Single": grpc.unary_unary_rpc_method_handler(bench.single)},  # type: ignore[arg-type]  # it is asynchronous
+            {"Single": grpc.unary_unary_rpc_method_handler(bench.single)},
         )
         metered = bench.meter.metering(inner)
         found: list[Any] = [metered.service(Details()) for _ in range(2)]  # type: ignore[arg-type]  # it has a method
