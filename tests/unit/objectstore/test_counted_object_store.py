@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import pytest
@@ -11,9 +10,9 @@ from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.content_digest import content_crc
 from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind, RequestPrices
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.objectstore.protocol import ObjectInfo, StoredObject
 from stratalog.remote.store_layout import StoreLayout, kind_of_key
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.tiered.stores.slow_store import SlowStore
 
 
 def counted() -> CountedObjectStore:
@@ -75,24 +74,6 @@ def test_each_request_counts_under_its_verb_and_kind() -> None:
 )
 def test_the_kind_follows_from_the_key(key: str, kind: str) -> None:
     assert kind_of_key(key) == kind
-
-
-class SlowStore(MemoryObjectStore):
-    """Each call takes a second; a listing takes one for each item and one at its end."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self._own_clock = clock
-
-    def get(self, key: str) -> StoredObject:
-        self._own_clock.advance(1000)
-        return super().get(key)
-
-    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        for item in super().list(prefix, start_after=start_after):
-            self._own_clock.advance(1000)
-            yield item
-        self._own_clock.advance(1000)
 
 
 def test_durations_and_failures_are_those_of_calls() -> None:
