@@ -122,8 +122,9 @@ def _as_generator(handler: _Stream) -> Callable[[Any, Any], AsyncIterator[Any]]:
     @functools.wraps(handler)
     async def generating(request: Any, context: Any) -> AsyncIterator[Any]:
         await handler(request, context)
-        for nothing in ():
-            yield nothing
+        answers: tuple[object, ...] = ()
+        for answer in answers:
+            yield answer
 
     return generating
 
