@@ -86,9 +86,11 @@ async def serving() -> AsyncGenerator[tuple[Bench, Any]]:
     """The server and a channel to it."""
     bench = Bench()
     await bench.server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{bench.port}") as channel:
-        yield bench, channel
-    await bench.server.stop(None)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{bench.port}") as channel:
+            yield bench, channel
+    finally:
+        await bench.server.stop(None)
 
 
 def encoded(size: int) -> bytes:
