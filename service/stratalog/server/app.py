@@ -22,6 +22,7 @@ from typing import Self
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import ProcessCollector
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError
@@ -168,6 +169,7 @@ class Server:
         )
         self.port = self._take_port()
         self._metrics = ServerMetrics()
+        self._metrics.process = ProcessCollector(registry=None)
         try:
             self._metrics_endpoint = self._open_metrics()
         except InvalidConfigError:

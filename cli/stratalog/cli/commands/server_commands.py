@@ -260,7 +260,6 @@ def start(  # noqa: PLR0913 - click passes each option by name
       stratalog server start --read-only --store s3://bucket/prefix
     """
     from stratalog.server.app import serve
-    from stratalog.server.configuration.properties_file import read_properties
     from stratalog.server.configuration.settings import ServerSettings
 
     if read_only and not store_url:
@@ -282,12 +281,19 @@ def start(  # noqa: PLR0913 - click passes each option by name
             max_request_memory_bytes=max_request_memory_mib << 20,
             metadata_cache_bytes=metadata_cache_mib << 20,
             metadata_disk_cache_bytes=metadata_disk_cache_mib << 20,
-            config={**read_properties(config_file), **config} if config_file else config,
+            config=_above_file(config_file, config),
             **counts,  # type: ignore[arg-type]  # the options have the names of settings
         )
         settings = _following(settings, follow_s) if read_only else settings
         logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
         serve(settings, _announce)
+
+
+def _above_file(config_file: str, config: dict[str, str]) -> dict[str, str]:
+    """The keys of the file, if there is one, and those given, which are stronger."""
+    from stratalog.server.configuration.properties_file import read_properties
+
+    return {**read_properties(config_file), **config} if config_file else config
 
 
 def _following(settings: ServerSettings, follow_s: int) -> ServerSettings:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -77,11 +76,12 @@ class ServerMetrics(Collector):
         self.commits: Sequence[TailCommits] = ()
         self.copy_lag: CopyLag | None = None
         self.compaction: TierCompaction | None = None
-        self._process = ProcessCollector(registry=None)
+        self.process: Collector | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; each request calls it on a thread of the HTTP server."""
-        yield from self._process.collect()
+        if self.process is not None:
+            yield from self.process.collect()
         if self.schedulers:
             yield counter(
                 "scheduler_failures",

@@ -90,7 +90,7 @@ async def test_a_failed_call_has_its_status(tmp_path: Path) -> None:
 
 async def test_a_stream_is_one_span_of_its_whole_length(tmp_path: Path) -> None:
     async with traced(tmp_path) as one:
-        call = one.bench.client.log.AppendStream()
+        call: Any = one.bench.client.log.AppendStream()
         for sequence in range(3):
             sent = append("t")
             await call.write(
@@ -101,7 +101,7 @@ async def test_a_stream_is_one_span_of_its_whole_length(tmp_path: Path) -> None:
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
         await one.span(f"{LOG}AppendStream")
-        stream = one.bench.fetch_stream({TopicPartition("t", 0): 0})
+        stream: Any = one.bench.fetch_stream({TopicPartition("t", 0): 0})
         assert (await anext(stream)).partitions
         await stream.aclose()
         await one.span(f"{LOG}FetchStream")
