@@ -200,17 +200,7 @@ class Server:
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
-        self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
-        self._metrics.registry = engine.topics.registry
-        self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
-        self._metrics.verifications = engine.tier.upkeep.verifications
-        self._metrics.reads = engine.tier.upkeep.reads
-        self._metrics.commits = engine.tier.manager.commits
-        self._metrics.requests = self._store
-        self._metrics.prices = lambda: request_prices(engine.topics.runtime.current)
-        self._metrics.space = engine.local.pressure.space
-        self._metrics.copy_lag = engine.topics.copy_lag
-        self._metrics.compaction = engine.tier.compaction
+        self._watch_engine(engine)
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()
@@ -362,6 +352,20 @@ class Server:
     def _hop_to_tell(self, loop: asyncio.AbstractEventLoop) -> None:
         """Handle the takeover by another server, which a task noticed on its thread."""
         loop.call_soon_threadsafe(self._tell_fenced)
+
+    def _watch_engine(self, engine: StorageEngine) -> None:
+        """Let the metrics have the components of the engine."""
+        self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
+        self._metrics.registry = engine.topics.registry
+        self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
+        self._metrics.verifications = engine.tier.upkeep.verifications
+        self._metrics.reads = engine.tier.upkeep.reads
+        self._metrics.commits = engine.tier.manager.commits
+        self._metrics.requests = self._store
+        self._metrics.prices = lambda: request_prices(engine.topics.runtime.current)
+        self._metrics.space = engine.local.pressure.space
+        self._metrics.copy_lag = engine.topics.copy_lag
+        self._metrics.compaction = engine.tier.compaction
 
     def _watch_logs(self, logs: LogManager) -> None:
         self._metrics.logs = logs
