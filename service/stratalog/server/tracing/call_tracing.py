@@ -16,8 +16,9 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -45,14 +46,16 @@ class CallTracing:
     def __init__(self, provider: TracerProvider) -> None:
         """`provider` makes the spans, and has what exports them; `close` shuts it down."""
         from opentelemetry import trace
-        from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
 
+        # It has no types.
+        instrumentation: Any = import_module("opentelemetry.instrumentation.grpc")
+        filters: Any = import_module("opentelemetry.instrumentation.grpc.filters")
         self._provider = provider
         self._current_span = trace.get_current_span
         self._tracer = provider.get_tracer(_SCOPE)
         is_traced: Any = filters.negate(filters.health_check())
         self.interceptor: grpc.aio.ServerInterceptor = _StreamsAsGenerators(
-            cast(Any, aio_server_interceptor)(provider, is_traced)
+            instrumentation.aio_server_interceptor(provider, is_traced)
         )
         """Stands before all handlers."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -80,8 +80,9 @@ def _labels_of(node: Any, found: list[str]) -> frozenset[str]:
         return SAMPLES[node.name]
     labels: frozenset[str] = frozenset()
     for name in _INNER:
-        inner = getattr(node, name, None)
-        for one in inner if isinstance(inner, list) else [inner]:
+        inner: Any = getattr(node, name, None)
+        parts = cast("list[Any]", inner if isinstance(inner, list) else [inner])
+        for one in parts:
             labels |= frozenset() if one is None else _labels_of(one, found)
     if kind == "AggregateExpr" and node.modifier is not None:
         asked = frozenset(node.modifier.labels)
