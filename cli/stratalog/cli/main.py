@@ -19,6 +19,7 @@ import click
 from stratalog.base.errors import LogStoreError
 from stratalog.cli.error_line import print_error
 from stratalog.cli.lazy_group import EXIT_INTERRUPTED, LazyGroup
+from stratalog.cli.log_lines import LOG_FORMAT_HELP, LOG_FORMATS, log_to_stderr
 
 EXIT_FAILED = 1
 
@@ -83,8 +84,19 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     callback=_print_version,
     help="Show the version.",
 )
-def stratalog() -> None:
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    envvar="STRATALOG_LOG_FORMAT",
+    show_default=True,
+    show_envvar=True,
+    help=LOG_FORMAT_HELP,
+)
+def stratalog(log_format: str) -> None:
     """A log-storage service: Kafka's log format behind gRPC, tiered to a bucket and compacted there."""
+    if log_format != "text":
+        log_to_stderr("warning", log_format)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from typing import Self
 
 import grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import ProcessCollector
 
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import DataDirectoryError, InvalidConfigError, LogStoreError
@@ -44,6 +45,7 @@ from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.configuration.settings import ServerSettings, listen_address
+from stratalog.server.engine.component_settings import request_prices
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
@@ -51,7 +53,11 @@ from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
 from stratalog.server.listen_port import cannot_listen, require_free
-from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
+from stratalog.server.meters.append_groups import AppendGroups
+from stratalog.server.meters.call_meter import CallMeter
+from stratalog.server.meters.error_counts import ErrorCounts
+from stratalog.server.metrics.endpoint import MetricsEndpoint
+from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
@@ -73,8 +79,11 @@ from stratalog.server.rpc.producer_servicer import ProducerServicer
 from stratalog.server.rpc.read.read_servicer import ReadServicer
 from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.server.rpc.read_only_gate import ReadOnlyGate
+from stratalog.server.rpc.status import KNOWN_ERRORS
 from stratalog.server.rpc.topic_gate import TopicGate
 from stratalog.server.topics.missed_topics import MissedTopics
+from stratalog.server.tracing.call_tracing import CallTracing, tracing_of_environment
+from stratalog.server.tracing.carrying_threads import carrying
 from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
@@ -111,10 +120,12 @@ class Server:
         store: ObjectStore | None = None,
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
+        tracing: CallTracing | None = None,
         has_processes: bool = True,
     ) -> None:
         """The defaults are the operating system's, and the store that the settings name. `has_processes`:
         jobs of compaction go to processes beside this one, unless it alone has the filesystem or the store.
+        `tracing` makes spans, and is closed with the server.
         Raises InvalidConfigError.
         """
         if not __debug__:
@@ -130,7 +141,9 @@ class Server:
         opened = store or open_store(
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
-        self._store = CountedObjectStore(opened, kind_of_key)
+        self._tracing = tracing
+        span_of = None if tracing is None else tracing.span_of
+        self._store = CountedObjectStore(opened, kind_of_key, self._clock, span_of)
         is_shared = filesystem is None and store is None and not isinstance(opened, MemoryObjectStore)
         self._has_processes = has_processes and is_shared
         self.processes: JobProcesses | None = None
@@ -158,31 +171,37 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._grpc = grpc.aio.server(
-            options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
+            interceptors=() if self._tracing is None else (self._tracing.interceptor,),
+            options=_server_options(self.settings),
+            maximum_concurrent_rpcs=self.settings.max_call_count,
         )
         self.port = self._take_port()
         self._metrics = ServerMetrics()
+        self._metrics.process = ProcessCollector(registry=None)
         try:
             self._metrics_endpoint = self._open_metrics()
         except InvalidConfigError:
             await self._grpc.stop(None)
             raise
-        self._pools = WorkerPools(self.settings, self._clock)
+        self._pools = WorkerPools(self.settings, self._clock, carries_context=self._tracing is not None)
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
-        self._metrics.flush_waits_s = self._pools.flush_waits_s
+        self._metrics.pools = self._pools
+        self._metrics.memories = RequestMemories(appends=self.append_memory, fetches=self.fetch_memory)
+        self._metrics.groups = AppendGroups()
         if self._has_processes:
             self.processes = JobProcesses(
                 Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),
                 self._filesystem,
                 self._clock,
                 self._long_scheduler,
-                self._store.add_counts,
+                self._store.add_use,
             )
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
-        statuses = ErrorStatuses(self._clock, self._ids)
+        errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
+        statuses = ErrorStatuses(self._clock, self._ids, errors)
         self._health = HealthServicer(SERVICES, self._closing, statuses)
         limits = CallLimits(self.settings, statuses)
         self.calls = self._metrics.calls = limits.counts
@@ -196,15 +215,7 @@ class Server:
             await asyncio.to_thread(self._close_threads)
             raise
         self._engine = engine
-        self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
-        self._metrics.registry = engine.topics.registry
-        self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
-        self._metrics.verifications = engine.tier.upkeep.verifications
-        self._metrics.reads = engine.tier.upkeep.reads
-        self._metrics.commits = engine.tier.manager.commits
-        self._metrics.requests = self._store
-        self._metrics.copy_lag = engine.topics.copy_lag
-        self._metrics.compaction = engine.tier.compaction
+        self._watch_engine(engine)
         services = self._services(engine, limits, statuses)
         start_background_tasks(self._scheduler, engine, self.settings)
         engine.local.cleaning.workers.start()
@@ -228,10 +239,11 @@ class Server:
             self.settings,
             endpoint,
             self._pools.reading,
-            run_request,
+            run_request if self._tracing is None else carrying(run_request),
             None if self.processes is None else self.processes.execution,
         )
-        hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush)
+        groups = self._metrics.groups
+        hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush, groups)
         return await self._pools.task(
             lambda: builder.open(
                 hosts,
@@ -307,8 +319,9 @@ class Server:
 
     def _register_early(self, limits: CallLimits, late: LateServices) -> None:
         """Register the services that answer before the engine is open, and those that refuse until then."""
+        meter = self._metrics.methods = CallMeter(self._clock)
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
-        self._grpc.add_generic_rpc_handlers((late, checks))
+        self._grpc.add_generic_rpc_handlers((meter.metering(late), checks))
         reflection.enable_server_reflection(
             (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
@@ -382,6 +395,20 @@ class Server:
         """Handle the takeover by another server, which a task noticed on its thread."""
         loop.call_soon_threadsafe(self._tell_fenced)
 
+    def _watch_engine(self, engine: StorageEngine) -> None:
+        """Let the metrics have the components of the engine."""
+        self._metrics.cleaning, self._metrics.local_retention = engine.local.cleaning, engine.local.retention
+        self._metrics.registry = engine.topics.registry
+        self._metrics.passes, self._metrics.shards = engine.passes, engine.tier.shards
+        self._metrics.verifications = engine.tier.upkeep.verifications
+        self._metrics.reads = engine.tier.upkeep.reads
+        self._metrics.commits = engine.tier.manager.commits
+        self._metrics.requests = self._store
+        self._metrics.prices = lambda: request_prices(engine.topics.runtime.current)
+        self._metrics.space = engine.local.pressure.space
+        self._metrics.copy_lag = engine.topics.copy_lag
+        self._metrics.compaction = engine.tier.compaction
+
     def _watch_logs(self, logs: LogManager) -> None:
         self._metrics.logs = logs
 
@@ -414,6 +441,8 @@ class Server:
         self._pools.close()
         if self.processes is not None:
             self.processes.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:
@@ -429,7 +458,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
-    server = Server(settings)
+    server = Server(settings, tracing=tracing_of_environment(os.environ))
     await server.start()
     exempt_loaded_objects()
     try:

@@ -34,12 +34,24 @@ class RequestMemory:
         self.limit_bytes = limit_bytes
         self._within = within
         self._held_bytes = 0
+        self._refused_count = 0
+        self._reduced_count = 0
         self._at_release: set[Callable[[], None]] = set()
         self._lock = threading.Lock()
 
     @property
     def held_bytes(self) -> int:
         return self._held_bytes
+
+    @property
+    def refused_count(self) -> int:
+        """Leases that were refused since the start."""
+        return self._refused_count
+
+    @property
+    def reduced_count(self) -> int:
+        """Requests for memory that got less than they asked for, since the start."""
+        return self._reduced_count
 
     @property
     def is_scarce(self) -> bool:
@@ -52,6 +64,7 @@ class RequestMemory:
         assert not size_bytes or self._within is None
         with self._lock:
             if size_bytes and size_bytes > self.limit_bytes - self._held_bytes:
+                self._refused_count += 1
                 raise OverloadedError(
                     "the running requests take all memory, send the request again after a pause",
                     size_bytes=size_bytes,
@@ -68,6 +81,7 @@ class RequestMemory:
             if self._within is not None:
                 granted_bytes = self._within.take_up_to(granted_bytes, least_bytes)
             self._held_bytes += granted_bytes
+            self._reduced_count += granted_bytes < size_bytes
         return granted_bytes
 
     def add(self, size_bytes: int) -> None:

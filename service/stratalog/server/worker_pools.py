@@ -17,13 +17,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import OverloadedError, StoppingError
+from stratalog.base.histogram import HistogramCounts
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.tracing.carrying_threads import CarryingThreads
 from stratalog.server.watched_threads import WatchedThreads
 
 FLUSH_THREAD_COUNT = 4
@@ -38,8 +40,17 @@ DESCRIBING_THREAD_COUNT = 2
 
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
+_APPEND = "append "
 
 _T = TypeVar("_T")
+
+
+class PoolUse(NamedTuple):
+    """The threads of one purpose."""
+
+    thread_count: int
+    waiting_count: int
+    """Tasks that wait for a thread."""
 
 
 class WorkerPools:
@@ -47,37 +58,47 @@ class WorkerPools:
     for `PartitionOpener`.
     """
 
-    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
+    def __init__(self, settings: ServerSettings, clock: Clock, *, carries_context: bool = False) -> None:
+        """With `carries_context` reads and administrative calls have the context of their caller, for traces;
+        it costs each of them a microsecond."""
+        make = CarryingThreads if carries_context else ThreadPoolExecutor
         self._clock = clock
         self._append_thread_count = settings.append_thread_count
         self._opening: dict[str, Executor] = {}
+        self._sized: list[tuple[str, ThreadPoolExecutor, int]] = []
+        """Each pool with its purpose and the number of its threads."""
         self._is_closed = False
         self._opening_lock = threading.Lock()
-        self._read = ThreadPoolExecutor(settings.read_thread_count, thread_name_prefix="stratalog-read")
-        self._cold = ThreadPoolExecutor(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
-        self._lookups = ThreadPoolExecutor(
-            settings.cold_read_thread_count, thread_name_prefix="stratalog-lookup"
-        )
-        self._ahead = ThreadPoolExecutor(
-            settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead"
-        )
+        self._read = make(settings.read_thread_count, thread_name_prefix="stratalog-read")
+        self._cold = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
+        self._lookups = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-lookup")
+        self._ahead = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead")
         # Twice as many as may wait for them, because a slow request gets a rival.
-        self._requests = ThreadPoolExecutor(
-            4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get"
-        )
-        self._task = ThreadPoolExecutor(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
-        self._long_task = ThreadPoolExecutor(
-            settings.admin_thread_count, thread_name_prefix="stratalog-long-admin"
-        )
-        self._describe = ThreadPoolExecutor(DESCRIBING_THREAD_COUNT, thread_name_prefix="stratalog-describe")
+        self._requests = make(4 * settings.cold_read_thread_count, thread_name_prefix="stratalog-get")
+        self._task = make(settings.admin_thread_count, thread_name_prefix="stratalog-admin")
+        self._long_task = make(settings.admin_thread_count, thread_name_prefix="stratalog-long-admin")
+        self._describe = make(DESCRIBING_THREAD_COUNT, thread_name_prefix="stratalog-describe")
         self._cold_limit = settings.cold_read_thread_count + settings.cold_read_queue_count
         self._cold_read_count = 0
         """Reads of tiered data that run or wait for a thread."""
         self._lookup_count = 0
+        self.cold_refused_count = 0
+        """Look-ups in the object store that were refused since the start."""
+        cold_count = settings.cold_read_thread_count
+        self._sized += (
+            ("read", self._read, settings.read_thread_count),
+            ("cold", self._cold, cold_count),
+            ("lookup", self._lookups, cold_count),
+            ("ahead", self._ahead, cold_count),
+            ("requests", self._requests, 4 * cold_count),
+            ("admin", self._task, settings.admin_thread_count),
+            ("long admin", self._long_task, settings.admin_thread_count),
+            ("describe", self._describe, DESCRIBING_THREAD_COUNT),
+        )
 
     def append(self, directory: str) -> Executor:
         """The threads that append to the logs of a log directory. Any thread may call."""
-        return self.opening(f"append {directory}", self._append_thread_count)
+        return self.opening(f"{_APPEND}{directory}", self._append_thread_count)
 
     def flush(self, directory: str) -> Executor:
         """The threads that fsync the logs of a log directory. Any thread may call."""
@@ -92,6 +113,7 @@ class WorkerPools:
             if pool is None:
                 name = f"stratalog-open-{len(self._opening)}"
                 pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
+                self._sized.append((_purpose(directory), pool, thread_count))
                 if directory.startswith(_FLUSH):
                     pool = WatchedThreads(self._clock, pool)
                 self._opening[directory] = pool
@@ -102,13 +124,30 @@ class WorkerPools:
     def flush_waits_s(self) -> Mapping[str, float]:
         """How long the oldest fsync has been waited for in each log directory that had one, in seconds; 0 if
         none is. Any thread may call."""
+        return {path: threads.oldest_wait_s() for path, threads in self._flushing().items()}
+
+    def flush_durations(self) -> Mapping[str, HistogramCounts]:
+        """How long fsyncs took in each log directory that had one, in seconds, with the wait for a thread.
+        Any thread may call."""
+        return {path: threads.durations() for path, threads in self._flushing().items()}
+
+    def uses(self) -> Mapping[str, PoolUse]:
+        """The threads by purpose; those of several log directories together. Any thread may call."""
+        with self._opening_lock:
+            sized = tuple(self._sized)
+        uses: dict[str, PoolUse] = {}
+        for purpose, pool, thread_count in sized:
+            former = uses.get(purpose, PoolUse(0, 0))
+            # The queue has no public name, and a count of our own would cost each task.
+            waiting_count = pool._work_queue.qsize()  # pyright: ignore[reportPrivateUsage]  # as above
+            uses[purpose] = PoolUse(former.thread_count + thread_count, former.waiting_count + waiting_count)
+        return uses
+
+    def _flushing(self) -> Mapping[str, WatchedThreads]:
+        """The threads for fsyncs, by log directory."""
         with self._opening_lock:
             opening = tuple(self._opening.items())
-        return {
-            name.removeprefix(_FLUSH): pool.oldest_wait_s()
-            for name, pool in opening
-            if isinstance(pool, WatchedThreads)
-        }
+        return {name.removeprefix(_FLUSH): pool for name, pool in opening if isinstance(pool, WatchedThreads)}
 
     async def read(self, function: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
@@ -116,6 +155,7 @@ class WorkerPools:
     async def cold_lookup(self, function: Callable[[], _T]) -> _T:
         """Run a look-up in the object store. Raises OverloadedError if too many are waiting."""
         if self._lookup_count >= self._cold_limit:
+            self.cold_refused_count += 1
             raise OverloadedError(
                 "too many look-ups in tiered data are waiting; try again after a pause",
                 waiting=self._lookup_count,
@@ -190,6 +230,12 @@ class WorkerPools:
             opening = tuple(self._opening.values())
         for pool in (*opening, *reading, self._task, self._long_task, self._describe):
             pool.shutdown(wait=True)
+
+
+def _purpose(name: str) -> str:
+    """The purpose of threads that are named for a log directory, or for the metadata."""
+    prefixes = {_APPEND: "append", _FLUSH: "flush"}
+    return next((purpose for prefix, purpose in prefixes.items() if name.startswith(prefix)), "open")
 
 
 def flush_threads(opening: Callable[[str, int], Executor], directory: str) -> Executor:

@@ -7,20 +7,29 @@ import re
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import (
+    InvalidConfigError,
+    ObjectNotFoundError,
+    OverloadedError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
 from tests.support.places import DOCS
-from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
+from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench, until
 
 TEXT = (DOCS / "metrics.md").read_text()
 LISTEN = "127.0.0.1:0"
@@ -57,13 +66,23 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
     async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
         with bench.server.engine.passes.turn("upload") as one:
             one.outcome = PassOutcome({"objects": 1}, {"not-at-tiered-end": 1})
+        await bench.client.append("t", 0, [Record(0, 1000, None, b"x")], durability=Durability.DISK)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await bench.client.append("unknown", 0, [Record(0, 1000, None, b"x")])
+        with pytest.raises(ObjectNotFoundError):
+            await asyncio.to_thread(bench.server.engine.tier.store.get, "nothing")
         text = await asyncio.to_thread(read, bench.server.metrics_port)
     exported = {
-        (sample.name, family.type, ", ".join(f"`{label}`" for label in sample.labels))
+        (
+            family.name if family.type == "histogram" else sample.name,
+            family.type,
+            ", ".join(f"`{label}`" for label in sorted(sample.labels.keys() - {"le"})),
+        )
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    rows = re.findall(r"^\| `(stratalog_[a-z_]+)` \| ([a-z]+) \| ([^|]*?) ?\|", TEXT, re.MULTILINE)
+    row = r"^\| `((?:stratalog|process)_[a-z_]+)` \| ([a-z]+) \| ([^|]*?) ?\|"
+    rows = re.findall(row, TEXT, re.MULTILINE)
     assert {(name, kind, labels) for name, kind, labels in rows} == exported
     assert [name for name, _, _ in rows] == sorted(name for name, _, _ in rows)
 
@@ -215,8 +234,73 @@ async def test_a_disk_that_hangs_shows_since_when(tmp_path: Path, monkeypatch: p
         batch = [Record(0, 1000, b"k", b"v")]
         hanging = asyncio.create_task(bench.client.append("t", 0, batch, durability=Durability.DISK))
         assert await asyncio.to_thread(gate.is_reached.wait, 30)
+        log = bench.partition("t", 0).log
+        behind = [
+            asyncio.create_task(bench.client.append("t", 0, batch, durability=Durability.DISK))
+            for _ in range(3)
+        ]
         try:
             assert await value(bench, name, **directory) > 0
+            await until(lambda: log.offsets.log_end_offset == 4)
         finally:
             gate.open()
-            await hanging
+            await asyncio.gather(hanging, *behind)
+        assert await value(bench, "append_flush_calls_count") == 2
+        assert await value(bench, "append_flush_calls_sum") == 4, "one fsync for the three behind"
+        flushes = "log_manager_flush_duration_secs_count"
+        async with asyncio.timeout(60):
+            # An answer leaves before its fsync's thread is free.
+            while await value(bench, flushes, **directory) < 2:
+                await asyncio.sleep(0.01)
+
+
+def request(topic: str, values: Sequence[bytes], **fields: Any) -> log_pb2.AppendRequest:
+    records = log_pb2.Records(records=[log_pb2.Record(value=value) for value in values])
+    return log_pb2.AppendRequest(topic=topic, partition=0, records=records, **fields)
+
+
+async def until_ended(bench: ServiceBench, method: str) -> None:
+    """Wait until no call of the method is open: a client has the status of an aborted one before it ends."""
+    labels = {"service": "LogService", "method": method}
+    async with asyncio.timeout(60):
+        while await value(bench, "server_method_open_calls", **labels):
+            await asyncio.sleep(0.01)
+
+
+async def test_calls_and_their_messages_count_by_method(tmp_path: Path) -> None:
+    append, stream = ({"service": "LogService", "method": name} for name in ("Append", "AppendStream"))
+    async with service_bench(tmp_path, metrics_listen=LISTEN, max_append_call_count=1) as bench:
+        await bench.client.admin.create_topic("t", 1)
+        sent = request("t", [b"x"] * 5)
+        answer = await bench.client.log.Append(sent)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await bench.client.log.Append(request("unknown", [b"x"]))
+        await until_ended(bench, "Append")
+        ends = "server_method_ends_total"
+        assert await value(bench, ends, **append, code="OK", reason="") == 1
+        unknown = {"code": "NOT_FOUND", "reason": UnknownTopicOrPartitionError.code}
+        assert await value(bench, ends, **append, **unknown) == 1
+        assert await value(bench, "server_errors_total", **unknown) == 1
+        size_bytes = sent.ByteSize() + request("unknown", [b"x"]).ByteSize()
+        assert await value(bench, "server_method_received_bytes_total", **append) == size_bytes
+        assert await value(bench, "server_method_sent_bytes_total", **append) == answer.ByteSize()
+        assert await value(bench, "server_method_duration_secs_count", **append) == 2
+        call = bench.client.log.AppendStream()
+        for sequence, topic in enumerate(("t", "t", "unknown")):
+            one = log_pb2.AppendStreamRequest(sequence=sequence, topic=topic, records=sent.records)
+            await call.write(one)
+            await call.read()
+        assert await value(bench, "server_method_open_calls", **stream) == 1
+        assert await value(bench, "server_method_received_messages_total", **stream) == 3
+        assert await value(bench, "server_method_sent_messages_total", **stream) == 3
+        assert await value(bench, "server_errors_total", **unknown) == 2, "inside an answer"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await bench.client.log.Append(sent)
+        await until_ended(bench, "Append")
+        refused = {"code": "RESOURCE_EXHAUSTED", "reason": OverloadedError.code}
+        assert await value(bench, ends, **append, **refused) == 1, "the cap has no room beside the stream"
+        assert await value(bench, "server_method_calls_total", **append) == 3
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+        assert await value(bench, "append_group_calls_count") == 3
+        assert await value(bench, "append_group_records_sum") == 15

@@ -21,7 +21,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.server.metrics import ServerMetrics
+from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem

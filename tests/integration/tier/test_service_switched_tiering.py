@@ -14,7 +14,7 @@ from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.server.metrics import ServerMetrics
+from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
 from tests.support.service.service_bench import ServiceBench, service_bench, until

@@ -14,7 +14,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.tier_outcomes import collection_backlog
-from stratalog.server.metrics import ServerMetrics
+from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem

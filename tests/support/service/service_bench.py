@@ -46,6 +46,7 @@ from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.tracing.call_tracing import CallTracing
 from stratalog.v1 import log_pb2
 from tests.support.decoded_records import plain_record
 
@@ -251,6 +252,7 @@ async def service_bench(
     filesystem: FileSystem | None = None,
     store: ObjectStore | None = None,
     clock: Clock | None = None,
+    tracing: CallTracing | None = None,
     has_processes: bool = False,
     **settings: Any,
 ) -> AsyncGenerator[ServiceBench, None]:
@@ -265,6 +267,7 @@ async def service_bench(
             filesystem=filesystem,
             store=store,
             clock=clock,
+            tracing=tracing,
             has_processes=has_processes,
         ) as server,
         Client(f"127.0.0.1:{server.port}", retry=RetryPolicy(deadline_s=0)) as client,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import pytest
 
+from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.content_digest import content_crc
-from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind
+from stratalog.objectstore.counted import CountedObjectStore, RequestCount, RequestKind, RequestPrices
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.store_layout import StoreLayout, kind_of_key
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.tiered.stores.slow_store import SlowStore
 
 
 def counted() -> CountedObjectStore:
@@ -70,3 +74,60 @@ def test_each_request_counts_under_its_verb_and_kind() -> None:
 )
 def test_the_kind_follows_from_the_key(key: str, kind: str) -> None:
     assert kind_of_key(key) == kind
+
+
+def test_durations_and_failures_are_those_of_calls() -> None:
+    clock = ManualClock()
+    spans: list[tuple[str, str]] = []
+
+    def span_of(verb: str, key: str) -> AbstractContextManager[object]:
+        spans.append((verb, key))
+        return nullcontext()
+
+    store = CountedObjectStore(SlowStore(clock), kind_of_key, clock, span_of)
+    data = StoreLayout(3).data_key("x")
+    store.put(data, b"123")
+    store.get(data)
+    for _ in range(2):
+        with pytest.raises(ObjectNotFoundError):
+            store.get(data + "y")
+    for _ in store.list(""):
+        # The caller's time is not the store's.
+        clock.advance(50_000)
+    times = store.times()
+    got = times[RequestKind("GET", "data")]
+    assert (sum(got.durations.counts), got.durations.total) == (3, 3.0)
+    assert got.failures == {ObjectNotFoundError.code: 2}
+    assert times[RequestKind("PUT", "data")].durations.total == 0
+    listed = next(one for kind, one in times.items() if kind.verb == "LIST")
+    assert (sum(listed.durations.counts), listed.durations.total) == (1, 2.0)
+    assert spans == [("PUT", data), ("GET", data), ("GET", data + "y"), ("GET", data + "y")]
+
+
+def test_the_use_of_another_process_is_added_and_taken_once() -> None:
+    clock = ManualClock()
+    store, other = (CountedObjectStore(SlowStore(clock), kind_of_key, clock) for _ in range(2))
+    data = StoreLayout(3).data_key("x")
+    for one in (store, other):
+        one.put(data, b"123")
+        one.get(data)
+        with pytest.raises(ObjectNotFoundError):
+            one.get(data + "y")
+    store.add_use(other.take_use())
+    store.add_use(other.take_use())
+    kind = RequestKind("GET", "data")
+    assert store.counts()[kind] == RequestCount(4, 6)
+    assert store.times()[kind].durations.total == 4.0
+    assert store.times()[kind].failures == {ObjectNotFoundError.code: 2}
+    assert (other.times(), other.counts()) == ({}, {})
+
+
+def test_requests_cost_what_their_verb_costs() -> None:
+    prices = RequestPrices(get=1.0, put=10.0)
+    assert [prices.cost(verb, 2000) for verb in ("GET", "PUT", "COPY", "LIST", "DELETE")] == [
+        2.0,
+        20.0,
+        20.0,
+        20.0,
+        0.0,
+    ]

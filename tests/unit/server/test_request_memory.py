@@ -89,3 +89,15 @@ def test_a_call_waits_for_memory_that_is_given_back() -> None:
     lease.settle(1, 0)
     lease.settle(1, 0)
     assert calls == ["at once", "later"], "once"
+
+
+def test_refusals_and_smaller_answers_count() -> None:
+    memory = RequestMemory(LIMIT_BYTES)
+    memory.lease(90)
+    for _ in range(2):
+        with pytest.raises(OverloadedError):
+            memory.lease(20)
+    lease = memory.lease()
+    assert lease.take_up_to(30, 1) == 10
+    assert lease.take_up_to(5, 5) == 5, "the last share is granted always"
+    assert (memory.refused_count, memory.reduced_count) == (2, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.server.configuration.settings import ServerSettings
-from stratalog.server.worker_pools import WorkerPools, run_together, running_together
+from stratalog.server.worker_pools import PoolUse, WorkerPools, run_together, running_together
 from stratalog.testing.manual_clock import ManualClock
 
 
@@ -117,3 +117,47 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
     for late in (pools.append("/a"), pools.append("/new"), pools.flush("/new")):
         with pytest.raises(RuntimeError):
             late.submit(may_end.wait)
+
+
+def test_waiting_tasks_and_durations_show_by_purpose() -> None:
+    clock = ManualClock()
+    pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2, admin_thread_count=3), clock)
+    may_end = threading.Event()
+    try:
+        assert pools.uses()["admin"] == PoolUse(3, 0)
+        for directory in ("/a", "/b"):
+            begun = threading.Barrier(3)
+            for _ in range(2):
+                pools.append(directory).submit(begun.wait, 10).add_done_callback(lambda _: may_end.wait(10))
+            begun.wait(10)
+            for _ in range(3):
+                pools.append(directory).submit(may_end.wait)
+        assert pools.uses()["append"] == PoolUse(4, 6), "both directories"
+        flushed = pools.flush("/a").submit(may_end.wait)
+        clock.advance(3_000)
+        assert sum(pools.flush_durations()["/a"].counts) == 0, "it has not ended"
+        may_end.set()
+        flushed.result(10)
+    finally:
+        may_end.set()
+        pools.close()
+    durations = pools.flush_durations()["/a"]
+    assert (sum(durations.counts), durations.total) == (1, 3.0)
+
+
+async def test_reads_that_find_the_cold_queue_full_count() -> None:
+    settings = ServerSettings(data_dir="/a", cold_read_thread_count=1, cold_read_queue_count=1)
+    pools = WorkerPools(settings, ManualClock())
+    may_end = threading.Event()
+    try:
+        reads = [asyncio.create_task(pools.cold(may_end.wait)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await pools.cold(may_end.wait)
+        assert pools.cold_refused_count == 1
+        assert pools.uses()["cold"] == PoolUse(1, 1)
+        may_end.set()
+        assert await asyncio.gather(*reads) == [True, True]
+    finally:
+        may_end.set()
+        pools.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from stratalog.log.config_key import FLOAT_MAX
+from stratalog.objectstore.counted import GET_PRICE, PUT_PRICE
 
 MAX_INPUTS_OF_A_REPLACE = 500
 """The metadata protocol's limit for one `replace`."""
@@ -81,10 +82,10 @@ class CompactionSettings:
     max_requests_per_s: float = FLOAT_MAX
     """Requests of these reads and writes. Default: no limit."""
 
-    get_price: float = 0.0004
+    get_price: float = GET_PRICE
     """US dollars for 1,000 GET requests, for the price of a plan. Default: S3 Standard, US East."""
 
-    put_price: float = 0.005
+    put_price: float = PUT_PRICE
     """US dollars for 1,000 PUT requests. Default: S3 Standard, US East."""
 
     storage_price: float = 0.023

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stratalog.cli.log_lines import log_to_stderr
 from stratalog.cli.server.service_manager import notify_service_manager
 from stratalog.cli.server.settings_options import exit_for_faults, given_settings, settings_options
 
 if TYPE_CHECKING:
     from stratalog.server.app import Server
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @click.command()
@@ -43,19 +41,12 @@ def start(**given: Any) -> None:
     exit_for_faults(resolved)
     settings = resolved.settings
     assert settings is not None, "there are no faults"
-    _log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     data_dir = str(resolved.values["data-dir"].value)
     with _directory(data_dir, read_only=settings.read_only) as directory:
         settings = dataclasses.replace(settings, data_dir=directory)
         logging.getLogger("stratalog").debug("settings: %s", resolved.shown())
         serve(settings, _announce)
-
-
-def _log_to_stderr(log_level: str) -> None:
-    logging.basicConfig(level=log_level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    if log_level == "info":
-        # It logs the source of its credentials again and again, which is only of interest with `debug`.
-        logging.getLogger("botocore").setLevel(logging.WARNING)
 
 
 @contextmanager

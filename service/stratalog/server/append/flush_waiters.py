@@ -29,6 +29,7 @@ from stratalog.server.append.pending_append import (
     PendingAppend,
     answer_error,
 )
+from stratalog.server.meters.append_groups import AppendGroups
 
 logger = logging.getLogger(__name__)
 
@@ -43,14 +44,17 @@ class FlushWaiters:
         flush: Callable[[], int],
         commit: Callable[[list[tuple[PendingAppend, AppendInfo]]], None],
         deliver: Callable[[Sequence[Outcome]], None],
+        groups: AppendGroups | None = None,
     ) -> None:
         """`threads` returns those of the log directory. `flush` makes durable what was appended before its
         call, and returns the end of that; what it raises fails the appends. `commit` takes those at `object`
-        behind a flush that succeeded. `deliver` answers appends, and follows each flush."""
+        behind a flush that succeeded. `deliver` answers appends, and follows each flush. `groups` counts the
+        appends of each flush."""
         self._deliver = deliver
         self._threads = threads
         self._flush = flush
         self._commit = commit
+        self._groups = groups or AppendGroups()
         self._lock = threading.Lock()
         self._waiting: list[tuple[PendingAppend, AppendInfo]] = []
         self._sessions: set[AppendSession | None] = set()
@@ -108,6 +112,7 @@ class FlushWaiters:
             flushed, self._waiting = self._waiting, []
         assert self._has_turn, "one turn at a time"
         assert flushed, "a turn begins only where something waits"
+        self._groups.add_flushed(len(flushed))
         at_object = [one for one in flushed if one[0].durability is Durability.OBJECT]
         answered = [one for one in flushed if one[0].durability is not Durability.OBJECT]
         failure: Exception | None = None

@@ -52,6 +52,7 @@ from stratalog.server.append.pending_append import (
     preceding_append_failed,
     resolve,
 )
+from stratalog.server.meters.append_groups import AppendGroups
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +94,17 @@ class PartitionWriter:
         checks: WriterChecks,
         commit_waiters: CommitWaiters,
         on_advance: Callable[[], None],
+        groups: AppendGroups | None = None,
     ) -> None:
         """Answers on `loop`. `on_advance` follows each append and each flush that lets readers see more; any
-        thread calls it."""
+        thread calls it. `groups` counts the groups."""
         self.commit_waiters = commit_waiters
         self._loop = loop
         self._append_threads = threads.append
-        self._flush_waiters = FlushWaiters(threads.flush, self._flush, self._commit, self._deliver)
+        self._groups = groups or AppendGroups()
+        self._flush_waiters = FlushWaiters(
+            threads.flush, self._flush, self._commit, self._deliver, self._groups
+        )
         self._log = log
         self._leader_epoch, self._ensure_heard, self._fencing_token = checks
         self._on_advance = on_advance
@@ -200,10 +205,11 @@ class PartitionWriter:
         """Write a group; the outcomes that wait for nothing else."""
         finished: list[Outcome] = []
         to_commit: list[tuple[PendingAppend, AppendInfo]] = []
-        must_flush = False
+        must_flush, record_count = False, 0
         for append, outcome in self._append(group):
             try:
                 info = _info(outcome)
+                record_count += 0 if info.is_duplicate else info.last_offset - info.base_offset + 1
                 if self._flush_waiters.take(append, info):
                     must_flush = True
                 elif append.durability is Durability.OBJECT:
@@ -215,6 +221,7 @@ class PartitionWriter:
                 finished.append((append, error))
         if must_flush:
             self._flush_waiters.begin()
+        self._groups.add_written(len(group), record_count, sum(append.size_bytes for append in group))
         if to_commit:
             self._commit(to_commit)
         return finished

@@ -56,6 +56,11 @@ class DiskPressure:
         self._removals = removals
         self._uploads = {tier.shard: tier.uploads for tier in tiers}
 
+    @property
+    def space(self) -> FreeSpace:
+        """The space of the log directories."""
+        return self._space
+
     def run(self) -> PassOutcome:
         """Measure, and free until each directory has enough space or nothing is left to drop. A partition
         that fails does not stop the others."""

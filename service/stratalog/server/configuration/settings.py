@@ -83,6 +83,9 @@ class ServerSettings:
     """Least level of what the process logs: debug, info, warning or error. `stratalog server start` sets it;
     a program that embeds the server has a logging of its own."""
 
+    log_format: str = "text"
+    """Form of these lines: text or json."""
+
     max_request_bytes: int = 32 * MIB
     """Largest request message. No topic may set `max.message.bytes` above it."""
 

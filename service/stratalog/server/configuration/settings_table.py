@@ -27,6 +27,7 @@ from stratalog.server.configuration.setting import (
 MIB = 1 << 20
 DAY_MS = 24 * 60 * 60 * 1000
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
 
 DIRECTORY = text_kind("DIR", "the path of a directory, in UTF-8")
 ADDRESS = text_kind("HOST:PORT", "HOST:PORT with a port from 0 to 65535")
@@ -202,7 +203,15 @@ _LIMITS = (
     ),
 )
 
-_LOGGING = (_option("log-level", "log_level", choice_kind(LOG_LEVELS), "Least level of what is logged."),)
+_LOGGING = (
+    _option("log-level", "log_level", choice_kind(LOG_LEVELS), "Least level of what is logged."),
+    _option(
+        "log-format",
+        "log_format",
+        choice_kind(LOG_FORMATS),
+        "Log lines as text, or as JSON: time, level, logger, message, and fields of the message.",
+    ),
+)
 
 _RARE_LIMITS = (
     _rare(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stratalog.compaction.compaction_settings import CompactionSettings
+from stratalog.objectstore.counted import RequestPrices
 from stratalog.remote.read.object_reads import RemoteReaderSettings
 from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.server.background.waiting_tails import CommitSettings
@@ -61,3 +62,9 @@ def commit_settings(config: BrokerConfig) -> CommitSettings:
 def compaction_settings(config: BrokerConfig, spool_directory: str) -> CompactionSettings:
     """The settings of the compaction of tiered data, with its scratch files in that directory."""
     return CompactionSettings(spool_directory=spool_directory, **config.compaction)
+
+
+def request_prices(config: BrokerConfig) -> RequestPrices:
+    """The prices of the store's requests, which plans of compaction have, too."""
+    settings = compaction_settings(config, "/")
+    return RequestPrices(settings.get_price, settings.put_price)

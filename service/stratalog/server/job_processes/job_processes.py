@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, StoppingError
@@ -30,7 +30,7 @@ from stratalog.compaction.execution_end import Done, Failed
 from stratalog.compaction.job_execution import JobOrder, JobResult
 from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.slice_at_work import SliceAtWork
-from stratalog.objectstore.counted import RequestCount, RequestKind
+from stratalog.objectstore.counted import StoreUse
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.server.job_processes.job_process import PATIENCE_S, JobProcess
 from stratalog.server.job_processes.messages import Answer, Hello, Progress
@@ -43,7 +43,7 @@ _LOOK_S = 0.1
 STOP_PATIENCE_S = 20.0
 """Time that a process may take to end a job, as long as a request of it runs; then it is killed."""
 
-CountRequests = Callable[[Mapping[RequestKind, RequestCount]], None]
+CountRequests = Callable[[StoreUse], None]
 
 
 class JobProcesses:
@@ -99,9 +99,9 @@ class JobProcesses:
                 with contextlib.suppress(OSError):
                     clear_spool_directory(self._filesystem, order.settings.spool_directory)
 
-    def count_requests(self, counts: Mapping[RequestKind, RequestCount]) -> None:
+    def count_requests(self, use: StoreUse) -> None:
         """Count requests that a process has made."""
-        self._count_requests(counts)
+        self._count_requests(use)
 
     def pids(self) -> frozenset[int]:
         """The processes that run, at work or idle."""
@@ -196,7 +196,7 @@ class ExecutionElsewhere:
                 _log(answer)
             elif isinstance(answer, Progress):
                 self._on_transfer(answer.transfer)
-                self._processes.count_requests(answer.counts)
+                self._processes.count_requests(answer.use)
                 for record_count, kept_count in answer.runs:
                     on_run(record_count, kept_count)
 

@@ -105,7 +105,7 @@ class Teller:
         """Send what has happened since the last time."""
         with self._lock:
             self._told_s = self._clock.monotonic_s()
-            self._send(Progress(self._transfer, tuple(self._runs), self._store.take_counts()))
+            self._send(Progress(self._transfer, tuple(self._runs), self._store.take_use()))
             self._transfer = Transfer()
             self._runs.clear()
 
@@ -153,7 +153,7 @@ class JobWorker:
         self._clock = SystemClock()
         self._ids = SystemIdGenerator()
         store = open_store(store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids)
-        self._store = CountedObjectStore(store, kind_of_key)
+        self._store = CountedObjectStore(store, kind_of_key, self._clock)
         self._budgets: dict[int, UploadBudget] = {}
         """The limits of each shard."""
 

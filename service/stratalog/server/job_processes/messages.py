@@ -11,12 +11,11 @@ the server did at its start ends with `OTHER_SOFTWARE`, before it reads a messag
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from stratalog.compaction.compaction_progress import Transfer
 from stratalog.compaction.execution_end import Done, Failed
-from stratalog.objectstore.counted import RequestCount, RequestKind
+from stratalog.objectstore.counted import StoreUse
 
 OTHER_SOFTWARE = 3
 """The exit code of a process that is other software than its server."""
@@ -38,7 +37,7 @@ class Progress(NamedTuple):
     transfer: Transfer
     runs: tuple[tuple[int, int], ...]
     """The records of each partition that was rewritten, and those of them that stay."""
-    counts: Mapping[RequestKind, RequestCount]
+    use: StoreUse
     """All requests to the store."""
 
 

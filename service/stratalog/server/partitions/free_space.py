@@ -40,6 +40,7 @@ class FreeSpace:
         self._min_free_bytes = config.min_free_bytes
         # Free bytes by path, of those that are short of space.
         self._short: Mapping[str, int] = MappingProxyType({})
+        self._free: Mapping[str, int] = MappingProxyType({})
 
     def require_applicable(self, config: BrokerConfig) -> None:
         """Every floor is applicable."""
@@ -57,10 +58,11 @@ class FreeSpace:
         """Measure the free space of each directory. Logs once that appends are refused, and once that they
         are accepted again. A directory that cannot be measured stays as it was."""
         short: dict[str, int] = {}
+        free: dict[str, int] = {}
         for path in self._directories():
             former = self._short.get(path)
             try:
-                free_bytes = self._filesystem.free_bytes(path)
+                free_bytes = free[path] = self._filesystem.free_bytes(path)
             except OSError:
                 # The next access to the disk finds the failure.
                 free_bytes = self.enough_bytes if former is None else former
@@ -69,7 +71,17 @@ class FreeSpace:
             _tell(
                 path, free_bytes, self._min_free_bytes, was_short=former is not None, is_short=path in short
             )
-        self._short = MappingProxyType(short)
+        self._short, self._free = MappingProxyType(short), MappingProxyType(free)
+
+    @property
+    def free_bytes(self) -> Mapping[str, int]:
+        """Free space by path of a directory that could be measured, as of the last look."""
+        return self._free
+
+    @property
+    def min_free_bytes(self) -> int:
+        """The free space below which a directory is short of it."""
+        return self._min_free_bytes
 
     @property
     def shortages(self) -> Mapping[str, int]:

@@ -40,6 +40,7 @@ from stratalog.remote.tier.log_restore import restore_log
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
 from stratalog.server.fetch.partition_signal import PartitionSignal
+from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.partitions.followed_partition import FollowedPartition
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -63,12 +64,14 @@ class PartitionHost:
         loop: asyncio.AbstractEventLoop,
         append_threads: Callable[[str], Executor],
         flush_threads: Callable[[str], Executor],
+        groups: AppendGroups | None = None,
     ) -> None:
-        """The threads are those of a log directory, by its path."""
+        """The threads are those of a log directory, by its path. `groups` counts the groups of appends."""
         self._clock = clock
         self._loop = loop
         self._append_threads = append_threads
         self._flush_threads = flush_threads
+        self._groups = groups
 
     def host(
         self,
@@ -110,6 +113,7 @@ class PartitionHost:
             checks=WriterChecks(shard.leader_epoch, ensure_heard, fencing_token),
             commit_waiters=CommitWaiters(self._clock, self._loop, is_lost),
             on_advance=signal.notify,
+            groups=self._groups,
         )
         make = FollowedPartition if shard.is_followed else HostedPartition
         return make(log, shard, reader, writer, signal, ensure_room)

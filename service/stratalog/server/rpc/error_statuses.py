@@ -12,12 +12,20 @@ import logging
 import threading
 
 from google.rpc.status_pb2 import Status
+from grpc import StatusCode
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError
 from stratalog.base.randomness import IdGenerator
 from stratalog.base.types import TopicPartition
-from stratalog.server.rpc.status import inner_fields, status_of_defect, status_of_error
+from stratalog.server.meters.error_counts import ErrorCounts
+from stratalog.server.rpc.status import (
+    INTERNAL_CODE,
+    inner_fields,
+    status_code_of,
+    status_of_defect,
+    status_of_error,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +39,11 @@ MAX_LINE_COUNT = 1000
 class ErrorStatuses:
     """Makes the statuses of a server's answers. Thread-safe: `_lock` guards the times of the logged lines."""
 
-    def __init__(self, clock: Clock, ids: IdGenerator) -> None:
+    def __init__(self, clock: Clock, ids: IdGenerator, counts: ErrorCounts | None = None) -> None:
+        """`counts` counts the errors."""
         self._clock = clock
         self._ids = ids
+        self._counts = counts or ErrorCounts()
         self._lock = threading.Lock()
         self._logged_s: dict[tuple[str, ...], float] = {}
         """When a line was logged, by what it says; the oldest first."""
@@ -42,9 +52,11 @@ class ErrorStatuses:
         """The status of `error`, which ended `where`: the name of a call, for the log. `partition` is the one
         that the error is about, if it is about one."""
         if not isinstance(error, LogStoreError):
+            self._counts.add(StatusCode.INTERNAL.name, INTERNAL_CODE)
             error_id = str(self._ids.uuid())
             logger.error("%s failed unexpectedly, error_id=`%s`", where, error_id, exc_info=error)
             return status_of_defect(error_id)
+        self._counts.add(status_code_of(error).name, error.code)
         inner = inner_fields(error)
         if inner and self._is_news(
             (error.code, error.message, *(f"{name}={value}" for name, value in inner.items()))

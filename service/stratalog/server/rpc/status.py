@@ -145,6 +145,11 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     StoreCorruptError: grpc.StatusCode.DATA_LOSS,
 }
 
+KNOWN_ERRORS = (
+    *((status.name, error.code) for error, status in STATUS_BY_ERROR.items()),
+    (grpc.StatusCode.INTERNAL.name, INTERNAL_CODE),
+)
+"""The status code and the reason of each error that may be answered."""
 
 RETRY_DELAY_S: dict[type[LogStoreError], float] = {
     # Memory comes free with the next answer.

@@ -1,0 +1,54 @@
+"""The log of a command on standard error: lines of text, or JSON with a field for each value.
+
+The values of a line are written as ``name=`value` ``, in the text as well, so they have one source. Libraries
+log less than the program: below a warning their lines may hold the signatures of requests, and the sources of
+credentials again and again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LOG_FORMATS = ("text", "json")
+LOG_FORMAT_HELP = "Log lines as text, or as JSON: time, level, logger, message, and fields of the message."
+
+_QUIET_LIBRARIES = ("boto3", "botocore", "s3transfer", "urllib3")
+_FIELD = re.compile(r"(?<![\w.])([a-z]\w*)=`([^`]*)`")
+_NUMBER = re.compile(r"-?\d{1,18}")
+
+
+def log_to_stderr(level: str, log_format: str) -> None:
+    """Log to standard error from now on: lines of at least this level, in one of `LOG_FORMATS`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_json_lines() if log_format == "json" else logging.Formatter(TEXT_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in _QUIET_LIBRARIES:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def fields_of(message: str) -> dict[str, str | int]:
+    """The values in a message, by name; whole numbers as such."""
+    return {
+        name: int(value) if _NUMBER.fullmatch(value) else value for name, value in _FIELD.findall(message)
+    }
+
+
+def _json_lines() -> logging.Formatter:
+    # Only a server that is asked for it pays for the import.
+    from pythonjsonlogger.json import JsonFormatter
+
+    class JsonLines(JsonFormatter):
+        def format(self, record: logging.LogRecord) -> str:
+            record.fields = fields_of(record.getMessage())
+            return super().format(record)
+
+    return JsonLines(
+        "{levelname}{name}{message}",
+        style="{",
+        timestamp="time",
+        rename_fields={"levelname": "level", "name": "logger", "exc_info": "error"},
+        json_ensure_ascii=True,
+    )
