@@ -25,6 +25,7 @@ from stratalog.client.consuming.consumer_settings import (
 )
 from stratalog.client.consuming.offset_lookup import OffsetLookup
 from stratalog.client.consuming.position_finder import OffsetQuery
+from stratalog.client.credentials import Credentials
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike
 from stratalog.client.messages import (
@@ -77,15 +78,18 @@ class Client:
                 print(record.value)
     """
 
-    def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self, address: str, *, retry: RetryPolicy | None = None, credentials: Credentials | None = None
+    ) -> None:
         """`address` is HOST:PORT, or several with commas between: servers of one store, which are tried in
         turn. Connects when first used, and follows the data if another server takes the store over. `retry`
         is for calls, producers and consumers; None: `RetryPolicy()` for calls, and `LONG_WORK`, which is more
-        patient, for producers and consumers. Raises InvalidRequestError.
+        patient, for producers and consumers. `credentials` are TLS and a token, for servers that want them;
+        None: neither. Raises InvalidRequestError.
         """
         self._long_retry = retry or LONG_WORK
         """The policy of producers and consumers."""
-        self.channel = ServerChannel(address, retry)
+        self.channel = ServerChannel(address, retry, credentials)
         """The connection."""
         self.owners = OwnerChannels(self.channel)
         """The connections to single owners, where a store has several."""

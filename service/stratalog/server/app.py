@@ -39,6 +39,9 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.store_layout import kind_of_key
+from stratalog.server.access.access_control import AccessControl
+from stratalog.server.access.quotas import Quotas
+from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.call_counts import CallCounts, CallKind
@@ -48,9 +51,12 @@ from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
-from stratalog.server.metrics import MetricsEndpoint, ServerMetrics
+from stratalog.server.metrics import ServerMetrics
+from stratalog.server.metrics_endpoint import MetricsEndpoint
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import RequestMemories, RequestMemory
+from stratalog.server.rpc.access.access_gate import AccessGate
+from stratalog.server.rpc.access.reflection_servicer import REFLECTION, ReflectionServicer
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
@@ -80,6 +86,9 @@ COMMIT_SHARE_OF_GRACE = 0.9
 
 MAX_PENDING_CALL_COUNT = 100_000
 """Calls that have arrived and are not looked at yet. Their messages are not read."""
+
+ACCESS_MS = 1_000
+"""Time between looks at the files of TLS and of access. One without news reads some small files."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -149,6 +158,7 @@ class Server:
         DataDirectoryError, StoreError, and leaves nothing running then.
         """
         loop = asyncio.get_running_loop()
+        self._open_access()
         self._grpc = grpc.aio.server(
             options=_server_options(self.settings), maximum_concurrent_rpcs=self.settings.max_call_count
         )
@@ -193,6 +203,8 @@ class Server:
         self._metrics.compaction = engine.tier.compaction
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
+        if self._reloaded_files:
+            self._scheduler.every("access", lambda: self.look_at_access(loop), ACCESS_MS, delay_ms=ACCESS_MS)
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
         await self._grpc.start()
@@ -261,10 +273,30 @@ class Server:
     ) -> None:
         await self.stop()
 
+    def _open_access(self) -> None:
+        """Read the files of TLS and of access. Raises InvalidConfigError."""
+        settings = self.settings
+        paths = TlsPaths(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        self._tls = ServerTls(paths) if settings.tls_cert else None
+        self._access = AccessControl(settings.access_file) if settings.access_file else None
+        tls_files = () if self._tls is None else (self._tls.files,)
+        self._reloaded_files = tls_files if self._access is None else (*tls_files, self._access.file)
+        self._access_gate: AccessGate | None = None
+        if settings.insecure:
+            logger.warning("--insecure: strangers who reach %s may come in", settings.listen)
+
+    def look_at_access(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take over files of TLS and of access that have changed. For one background thread."""
+        news = [files for files in self._reloaded_files if files.look()]
+        if self._access is not None and self._access.file in news and self._access_gate is not None:
+            loop.call_soon_threadsafe(self._access_gate.recheck)
+
     def _take_port(self) -> int:
         _require_free(self.settings.listen)
         try:
-            return self._grpc.add_insecure_port(self.settings.listen)
+            if self._tls is None:
+                return self._grpc.add_insecure_port(self.settings.listen)
+            return self._grpc.add_secure_port(self.settings.listen, self._tls.credentials())
         except RuntimeError as error:
             raise _cannot_listen(self.settings.listen, str(error)) from None
 
@@ -310,17 +342,45 @@ class Server:
         gated = self._gates(engine, statuses)
         limits = CallLimits(self.settings, statuses)
         self.calls = self._metrics.calls = limits.counts
+        gate = self._access_gate = self._open_gate(engine, statuses)
         for name, handlers in (
             (LOG_SERVICE, log_handlers),
             (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
             (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
             (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ):
-            limited = limits.limiting(name, refusing_undecodable(gated(handlers)))
-            self._grpc.add_generic_rpc_handlers((limited,))
+            ready: Handlers = refusing_undecodable(gated(handlers))
+            ready = ready if gate is None else gate.guarding(name, ready)
+            limited = limits.limiting(name, ready)
+            self._grpc.add_generic_rpc_handlers((limited if gate is None else gate.known_callers(limited),))
+        # Without authentication: load balancers and probes have no token, and it says whether the server
+        # serves.
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection(
-            (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+        self._register_reflection(gate, statuses)
+
+    def _register_reflection(self, gate: AccessGate | None, statuses: ErrorStatuses) -> None:
+        services = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        if gate is None:
+            reflection.enable_server_reflection(services, self._grpc)
+            return
+        described = described_handlers(ReflectionServicer(services, statuses), REFLECTION)
+        handlers = gate.guarding(REFLECTION.full_name, refusing_undecodable(described))
+        service = grpc.method_handlers_generic_handler(REFLECTION.full_name, handlers)
+        self._grpc.add_generic_rpc_handlers((gate.known_callers(service),))
+
+    def _open_gate(self, engine: StorageEngine, statuses: ErrorStatuses) -> AccessGate | None:
+        """The gate before all calls; None without an access file."""
+        self._metrics.reloaded_files = self._reloaded_files
+        if self._access is None:
+            return None
+        quotas = Quotas(self._clock)
+        self._metrics.access, self._metrics.quotas = self._access, quotas
+        return AccessGate(
+            self._access,
+            quotas,
+            engine.operations,
+            statuses,
+            has_certificates=bool(self.settings.tls_client_ca),
         )
 
     def _gates(self, engine: StorageEngine, statuses: ErrorStatuses) -> Callable[[Handlers], Handlers]:
@@ -365,7 +425,7 @@ class Server:
     def _open_metrics(self) -> MetricsEndpoint | None:
         if not self.settings.metrics_listen:
             return None
-        endpoint = MetricsEndpoint(self.settings.metrics_listen, self._metrics)
+        endpoint = MetricsEndpoint(self.settings.metrics_listen, self._metrics, self._tls, self._access)
         self.metrics_port = endpoint.port
         logger.info("metrics are at port %d", endpoint.port)
         return endpoint

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: snapshots of the components, taken at each request, and their HTTP endpoint.
+"""The metrics for Prometheus: snapshots of the components, taken at each request.
 
 A metric that Kafka has too gets Kafka's type and name, in Prometheus' spelling (`LogCleanerManager`,
 `uncleanable-partitions-count`: `stratalog_log_cleaner_manager_uncleanable_partitions_count`); docs/metrics.md
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from prometheus_client import start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import AuthenticationFailedError, AuthorizationFailedError
 from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.compaction.job_history import Exclusion
 from stratalog.manager.directories.log_directory import DirectoryState
@@ -25,6 +24,9 @@ from stratalog.record.native.cleaned_batches import NO_HORIZON
 from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.restore.metadata_scrub import FindingKind
+from stratalog.server.access.access_control import AccessControl
+from stratalog.server.access.quotas import QuotaCounts, Quotas
+from stratalog.server.access.reloaded_files import ReloadedFiles
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_outcome import Backlog
@@ -33,7 +35,6 @@ from stratalog.server.background.tail_commits import CommitStats, TailCommits
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.call_counts import CallCounts, CallKind
-from stratalog.server.configuration.settings import listen_address
 from stratalog.server.copy_lag import CopyLag, TopicLag
 from stratalog.server.operations.verification_log import EndedVerification, VerificationLog
 from stratalog.server.partitions.hosted_shard import HostedShard
@@ -64,6 +65,9 @@ class ServerMetrics(Collector):
         self.commits: Sequence[TailCommits] = ()
         self.copy_lag: CopyLag | None = None
         self.compaction: TierCompaction | None = None
+        self.access: AccessControl | None = None
+        self.quotas: Quotas | None = None
+        self.reloaded_files: Sequence[ReloadedFiles] = ()
         self.flush_waits_s: Callable[[], Mapping[str, float]] = dict
 
     def collect(self) -> Iterator[Metric]:
@@ -76,6 +80,10 @@ class ServerMetrics(Collector):
             )
         if self.calls:
             yield from _of_calls(self.calls)
+        if self.reloaded_files:
+            yield from _of_reloads(self.reloaded_files)
+        if self.access is not None and self.quotas is not None:
+            yield from _of_access(self.access, self.quotas)
         if self.registry is not None:
             yield _gauge(
                 "server_offline_partition_count",
@@ -538,6 +546,59 @@ def _of_requests(counts: Mapping[RequestKind, RequestCount]) -> Iterator[Metric]
     yield sizes
 
 
+def _of_reloads(files: Sequence[ReloadedFiles]) -> Iterator[Metric]:
+    reloads = CounterMetricFamily(
+        PREFIX + "access_reloads", "Changes of files that were taken over.", labels=["file"]
+    )
+    failures = CounterMetricFamily(
+        PREFIX + "access_reload_failures", "Changes of files that were refused.", labels=["file"]
+    )
+    for one in files:
+        reloads.add_metric([one.name], one.reload_count)
+        failures.add_metric([one.name], one.failure_count)
+    yield reloads
+    yield failures
+    yield _by_label(
+        "access_stale_files",
+        "1 if the files as they are now were refused, so that former contents are in force.",
+        "file",
+        {one.name: float(one.has_failed) for one in files},
+    )
+
+
+def _of_access(access: AccessControl, quotas: Quotas) -> Iterator[Metric]:
+    refused = CounterMetricFamily(
+        PREFIX + "access_refused_calls",
+        "Calls that were refused for their credentials or permissions.",
+        labels=["code"],
+    )
+    refusals = access.refusals
+    for error in (AuthenticationFailedError, AuthorizationFailedError):
+        refused.add_metric([error.code], refusals.get(error.code, 0))
+    yield refused
+    waits = CounterMetricFamily(
+        PREFIX + "quota_throttled_calls", "Calls and messages that waited for a quota.", labels=["principal"]
+    )
+    waits_s = CounterMetricFamily(
+        PREFIX + "quota_throttled_secs", "Seconds that they waited.", labels=["principal"]
+    )
+    too_many = CounterMetricFamily(
+        PREFIX + "quota_refused_calls",
+        "Calls and streams that were refused for a quota.",
+        labels=["principal"],
+    )
+    counts = quotas.counts
+    for principal in access.policy.principals:
+        if principal.quota.is_set:
+            found = counts.get(principal.name, QuotaCounts())
+            waits.add_metric([principal.name], found.throttled_count)
+            waits_s.add_metric([principal.name], found.throttled_s)
+            too_many.add_metric([principal.name], found.refused_count)
+    yield waits
+    yield waits_s
+    yield too_many
+
+
 def _of_calls(calls: Mapping[CallKind, CallCounts]) -> Iterator[Metric]:
     yield _by_label(
         "server_open_calls",
@@ -649,29 +710,3 @@ def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     for key, value in values.items():
         family.add_metric([key], value)
     return family
-
-
-class MetricsEndpoint:
-    """Serves a collector over HTTP until `close`, on threads of its own. Belongs to one thread."""
-
-    def __init__(self, listen: str, collector: Collector) -> None:
-        """Listen for requests for metrics. Raises InvalidConfigError if the address is not free."""
-        registry = CollectorRegistry()
-        registry.register(collector)
-        host, port = listen_address(listen, "metrics-listen")
-        try:
-            self._server, self._thread = start_http_server(port, host.strip("[]"), registry)
-        except OSError as error:
-            raise InvalidConfigError(
-                "cannot listen on this address for metrics; stop the process that has the port, or choose"
-                " another address",
-                name="metrics-listen",
-                value=listen,
-                reason=error.strerror or str(error),
-            ) from None
-        self.port: int = self._server.server_port
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -106,7 +107,42 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     "--metrics-listen",
     default="",
     metavar="HOST:PORT",
-    help="Serve metrics for Prometheus at this address, over HTTP; off by default.",
+    help="Serve metrics for Prometheus at this address, over HTTP; off by default. With the TLS and the"
+    " access file of gRPC.",
+)
+@environment_option(
+    "--tls-cert",
+    envvar="STRATALOG_SERVER_TLS_CERT",
+    default="",
+    metavar="FILE",
+    help="Serve with TLS: the server's certificate in PEM, with --tls-key. Read again when it changes.",
+)
+@environment_option(
+    "--tls-key",
+    envvar="STRATALOG_SERVER_TLS_KEY",
+    default="",
+    metavar="FILE",
+    help="The key of the certificate in PEM, without a password.",
+)
+@environment_option(
+    "--tls-client-ca",
+    envvar="STRATALOG_SERVER_TLS_CLIENT_CA",
+    default="",
+    metavar="FILE",
+    help="The authorities of client certificates in PEM: every client needs a certificate of one of them.",
+)
+@environment_option(
+    "--access-file",
+    default="",
+    metavar="FILE",
+    help="Principals, their tokens, permissions and quotas, in TOML. Read again when it changes. Without one,"
+    " whoever connects may do everything.",
+)
+@environment_option(
+    "--insecure",
+    is_flag=True,
+    default=False,
+    help="Listen beyond this machine also without TLS or without authentication.",
 )
 @store_option
 @environment_option(
@@ -249,15 +285,18 @@ def start(  # noqa: PLR0913 - click passes each option by name
     config_file: str,
     config: dict[str, str],
     log_level: str,
-    **counts: int,
+    **named: Any,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C, then stop cleanly. No authentication yet: listen on a private address.
+    """Serve until SIGTERM or Ctrl-C, then stop cleanly. An address beyond this machine needs TLS and
+    authentication.
 
     \b
     Examples:
       stratalog server start --data-dir /data --store s3://bucket/prefix
       stratalog server start --data-dir /data --log-dir /disk2 --log-level warning
       stratalog server start --read-only --store s3://bucket/prefix
+      stratalog server start --data-dir /data --listen 0.0.0.0:9190 --tls-cert cert.pem --tls-key key.pem
+        --access-file access.toml
     """
     from stratalog.server.app import serve
     from stratalog.server.configuration.properties_file import read_properties
@@ -283,7 +322,8 @@ def start(  # noqa: PLR0913 - click passes each option by name
             metadata_cache_bytes=metadata_cache_mib << 20,
             metadata_disk_cache_bytes=metadata_disk_cache_mib << 20,
             config={**read_properties(config_file), **config} if config_file else config,
-            **counts,  # type: ignore[arg-type]  # the options have the names of settings
+            # These options have the names of settings.
+            **named,
         )
         settings = _following(settings, follow_s) if read_only else settings
         logging.getLogger("stratalog").debug("settings: %s", dataclasses.asdict(settings))
@@ -333,6 +373,50 @@ def info(as_json: bool, server: str) -> None:
         ("memory of requests", ByteSize(limits.max_request_memory_bytes)),
     ]
     print_table(("WHAT", "VALUE"), [(name, None if cell is None else str(cell)) for name, cell in rows])
+
+
+@server.group()
+def token() -> None:
+    """Make tokens, with which programs come in."""
+
+
+@token.command()
+@click.argument("principal")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    callback=require_unicode,
+    default="",
+    help="Write the token to this new file, which only its owner may read, and do not print it.",
+)
+def create(principal: str, token_file: str) -> None:
+    """Make a token for PRINCIPAL, and print its line for the access file.
+
+    The token is shown once: the access file has its digest only.
+
+    \b
+    Example: stratalog server token create shop --token-file shop.token
+    """
+    from stratalog.base.randomness import SystemIdGenerator
+    from stratalog.server.access.tokens import digest_of, new_token
+
+    text = new_token(SystemIdGenerator())
+    digest = digest_of(text)
+    assert digest is not None, "a new token has its form"
+    if token_file:
+        _write_secret(token_file, text)
+    else:
+        click.echo(f"{text}\n")
+    click.echo(f'[principals."{principal}"]\ntokens = ["{digest.entry}"]')
+
+
+def _write_secret(path: str, text: str) -> None:
+    """Write a new file that only its owner may read."""
+    try:
+        with open(path, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise click.ClickException(f"the token cannot be written to {path}: {error.strerror}") from None
 
 
 def _log_to_stderr(log_level: str) -> None:

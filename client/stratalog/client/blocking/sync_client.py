@@ -16,6 +16,7 @@ from stratalog.client.blocking.sync_admin import SyncAdmin
 from stratalog.client.blocking.sync_operations import SyncOperations
 from stratalog.client.blocking.sync_topics import SyncTopics
 from stratalog.client.client import Client
+from stratalog.client.credentials import Credentials
 from stratalog.client.retry import RetryPolicy
 
 _T = TypeVar("_T")
@@ -35,12 +36,15 @@ class SyncClient(ClientCalls):
                 print(record.value)
     """
 
-    def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
-        """`address` as for `Client`; connects when first used. Raises InvalidRequestError."""
+    def __init__(
+        self, address: str, *, retry: RetryPolicy | None = None, credentials: Credentials | None = None
+    ) -> None:
+        """`address` and `credentials` as for `Client`; connects when first used. Raises
+        InvalidRequestError."""
         connection = AsyncExitStack()
 
         async def connect() -> Client:
-            return await connection.enter_async_context(Client(address, retry=retry))
+            return await connection.enter_async_context(Client(address, retry=retry, credentials=credentials))
 
         thread = LoopThread(connection.aclose)
         try:

@@ -9,6 +9,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.server.engine.storage_engine import StorageEngine
+from stratalog.server.rpc.access.shown_topics import shown_topics
 from stratalog.server.rpc.admin.admin_convert import (
     cleaner_status_message,
     config_changes,
@@ -70,7 +71,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ListTopicsResponse:
         self._shards.ensure_owned()
         cursor = PageCursor(request, "topics", str)
-        page = cursor.page(self._registry.topics(), attrgetter("name"))
+        is_shown = shown_topics()
+        topics = [topic for topic in self._registry.topics() if is_shown(topic.name)]
+        page = cursor.page(topics, attrgetter("name"))
         return admin_pb2.ListTopicsResponse(
             topics=map(topic_listing_message, page.items), next_page_token=page.next_page_token
         )

@@ -8,6 +8,7 @@ from functools import partial
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from stratalog.server.operations.operation_registry import OperationRegistry
+from stratalog.server.rpc.access.shown_topics import shows_work
 from stratalog.server.rpc.admin.operation_convert import kinds_of, operation_message, states_of, view_message
 from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -45,7 +46,10 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
         cursor = PageCursor(request, f"operations {filters}", int)
         kinds, states = kinds_of(request.kinds), states_of(request.states)
         views = [operation.view for operation in self._operations.operations()]
-        found = [view for view in views if view.kind in kinds and view.state in states]
+        is_shown = shows_work()
+        found = [
+            view for view in views if view.kind in kinds and view.state in states and is_shown(view.topics)
+        ]
         page = cursor.page(found, lambda view: -view.number)
         return operation_pb2.ListOperationsResponse(
             # A page of results could be larger than clients take.
