@@ -203,7 +203,7 @@ class Server:
         self._metrics.compaction = engine.tier.compaction
         self._register(engine)
         start_background_tasks(self._scheduler, engine, self.settings)
-        if self._reloaded_files:
+        if self.reloaded_files:
             self._scheduler.every("access", lambda: self.look_at_access(loop), ACCESS_MS, delay_ms=ACCESS_MS)
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
@@ -280,14 +280,14 @@ class Server:
         self._tls = ServerTls(paths) if settings.tls_cert else None
         self._access = AccessControl(settings.access_file) if settings.access_file else None
         tls_files = () if self._tls is None else (self._tls.files,)
-        self._reloaded_files = tls_files if self._access is None else (*tls_files, self._access.file)
+        self.reloaded_files = tls_files if self._access is None else (*tls_files, self._access.file)
         self._access_gate: AccessGate | None = None
         if settings.insecure:
             logger.warning("--insecure: strangers who reach %s may come in", settings.listen)
 
     def look_at_access(self, loop: asyncio.AbstractEventLoop) -> None:
         """Take over files of TLS and of access that have changed. For one background thread."""
-        news = [files for files in self._reloaded_files if files.look()]
+        news = [files for files in self.reloaded_files if files.look()]
         if self._access is not None and self._access.file in news and self._access_gate is not None:
             loop.call_soon_threadsafe(self._access_gate.recheck)
 
@@ -370,7 +370,7 @@ class Server:
 
     def _open_gate(self, engine: StorageEngine, statuses: ErrorStatuses) -> AccessGate | None:
         """The gate before all calls; None without an access file."""
-        self._metrics.reloaded_files = self._reloaded_files
+        self._metrics.reloaded_files = self.reloaded_files
         if self._access is None:
             return None
         quotas = Quotas(self._clock)

@@ -25,6 +25,7 @@ from stratalog.base.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
     LogStoreError,
+    OverloadedError,
     UnsupportedOperationError,
 )
 from stratalog.server.access.access_control import AccessControl, require_topic
@@ -95,8 +96,12 @@ class _OpenStream:
             else:
                 self._permission.require(self.principal, self._topics)
         except LogStoreError as error:
-            self.failure = error
-            self.scope.reschedule(asyncio.get_running_loop().time())
+            self.end(error)
+
+    def end(self, error: LogStoreError) -> None:
+        """End the stream with the error, wherever it waits."""
+        self.failure = error
+        self.scope.reschedule(asyncio.get_running_loop().time())
 
 
 class AccessGate:
@@ -263,8 +268,14 @@ class AccessGate:
             yield request
 
     async def _charge_answer(self, stream: _OpenStream, response: object) -> None:
-        if stream.principal.quota.bytes_out_per_s is not None:
+        if stream.principal.quota.bytes_out_per_s is None:
+            return
+        try:
             await self._wait(stream.principal, bytes_out=_size(response))
+        except OverloadedError as error:
+            # A write that raises would mean that the client has gone.
+            stream.end(error)
+            await asyncio.Future()
 
     async def _wait(self, principal: Principal, **use: int | None) -> None:
         if principal.quota.is_set:
