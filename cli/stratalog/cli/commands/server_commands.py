@@ -136,7 +136,7 @@ def _require_data_dir(context: click.Context, parameter: click.Parameter, value:
     default="",
     metavar="FILE",
     help="Principals, their tokens, permissions and quotas, in TOML. Read again when it changes. Without one,"
-    " whoever connects may do everything.",
+    " every client may do everything.",
 )
 @environment_option(
     "--insecure",
@@ -390,9 +390,10 @@ def token() -> None:
     help="Write the token to this new file, which only its owner may read, and do not print it.",
 )
 def create(principal: str, token_file: str) -> None:
-    """Make a token for PRINCIPAL, and print its line for the access file.
+    """Make a token, and print its line for the access file.
 
-    The token is shown once: the access file has its digest only.
+    The token is shown once: the access file has its digest only. PRINCIPAL is the program or person that
+    comes in with it.
 
     \b
     Example: stratalog server token create shop --token-file shop.token

@@ -68,7 +68,7 @@ class ServerSettings:
 
     access_file: str = ""
     """TOML file with principals, their tokens, certificates, permissions and quotas; see docs/security.md.
-    Read again when it changes. Empty: whoever connects may do everything."""
+    Read again when it changes. Empty: every client may do everything."""
 
     insecure: bool = False
     """Listen beyond this machine also without TLS or without authentication."""
