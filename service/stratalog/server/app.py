@@ -17,7 +17,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -363,7 +363,7 @@ class Server:
         if gate is None:
             reflection.enable_server_reflection(services, self._grpc)
             return
-        described = described_handlers(ReflectionServicer(services, statuses), REFLECTION)
+        described = described_handlers(ReflectionServicer(services, statuses), cast(Any, REFLECTION))
         handlers = gate.guarding(REFLECTION.full_name, refusing_undecodable(described))
         service = grpc.method_handlers_generic_handler(REFLECTION.full_name, handlers)
         self._grpc.add_generic_rpc_handlers((gate.known_callers(service),))

@@ -13,10 +13,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import make_wsgi_app
+from prometheus_client import exposition
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from stratalog.base.errors import AuthenticationFailedError, AuthorizationFailedError, InvalidConfigError
@@ -49,7 +49,8 @@ class MetricsEndpoint:
         registry = CollectorRegistry()
         registry.register(collector)
         host, port = listen_address(listen, "metrics-listen")
-        application = make_wsgi_app(registry)
+        # The types of its parameters are incomplete.
+        application: _Application = cast(Any, exposition).make_wsgi_app(registry)
         try:
             self._server = _HttpServer(host.strip("[]"), port, tls)
         except OSError as error:

@@ -19,7 +19,7 @@ from stratalog.server.access.tokens import digest_of
 from tests.support.places import DOCS
 
 SECTION = (DOCS / "security.md").read_text().partition("## From zero")[2].partition("\n## ")[0]
-BLOCKS = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
+BLOCKS: list[str] = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
 
 
 def commands() -> list[str]:

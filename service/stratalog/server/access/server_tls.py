@@ -14,7 +14,7 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import grpc
 
@@ -54,7 +54,10 @@ class ServerTls:
         first = self._take_next()
         assert first is not None, "one server takes the configuration"
         return grpc.dynamic_ssl_server_credentials(
-            first, self._take_next, require_client_authentication=bool(self._paths.client_ca)
+            # Its type leaves out None, which stands for no change.
+            first,
+            cast(Any, self._take_next),
+            require_client_authentication=bool(self._paths.client_ca),
         )
 
     def _take_next(self) -> grpc.ServerCertificateConfiguration | None:

@@ -76,12 +76,10 @@ def fill(message: Any, topic: str, depth: int = 0) -> None:
                 getattr(message, field.name).CopyFrom(inner)
 
 
-async def answer(
-    channel: grpc.aio.Channel, method: MethodDescriptor, request: Any, token: str | None
-) -> Answer:
+async def answer(channel: Any, method: MethodDescriptor, request: Any, token: str | None) -> Answer:
     """The end of a call; for one that goes on its begin."""
     name = path(method)
-    codec = (type(request).SerializeToString, GetMessageClass(method.output_type).FromString)
+    codec: Any = (type(request).SerializeToString, GetMessageClass(method.output_type).FromString)
     headers = () if token is None else (("authorization", f"Bearer {token}"),)
     try:
         if method.client_streaming:
@@ -107,7 +105,7 @@ async def first(call: Any) -> Any:
 
 
 @asynccontextmanager
-async def guarded(folder: Path) -> AsyncGenerator[tuple[GuardedSite, grpc.aio.Channel]]:
+async def guarded(folder: Path) -> AsyncGenerator[tuple[GuardedSite, Any]]:
     """A server with a topic of each tenant, and a channel to it without credentials of its own."""
     site = GuardedSite(folder)
     async with site.running():

@@ -67,7 +67,7 @@ async def until_waiting(site: GuardedSite, count: int) -> None:
 async def test_a_revoked_token_ends_the_streams_of_its_principal_alone(tmp_path: Path) -> None:
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours, site.client("admin") as admin:
         revoked, kept, appends = tail(ours), tail(admin), asyncio.Queue[log_pb2.AppendStreamRequest]()
-        appending = ours.log.AppendStream(queued(appends))
+        appending: Any = ours.log.AppendStream(queued(appends))
         await appends.put(append_request(1))
         assert (await appending.read()).ack.base_offset == 0
         assert len((await revoked.read()).partitions) == len((await kept.read()).partitions) == 1
@@ -106,7 +106,7 @@ async def test_a_stream_that_nobody_reads_ends_too(tmp_path: Path) -> None:
 async def test_a_withdrawn_permission_ends_a_read_and_the_next_append(tmp_path: Path) -> None:
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours:
         reading, appends = tail(ours), asyncio.Queue[log_pb2.AppendStreamRequest]()
-        appending = ours.log.AppendStream(queued(appends))
+        appending: Any = ours.log.AppendStream(queued(appends))
         await appends.put(append_request(1))
         await appending.read()
         site.rules["ours"] = NOBODY
@@ -122,7 +122,7 @@ async def test_a_withdrawn_permission_ends_a_read_and_the_next_append(tmp_path: 
 async def test_a_topic_of_others_ends_a_stream_after_the_answers_before_it(tmp_path: Path) -> None:
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours:
         requests = [append_request(1), append_request(2), append_request(3, "theirs.t"), append_request(4)]
-        call = ours.log.AppendStream(iter(requests))
+        call: Any = ours.log.AppendStream(iter(requests))
         assert [(await call.read()).ack.base_offset for _ in range(2)] == [0, 1]
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await call.read()
@@ -133,7 +133,7 @@ async def test_a_long_poll_is_checked_again_before_its_answer(tmp_path: Path) ->
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours, site.client("admin") as admin:
         request = fetch_request({TOPIC: FetchStart(0)}, 60_000, 1, 0, 0, IsolationLevel.READ_UNCOMMITTED)
         call = ours.log.Fetch(request)
-        polling = asyncio.ensure_future(call)  # type: ignore[arg-type]  # a call can be awaited
+        polling = asyncio.ensure_future(call)
         await until_waiting(site, 1)
         site.renew("ours")
         site.write()
@@ -150,7 +150,7 @@ async def test_a_bad_file_changes_nothing_and_is_told_once(
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours:
         reading = tail(ours)
         await reading.initial_metadata()
-        [_, file] = site.server.reloaded_files
+        file = site.server.reloaded_files[-1]
         for text, failure_count in (("[principals", 1), ("", 2), ("[principals", 3)):
             site.write(text)
             with caplog.at_level(logging.ERROR):

@@ -11,7 +11,7 @@ import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -61,7 +61,7 @@ async def test_a_new_certificate_is_taken_over_and_open_connections_stay(tmp_pat
         replace(site.certificate.cert, issued.cert)
         # The key is still the former one: the pair is not taken.
         await site.look()
-        [files, _] = server.reloaded_files
+        files = server.reloaded_files[0]
         assert files.has_failed
         async with site.client("admin") as meanwhile:
             await meanwhile.admin.list_topics()
@@ -124,10 +124,10 @@ async def test_health_is_open_and_reflection_is_not(tmp_path: Path) -> None:
     async with site.running() as server:
         trust = grpc.ssl_channel_credentials(Path(site.authority.path).read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{server.port}", trust) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
+            health: Any = health_pb2_grpc.HealthStub(channel)
             answer = await health.Check(health_pb2.HealthCheckRequest(service=SERVICES[0]))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+            reflection: Any = reflection_pb2_grpc.ServerReflectionStub(cast(Any, channel))
             request = reflection_pb2.ServerReflectionRequest(list_services="")
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await reflection.ServerReflectionInfo(iter([request])).read()

@@ -93,5 +93,5 @@ def test_no_more_passes_than_the_limit_allows(limit: int, uses: list[tuple[int, 
             continue
         assert 0 <= wait_s <= MAX_WAIT_S
         passed.append((clock.monotonic_s() + wait_s, amount))
-        begun = sum(done for at_s, done in passed[:-1])
+        begun = sum(done for _, done in passed[:-1])
         assert begun <= limit * (passed[-1][0] - start_s + 1) + max(done for _, done in passed) + 1e-3
