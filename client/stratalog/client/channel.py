@@ -98,7 +98,7 @@ class ServerChannel:
         """
         self._retry = retry or RetryPolicy()
         self.credentials = credentials or Credentials()
-        """What its calls show, to each server that it goes to."""
+        """The credentials of its calls, for each server that it goes to."""
         self._given = tuple(map(_checked, addresses.split(",")))
         self._successor: str | None = None
         """The owner that a server has named last."""

@@ -1,4 +1,4 @@
-"""What a client shows to a server, and how it knows the server: TLS, client certificates and tokens.
+"""Credentials of a client, and the authorities of its servers: TLS, client certificates and tokens.
 
 A token goes only over TLS, or to this machine: elsewhere every listener between could use it. A token in a
 file is read again when the file changes, so a program that runs for years takes a new one over. Files of TLS

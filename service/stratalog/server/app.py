@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -41,6 +41,7 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import Quotas
+from stratalog.server.access.reloaded_files import ReloadedFiles
 from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
@@ -280,7 +281,8 @@ class Server:
         self._tls = ServerTls(paths) if settings.tls_cert else None
         self._access = AccessControl(settings.access_file) if settings.access_file else None
         tls_files = () if self._tls is None else (self._tls.files,)
-        self.reloaded_files = tls_files if self._access is None else (*tls_files, self._access.file)
+        access_files = () if self._access is None else (self._access.file,)
+        self.reloaded_files: Sequence[ReloadedFiles] = (*tls_files, *access_files)
         self._access_gate: AccessGate | None = None
         if settings.insecure:
             logger.warning("--insecure: strangers who reach %s may come in", settings.listen)

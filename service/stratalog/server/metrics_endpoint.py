@@ -92,7 +92,7 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, tls: ServerTls | None) -> None:
-        """Raises OSError if the address is not free."""
+        """Listen at the address. Raises OSError if it is not free."""
         self._tls = tls
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]

@@ -18,9 +18,9 @@ from stratalog.base.errors import InvalidConfigError
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
+from tests.support.access.guarded_site import GuardedSite
 from tests.support.gate import Gate
 from tests.support.places import DOCS
-from tests.support.service.guarded_site import GuardedSite
 from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench
 
 TEXT = (DOCS / "metrics.md").read_text()

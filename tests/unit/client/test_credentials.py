@@ -11,7 +11,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.client.channel import CHANNEL_OPTIONS
 from stratalog.client.client import Client
 from stratalog.client.credentials import VARIABLES, CallHeaders, Credentials
-from tests.support.service.certificates import Authority
+from tests.support.access.certificates import Authority
 
 
 @pytest.mark.parametrize("fields", [{"tls_cert": "c"}, {"tls_key": "k"}, {"token": "t", "token_file": "f"}])

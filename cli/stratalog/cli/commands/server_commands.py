@@ -270,9 +270,6 @@ def start(  # noqa: PLR0913 - click passes each option by name
     read_only: bool,
     follow_s: int,
     log_dirs: tuple[str, ...],
-    listen: str,
-    advertise: str,
-    metrics_listen: str,
     store_url: str,
     own_shards: tuple[int, ...],
     compaction_s: int,
@@ -295,8 +292,7 @@ def start(  # noqa: PLR0913 - click passes each option by name
       stratalog server start --data-dir /data --store s3://bucket/prefix
       stratalog server start --data-dir /data --log-dir /disk2 --log-level warning
       stratalog server start --read-only --store s3://bucket/prefix
-      stratalog server start --data-dir /data --listen 0.0.0.0:9190 --tls-cert cert.pem --tls-key key.pem
-        --access-file access.toml
+      stratalog server start --data-dir /data --tls-cert c.pem --tls-key k.pem --access-file a.toml
     """
     from stratalog.server.app import serve
     from stratalog.server.configuration.properties_file import read_properties
@@ -309,9 +305,6 @@ def start(  # noqa: PLR0913 - click passes each option by name
         settings = ServerSettings(
             data_dir=directory,
             log_dirs=log_dirs,
-            listen=listen,
-            advertise=advertise,
-            metrics_listen=metrics_listen,
             store_url=store_url,
             own_shards=own_shards,
             compaction_ms=compaction_s * 1000,

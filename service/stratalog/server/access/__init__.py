@@ -1,1 +1,1 @@
-"""Who may come in, and what for: TLS, tokens, principals, their permissions and quotas. Knows no calls."""
+"""Access to the server: TLS, tokens, principals, their permissions and quotas. Knows no calls."""

@@ -18,7 +18,7 @@ class AccessControl:
     assignment, and `_lock` guards the counts."""
 
     def __init__(self, path: str) -> None:
-        """Raises InvalidConfigError if the file cannot be read or is not valid."""
+        """Read the file at this path. Raises InvalidConfigError if it cannot be read or is not valid."""
         self._lock = threading.Lock()
         self._refusals: Counter[str] = Counter()
         self._policy: AccessPolicy | None = None

@@ -45,7 +45,7 @@ class Principal(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """What a call shows. Has no secret: a digest in place of the token."""
+    """The credentials of a call. They hold no secret: a digest in place of the token."""
 
     token: TokenDigest | None
     certificate_names: tuple[str, ...] = ()

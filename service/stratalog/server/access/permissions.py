@@ -17,7 +17,7 @@ ANY = "*"
 
 
 class Operation(enum.Enum):
-    """What a call does. The value is its name in the access file and in errors."""
+    """An operation of a call. The value is its name in the access file and in errors."""
 
     READ = "read"
     WRITE = "write"

@@ -33,8 +33,7 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class QuotaCounts:
-    """What the quotas of a principal have done. The event loop alone changes it; other threads may read
-    it."""
+    """Waits and refusals of a principal. The event loop alone changes it; other threads may read it."""
 
     throttled_count: int = 0
     throttled_s: float = 0.0

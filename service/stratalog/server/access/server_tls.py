@@ -36,7 +36,8 @@ class ServerTls:
     """TLS that follows its files. Thread-safe: `_lock` guards the configuration that gRPC has not taken."""
 
     def __init__(self, paths: TlsPaths) -> None:
-        """Raises InvalidConfigError if a file cannot be read, or the key is not that of the certificate."""
+        """Read the files. Raises InvalidConfigError if one cannot be read, or the key is not that of the
+        certificate."""
         self._paths = paths
         self._lock = threading.Lock()
         self._next: grpc.ServerCertificateConfiguration | None = None

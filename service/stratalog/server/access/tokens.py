@@ -23,7 +23,7 @@ _ENTRY = re.compile(rf"([0-9a-f]{{{2 * _ID_BYTES}}}):([0-9a-f]{{64}})")
 
 
 class TokenDigest(NamedTuple):
-    """What the server knows of a token."""
+    """The part of a token that the server keeps."""
 
     token_id: str
     digest: bytes

@@ -20,7 +20,7 @@ from stratalog.base.randomness import SystemIdGenerator
 from stratalog.server.access.tokens import new_token
 from stratalog.server.rpc.access.call_permissions import CALL_PERMISSIONS, Scope, named_topics
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
-from tests.support.service.guarded_site import GuardedSite
+from tests.support.access.guarded_site import GuardedSite
 
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -79,7 +79,10 @@ def fill(message: Any, topic: str, depth: int = 0) -> None:
 async def answer(channel: Any, method: MethodDescriptor, request: Any, token: str | None) -> Answer:
     """The end of a call; for one that goes on its begin."""
     name = path(method)
-    codec: Any = (type(request).SerializeToString, GetMessageClass(method.output_type).FromString)
+    codec: Any = (
+        GetMessageClass(method.input_type).SerializeToString,
+        GetMessageClass(method.output_type).FromString,
+    )
     headers = () if token is None else (("authorization", f"Bearer {token}"),)
     try:
         if method.client_streaming:

@@ -19,12 +19,12 @@ from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart, fetch_request
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2
-from tests.support.service.guarded_site import EVERYTHING, OURS, GuardedSite
+from tests.support.access.guarded_site import EVERYTHING, OURS, GuardedSite
 from tests.support.service.service_bench import waiting_count
 
 TOPIC = TopicPartition("ours.t", 0)
 PATIENCE_S = 30.0
-NOBODY = '{ topics = ["theirs.*"], operations = ["all"] }'
+ELSEWHERE = '{ topics = ["theirs.*"], operations = ["all"] }'
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def queued(requests: asyncio.Queue[log_pb2.AppendStreamRequest]) -> AsyncI
         yield await requests.get()
 
 
-async def test_a_stream_that_nobody_reads_ends_too(tmp_path: Path) -> None:
+async def test_a_stream_without_a_reader_ends_too(tmp_path: Path) -> None:
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours:
         for _ in range(16):
             await ours.append("ours.t", 0, [Record(0, 0, None, bytes(1_000_000))])
@@ -109,7 +109,7 @@ async def test_a_withdrawn_permission_ends_a_read_and_the_next_append(tmp_path: 
         appending: Any = ours.log.AppendStream(queued(appends))
         await appends.put(append_request(1))
         await appending.read()
-        site.rules["ours"] = NOBODY
+        site.rules["ours"] = ELSEWHERE
         site.write()
         await site.look()
         assert await code_of(reading) is grpc.StatusCode.PERMISSION_DENIED
@@ -144,7 +144,7 @@ async def test_a_long_poll_is_checked_again_before_its_answer(tmp_path: Path) ->
         assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-async def test_a_bad_file_changes_nothing_and_is_told_once(
+async def test_a_bad_file_changes_nothing_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with site_with_topic(tmp_path) as site, site.client("ours") as ours:

@@ -19,7 +19,7 @@ from stratalog.client.messages import FetchStart, fetch_request
 from stratalog.record.record import Record
 from stratalog.server.access.quotas import MAX_WAIT_S, QuotaCounts
 from stratalog.v1 import log_pb2
-from tests.support.service.guarded_site import GuardedSite
+from tests.support.access.guarded_site import GuardedSite
 
 TOPIC = TopicPartition("ours.t", 0)
 BIG = [Record(0, 0, None, bytes(1_000_000))]

@@ -26,8 +26,8 @@ from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.server.app import SERVICES
-from tests.support.service.certificates import Authority
-from tests.support.service.guarded_site import EVERYTHING, OURS, GuardedSite
+from tests.support.access.certificates import Authority
+from tests.support.access.guarded_site import EVERYTHING, OURS, GuardedSite
 
 ONCE = RetryPolicy(deadline_s=0)
 

@@ -79,7 +79,7 @@ def test_a_reload_keeps_debts_and_forgets_principals() -> None:
     st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 2_000)), min_size=1, max_size=40),
 )
 def test_no_more_passes_than_the_limit_allows(limit: int, uses: list[tuple[int, int]]) -> None:
-    """What begins by any time is at most the limit times that time, a second's savings, and one use."""
+    """All that begins by any time is at most the limit times that time, a second's savings, and one use."""
     clock = ManualClock()
     quotas = Quotas(clock)
     one = principal(bytes_in=limit)

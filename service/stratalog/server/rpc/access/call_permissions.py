@@ -19,7 +19,7 @@ from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
 
 class Scope(enum.Enum):
-    """What a call is about."""
+    """The subject of a call."""
 
     TOPICS = "topics"
     """The topics that it names."""
@@ -32,7 +32,7 @@ class Scope(enum.Enum):
     OPERATION = "operation"
     """The topics of the long work that it names by an id; the server as a whole if that has none."""
     SHOWN = "shown"
-    """What the principal may describe: the handler leaves out the rest."""
+    """All that the principal may describe: the handler leaves out the rest."""
 
 
 class CallPermission(NamedTuple):

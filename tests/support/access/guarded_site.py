@@ -23,7 +23,7 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.server.access.tokens import digest_of, new_token
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
-from tests.support.service.certificates import Authority
+from tests.support.access.certificates import Authority
 from tests.support.service.service_bench import QUIET, QUIET_CONFIG
 
 OURS = '{ topics = ["ours.*"], operations = ["all"] }'
