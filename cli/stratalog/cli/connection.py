@@ -19,8 +19,8 @@ def with_client(server: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
     # Not above: `--help` of a command needs no client.
     import asyncio
 
+    from stratalog.client.access.credentials import Credentials
     from stratalog.client.client import Client
-    from stratalog.client.credentials import Credentials
     from stratalog.client.retry import RetryPolicy
 
     async def run() -> _T:

@@ -61,7 +61,7 @@ def _note_credential(context: click.Context, parameter: click.Parameter, value: 
 
 def chosen_credentials() -> dict[str, str]:
     """The files of the credentials that the running command was given, by the fields of
-    `stratalog.client.credentials.Credentials`."""
+    `stratalog.client.access.credentials.Credentials`."""
     context = click.get_current_context(silent=True)
     return {} if context is None else dict(context.meta.get(_CREDENTIALS, {}))
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stratalog.client.access.credentials import Credentials as Credentials
     from stratalog.client.append_record import AppendRecord as AppendRecord
     from stratalog.client.blocking.sync_client import SyncClient as SyncClient
     from stratalog.client.client import Client as Client
-    from stratalog.client.credentials import Credentials as Credentials
 
 _MODULES = {
     "AppendRecord": "stratalog.client.append_record",
     "Client": "stratalog.client.client",
-    "Credentials": "stratalog.client.credentials",
+    "Credentials": "stratalog.client.access.credentials",
     "SyncClient": "stratalog.client.blocking.sync_client",
 }
 

@@ -27,7 +27,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
-from stratalog.client.credentials import CallHeaders, Credentials, Metadata
+from stratalog.client.access.credentials import CallHeaders, Credentials, Metadata
 from stratalog.client.errors import (
     ClientClosedError,
     ServerUnavailableError,

@@ -14,6 +14,7 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
+from stratalog.client.access.credentials import Credentials
 from stratalog.client.admin import Admin
 from stratalog.client.append_record import AppendRecord, encodable
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
@@ -25,7 +26,6 @@ from stratalog.client.consuming.consumer_settings import (
 )
 from stratalog.client.consuming.offset_lookup import OffsetLookup
 from stratalog.client.consuming.position_finder import OffsetQuery
-from stratalog.client.credentials import Credentials
 from stratalog.client.errors import refusing_misfits
 from stratalog.client.isolation_level import IsolationLevel, IsolationLike
 from stratalog.client.messages import (

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from stratalog.base.errors import InvalidConfigError
 
 if TYPE_CHECKING:
+    from stratalog.client.access.credentials import Credentials
     from stratalog.client.blocking.sync_client import SyncClient
     from stratalog.client.client import Client
-    from stratalog.client.credentials import Credentials
     from stratalog.client.retry import RetryPolicy
 
 SERVER = "server"
@@ -57,7 +57,7 @@ class ServiceOptions:
 
     def credentials(self) -> Credentials:
         """The credentials of its clients. Raises InvalidRequestError for those that do not fit together."""
-        from stratalog.client.credentials import Credentials
+        from stratalog.client.access.credentials import Credentials
 
         return Credentials(
             tls_ca=self.tls_ca, tls_cert=self.tls_cert, tls_key=self.tls_key, token_file=self.token_file

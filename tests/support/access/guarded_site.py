@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.base.randomness import SystemIdGenerator
+from stratalog.client.access.credentials import Credentials
 from stratalog.client.client import Client
-from stratalog.client.credentials import Credentials
 from stratalog.client.retry import RetryPolicy
 from stratalog.server.access.tokens import digest_of, new_token
 from stratalog.server.app import Server

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.client.credentials import Credentials
+from stratalog.client.access.credentials import Credentials
 from stratalog.pipeline.service_options import ServiceOptions, parse_service, require_service
 
 

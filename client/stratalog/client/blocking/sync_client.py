@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from stratalog.client.access.credentials import Credentials
 from stratalog.client.blocking.client_calls import ClientCalls
 from stratalog.client.blocking.loop_thread import LoopThread
 from stratalog.client.blocking.sync_admin import SyncAdmin
 from stratalog.client.blocking.sync_operations import SyncOperations
 from stratalog.client.blocking.sync_topics import SyncTopics
 from stratalog.client.client import Client
-from stratalog.client.credentials import Credentials
 from stratalog.client.retry import RetryPolicy
 
 _T = TypeVar("_T")

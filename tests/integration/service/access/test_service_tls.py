@@ -19,9 +19,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stratalog.base.errors import AuthenticationFailedError, InvalidConfigError
+from stratalog.client.access.credentials import Credentials
 from stratalog.client.blocking.sync_client import SyncClient
 from stratalog.client.client import Client
-from stratalog.client.credentials import Credentials
 from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.errors import InvalidRequestError
+from stratalog.client.access.credentials import VARIABLES, CallHeaders, Credentials
 from stratalog.client.channel import CHANNEL_OPTIONS
 from stratalog.client.client import Client
-from stratalog.client.credentials import VARIABLES, CallHeaders, Credentials
 from tests.support.access.certificates import Authority
 
 
