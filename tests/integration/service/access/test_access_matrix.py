@@ -5,6 +5,7 @@ The calls come from the descriptors, so a new one fails here until `CALL_PERMISS
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -200,3 +201,20 @@ async def test_named_topics_of_others_look_the_same_whether_they_exist(tmp_path:
         assert exists.error.message == absent.error.message
         assert not exists.topic_id
         assert not exists.partitions
+
+
+async def test_a_stranger_is_refused_before_the_message_is_read(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (site, channel):
+        name, never = "/stratalog.v1.LogService/Append", asyncio.Event()
+
+        async def no_message() -> AsyncGenerator[bytes]:
+            await never.wait()
+            yield b""
+
+        for token in ("", new_token(SystemIdGenerator())):
+            headers = (("authorization", f"Bearer {token}"),) if token else ()
+            call = channel.stream_unary(name)(no_message(), metadata=headers, timeout=60)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await call
+            assert refusal.value.code() is UNAUTHENTICATED
+        assert all(counts.accepted_count <= 2 for counts in site.server.calls.values())
