@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from stratalog.cli.options import chosen_credentials
+
 if TYPE_CHECKING:
     from stratalog.client.client import Client
 
@@ -12,15 +14,18 @@ _T = TypeVar("_T")
 
 
 def with_client(server: str, work: Callable[[Client], Awaitable[_T]]) -> _T:
-    """Run `work` with a client of `server`. It gives up sooner than a program, because a person waits."""
+    """Run `work` with a client of `server`, which has the credentials of the command's options. It gives up
+    sooner than a program, because a person waits."""
     # Not above: `--help` of a command needs no client.
     import asyncio
 
+    from stratalog.client.access.credentials import Credentials
     from stratalog.client.client import Client
     from stratalog.client.retry import RetryPolicy
 
     async def run() -> _T:
-        async with Client(server, retry=RetryPolicy(deadline_s=2.0)) as client:
+        retry, credentials = RetryPolicy(deadline_s=2.0), Credentials(**chosen_credentials())
+        async with Client(server, retry=retry, credentials=credentials) as client:
             return await work(client)
 
     return asyncio.run(run())

@@ -42,12 +42,56 @@ def _parse_isolation(_context: click.Context, _parameter: click.Parameter, value
     return IsolationLevel(value)
 
 
-server_option: _Decorator[Any] = environment_option(
-    "--server",
-    default=DEFAULT_SERVER,
-    metavar="HOST:PORT[,...]",
-    help="The server, or servers of one store. Follows the owner.",
+_CREDENTIALS = "stratalog.credentials"
+"""Where a command's context has the files of its credentials, by the names of their fields."""
+
+
+def _note_credential(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    chosen: dict[str, str] = context.meta.setdefault(_CREDENTIALS, {})
+    chosen[str(parameter.name)] = require_unicode(context, parameter, value)
+    return value
+
+
+def chosen_credentials() -> dict[str, str]:
+    """The files of the credentials that the running command was given, by the fields of
+    `stratalog.client.access.credentials.Credentials`."""
+    context = click.get_current_context(silent=True)
+    return {} if context is None else dict(context.meta.get(_CREDENTIALS, {}))
+
+
+def _credential_option(name: str, text: str) -> _Decorator[Any]:
+    return environment_option(
+        name,
+        default="",
+        metavar="FILE",
+        help=text,
+        callback=_note_credential,
+        expose_value=False,
+    )
+
+
+_SERVER_OPTIONS: tuple[_Decorator[Any], ...] = (
+    environment_option(
+        "--server",
+        default=DEFAULT_SERVER,
+        metavar="HOST:PORT[,...]",
+        help="The server, or servers of one store. Follows the owner.",
+    ),
+    _credential_option("--tls-ca", "Connect with TLS: the authorities of the server, or `system`."),
+    _credential_option("--tls-cert", "A client certificate, with --tls-key."),
+    _credential_option("--tls-key", "The key of the client certificate."),
+    _credential_option("--token-file", "A file with a token."),
 )
+
+
+def server_option(command: _Command) -> _Command:
+    """Adds the options of a command that calls a server. The command gets `server`, and `with_client` the
+    others."""
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command
+
+
 json_option: _Decorator[Any] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 partitions_option: _Decorator[Any] = click.option(
     "--partition",

@@ -1,6 +1,7 @@
 """The Python client: asynchronous first, with a synchronous face. Imports nothing of the server.
 
-`Client`, `SyncClient` and `AppendRecord` can be imported from here. They are loaded when they are first used.
+`Client`, `SyncClient`, `Credentials` and `AppendRecord` can be imported from here. They are loaded when they
+are first used.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stratalog.client.access.credentials import Credentials as Credentials
     from stratalog.client.append_record import AppendRecord as AppendRecord
     from stratalog.client.blocking.sync_client import SyncClient as SyncClient
     from stratalog.client.client import Client as Client
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "AppendRecord": "stratalog.client.append_record",
     "Client": "stratalog.client.client",
+    "Credentials": "stratalog.client.access.credentials",
     "SyncClient": "stratalog.client.blocking.sync_client",
 }
 

@@ -27,6 +27,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
+from stratalog.client.access.credentials import CallHeaders, Credentials, Metadata
 from stratalog.client.errors import (
     ClientClosedError,
     ServerUnavailableError,
@@ -89,11 +90,15 @@ class ServerChannel:
     follows: ClassVar[bool] = True
     """Whether it moves on to another server by itself."""
 
-    def __init__(self, addresses: str, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self, addresses: str, retry: RetryPolicy | None = None, credentials: Credentials | None = None
+    ) -> None:
         """`addresses` is HOST:PORT, or several with commas between. Connects when first used. Without retries
         (a deadline of 0) it follows no owner. Raises InvalidRequestError.
         """
         self._retry = retry or RetryPolicy()
+        self.credentials = credentials or Credentials()
+        """The credentials of its calls, for each server that it goes to."""
         self._given = tuple(map(_checked, addresses.split(",")))
         self._successor: str | None = None
         """The owner that a server has named last."""
@@ -101,7 +106,7 @@ class ServerChannel:
         """The connections by address. They stay until the end, because calls may be open on them."""
         self._is_closed = False
         self._move(self._given[0])
-        self.grpc = cast(grpc.aio.Channel, _StubChannel(lambda: self.current))
+        self.grpc = cast(grpc.aio.Channel, _StubChannel(lambda: self.current, CallHeaders(self.credentials)))
         """The channel to make stubs on. Each call goes to the server that is current when it begins; a unary
         call begins when it is awaited, and each time anew.
         """
@@ -284,7 +289,7 @@ class ServerChannel:
     def _move(self, address: str) -> None:
         if address not in self._channels:
             with refusing_misfits():
-                self._channels[address] = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+                self._channels[address] = self.credentials.channel(address, CHANNEL_OPTIONS)
         self._address = address
 
     @property
@@ -317,10 +322,12 @@ class _UnaryCall:
 
 
 class _StubChannel:
-    """The methods of a channel that stubs use. Each call goes to the current channel."""
+    """The methods of a channel that stubs use. Each call goes to the current channel, with the headers of
+    its time."""
 
-    def __init__(self, current: Callable[[], grpc.aio.Channel]) -> None:
+    def __init__(self, current: Callable[[], grpc.aio.Channel], headers: CallHeaders) -> None:
         self._current = current
+        self._headers = headers
 
     def unary_unary(self, *method: Any, **codec: Any) -> Callable[..., _UnaryCall]:
         call = self._method("unary_unary", method, codec)
@@ -343,6 +350,10 @@ class _StubChannel:
             channel = self._current()
             if channel not in made:
                 made[channel] = getattr(channel, kind)(*method, **codec)
+            headers = self._headers.now()
+            if headers:
+                given: Metadata = options.get("metadata") or ()
+                options = {**options, "metadata": (*given, *headers)}
             return made[channel](*requests, **options)
 
         return call

@@ -14,6 +14,7 @@ from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
+from stratalog.client.access.credentials import Credentials
 from stratalog.client.admin import Admin
 from stratalog.client.append_record import AppendRecord, encodable
 from stratalog.client.channel import CALL_TIMEOUT_S, ServerChannel
@@ -77,15 +78,18 @@ class Client:
                 print(record.value)
     """
 
-    def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
+    def __init__(
+        self, address: str, *, retry: RetryPolicy | None = None, credentials: Credentials | None = None
+    ) -> None:
         """`address` is HOST:PORT, or several with commas between: servers of one store, which are tried in
         turn. Connects when first used, and follows the data if another server takes the store over. `retry`
         is for calls, producers and consumers; None: `RetryPolicy()` for calls, and `LONG_WORK`, which is more
-        patient, for producers and consumers. Raises InvalidRequestError.
+        patient, for producers and consumers. `credentials` are TLS and a token, for servers that want them;
+        None: neither. Raises InvalidRequestError.
         """
         self._long_retry = retry or LONG_WORK
         """The policy of producers and consumers."""
-        self.channel = ServerChannel(address, retry)
+        self.channel = ServerChannel(address, retry, credentials)
         """The connection."""
         self.owners = OwnerChannels(self.channel)
         """The connections to single owners, where a store has several."""

@@ -41,12 +41,18 @@ TEXT_FIELDS = frozenset(
         "name",
         "value",
         "owner",
+        "principal",
+        "token_id",
+        "certificate",
     }
 )
 """Fields with names and tokens that callers choose. They stay text, also if that is a number: a topic may be
 called 2024, and a token 042.
 """
 
+
+_HANDSHAKE = "handshake failed"
+"""The transport's words for a connection whose TLS has failed."""
 
 _CUT_OFF_WORDS = ("error from Core", "RST_STREAM", "Stream removed", "No status received")
 """The transport's words for a call that a failing connection has cut off, or a proxy, as nginx does with a
@@ -130,6 +136,13 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
     if rich is not None:
         return error_of_status(rich)
     status, details = error.code(), error.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE and _HANDSHAKE in details:
+        return ServerUnavailableError(
+            "the server and the client do not accept each other's TLS; check the authority, the certificates,"
+            " the server's name in its certificate, and whether the server has TLS",
+            server=server,
+            reason=details[-300:],
+        )
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
     if any(words in details for words in _CUT_OFF_WORDS):
@@ -169,7 +182,7 @@ def refusing_misfits() -> Generator[None]:
 def unreachable(server: str) -> ServerUnavailableError:
     """The error for an address where no server answers."""
     return ServerUnavailableError(
-        "the server does not answer; check its address and that it runs", server=server
+        "the server does not answer; check its address, that it runs, and whether it wants TLS", server=server
     )
 
 

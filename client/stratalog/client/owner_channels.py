@@ -232,7 +232,7 @@ class OwnerChannels:
         """The connection to an owner; the client's if no owner is known."""
         if endpoint and endpoint not in self._owners:
             try:
-                self._owners[endpoint] = _OwnerChannel(endpoint, self.channel.retry)
+                self._owners[endpoint] = _OwnerChannel(endpoint, self.channel.retry, self.channel.credentials)
             except InvalidRequestError:
                 # The owner has an address that no client can use.
                 return self.channel

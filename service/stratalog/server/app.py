@@ -15,10 +15,10 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import grpc
 from grpc_reflection.v1alpha import reflection
@@ -41,6 +41,10 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.store_layout import kind_of_key
 from stratalog.server import health_servicer
+from stratalog.server.access.access_control import AccessControl
+from stratalog.server.access.quotas import Quotas
+from stratalog.server.access.reloaded_files import ReloadedFiles
+from stratalog.server.access.server_tls import ServerTls, TlsPaths
 from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.call_counts import CallCounts, CallKind
@@ -60,6 +64,8 @@ from stratalog.server.metrics.endpoint import MetricsEndpoint
 from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
+from stratalog.server.rpc.access.access_gate import AccessGate
+from stratalog.server.rpc.access.reflection_servicer import REFLECTION, ReflectionServicer
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
@@ -97,6 +103,9 @@ COMMIT_SHARE_OF_GRACE = 0.9
 
 MAX_PENDING_CALL_COUNT = 100_000
 """Calls that have arrived and are not looked at yet. Their messages are not read."""
+
+ACCESS_MS = 1_000
+"""Time between looks at the files of TLS and of access. One without news reads some small files."""
 
 LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -170,6 +179,7 @@ class Server:
         DataDirectoryError, StoreError, and leaves nothing running then.
         """
         loop = asyncio.get_running_loop()
+        self._open_access()
         self._grpc = grpc.aio.server(
             interceptors=() if self._tracing is None else (self._tracing.interceptor,),
             options=_server_options(self.settings),
@@ -216,8 +226,12 @@ class Server:
             raise
         self._engine = engine
         self._watch_engine(engine)
+        if self._access_gate is not None:
+            self._access_gate.operations = engine.operations
         services = self._services(engine, limits, statuses)
         start_background_tasks(self._scheduler, engine, self.settings)
+        if self.reloaded_files:
+            self._scheduler.every("access", lambda: self.look_at_access(loop), ACCESS_MS, delay_ms=ACCESS_MS)
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
         late.open(services)
@@ -310,21 +324,44 @@ class Server:
     ) -> None:
         await self.stop()
 
+    def _open_access(self) -> None:
+        """Read the files of TLS and of access. Raises InvalidConfigError."""
+        settings = self.settings
+        paths = TlsPaths(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        self._tls = ServerTls(paths) if settings.tls_cert else None
+        self._access = AccessControl(settings.access_file) if settings.access_file else None
+        tls_files = () if self._tls is None else (self._tls.files,)
+        access_files = () if self._access is None else (self._access.file,)
+        self.reloaded_files: Sequence[ReloadedFiles] = (*tls_files, *access_files)
+        self._access_gate: AccessGate | None = None
+        if settings.insecure:
+            logger.warning("--insecure: strangers who reach %s may come in", settings.listen)
+
+    def look_at_access(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take over files of TLS and of access that have changed. For one background thread."""
+        news = [files for files in self.reloaded_files if files.look()]
+        if self._access is not None and self._access.file in news and self._access_gate is not None:
+            loop.call_soon_threadsafe(self._access_gate.recheck)
+
     def _take_port(self) -> int:
         require_free(self.settings.listen)
         try:
-            return self._grpc.add_insecure_port(self.settings.listen)
+            if self._tls is None:
+                return self._grpc.add_insecure_port(self.settings.listen)
+            return self._grpc.add_secure_port(self.settings.listen, self._tls.credentials())
         except RuntimeError as error:
             raise cannot_listen(self.settings.listen, str(error)) from None
 
     def _register_early(self, limits: CallLimits, late: LateServices) -> None:
         """Register the services that answer before the engine is open, and those that refuse until then."""
         meter = self._metrics.methods = CallMeter(self._clock)
+        gate = self._access_gate = self._open_gate(limits.statuses)
+        # Without authentication: load balancers and probes have no token, and it says whether the server
+        # serves.
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
-        self._grpc.add_generic_rpc_handlers((meter.metering(late), checks))
-        reflection.enable_server_reflection(
-            (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
-        )
+        services = meter.metering(late if gate is None else gate.known_callers(late))
+        self._grpc.add_generic_rpc_handlers((checks, services))
+        self._register_reflection(gate, limits.statuses)
 
     def _services(
         self, engine: StorageEngine, limits: CallLimits, statuses: ErrorStatuses
@@ -368,15 +405,37 @@ class Server:
             | producer_servicer.method_handlers()
         )
         gated = self._gates(engine, statuses)
+        gate = self._access_gate
+
+        def ready(name: str, handlers: Handlers) -> grpc.GenericRpcHandler:
+            checked: Handlers = refusing_undecodable(gated(handlers))
+            return limits.limiting(name, checked if gate is None else gate.guarding(name, checked))
+
         return [
-            limits.limiting(name, refusing_undecodable(gated(handlers)))
-            for name, handlers in (
-                (LOG_SERVICE, log_handlers),
-                (_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
-                (_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
-                (_TIER.full_name, described_handlers(tier_servicer, _TIER)),
-            )
+            ready(LOG_SERVICE, log_handlers),
+            ready(_ADMIN.full_name, described_handlers(admin_servicer, _ADMIN)),
+            ready(_OPERATION.full_name, described_handlers(operation_servicer, _OPERATION)),
+            ready(_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ]
+
+    def _register_reflection(self, gate: AccessGate | None, statuses: ErrorStatuses) -> None:
+        services = (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME)
+        if gate is None:
+            reflection.enable_server_reflection(services, self._grpc)
+            return
+        described = described_handlers(ReflectionServicer(services, statuses), cast(Any, REFLECTION))
+        handlers = gate.guarding(REFLECTION.full_name, refusing_undecodable(described))
+        service = grpc.method_handlers_generic_handler(REFLECTION.full_name, handlers)
+        self._grpc.add_generic_rpc_handlers((gate.known_callers(service),))
+
+    def _open_gate(self, statuses: ErrorStatuses) -> AccessGate | None:
+        """The gate before all calls; None without an access file."""
+        self._metrics.reloaded_files = self.reloaded_files
+        if self._access is None:
+            return None
+        quotas = Quotas(self._clock)
+        self._metrics.access, self._metrics.quotas = self._access, quotas
+        return AccessGate(self._access, quotas, statuses, has_certificates=bool(self.settings.tls_client_ca))
 
     def _gates(self, engine: StorageEngine, statuses: ErrorStatuses) -> Callable[[Handlers], Handlers]:
         """Puts handlers behind the gates that this server needs."""
@@ -428,7 +487,7 @@ class Server:
     def _open_metrics(self) -> MetricsEndpoint | None:
         if not self.settings.metrics_listen:
             return None
-        endpoint = MetricsEndpoint(self.settings.metrics_listen, self._metrics)
+        endpoint = MetricsEndpoint(self.settings.metrics_listen, self._metrics, self._tls, self._access)
         self.metrics_port = endpoint.port
         logger.info("metrics are at port %d", endpoint.port)
         return endpoint

@@ -11,6 +11,8 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     |   +-- InvalidTimestampError         give the record a time inside the bounds in the fields
     |   +-- RecordTooLargeError           send less at once, or raise the topic's limit
     |   +-- InvalidRecordError            encode the batch again
+    +-- AuthenticationFailedError         give the credentials of a principal that the server knows
+    +-- AuthorizationFailedError          use another principal, or have this one's permissions extended
     +-- CorruptRecordError                stored or fetched bytes are damaged: restore them from a copy
     +-- UnknownTopicOrPartitionError      create it, or correct the name
     +-- UnknownOperationError             look at the work itself: the server has forgotten the operation
@@ -65,7 +67,7 @@ class LogStoreError(Exception):
     retriable: bool = False
     """Whether the same request may succeed later, by the class; a client sets it by the server's answer."""
     retry_delay_s: float = 0.0
-    """The shortest pause before a retry, if the error came from a server that asks for one."""
+    """The shortest pause before a retry, if the server asks for one."""
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
@@ -121,6 +123,19 @@ class InvalidRecordError(InvalidRequestError):
     base_offset, batch_index, and those of the rule that is broken."""
 
     code = "INVALID_RECORD"
+
+
+class AuthenticationFailedError(LogStoreError):
+    """The call has no credentials, or none of a principal that the server knows."""
+
+    code = "AUTHENTICATION_FAILED"
+
+
+class AuthorizationFailedError(LogStoreError):
+    """The principal may not do this. Says nothing about whether the topic exists. Fields: principal,
+    operation, and topic if the call is about one."""
+
+    code = "AUTHORIZATION_FAILED"
 
 
 class CorruptRecordError(LogStoreError):

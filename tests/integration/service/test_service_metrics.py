@@ -27,6 +27,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.v1 import log_pb2
+from tests.support.access.guarded_site import GuardedSite
 from tests.support.gate import Gate
 from tests.support.places import DOCS
 from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench, until
@@ -37,8 +38,10 @@ COMPACTED = {"remote.storage.enable": "false", "cleanup.policy": "compact", "seg
 SELDOM = {"log.cleaner.backoff.ms": "3600000"}
 
 
-def read(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+def read(port: int, token: str = "") -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
+    request.add_header("Authorization", f"Bearer {token}")
+    with urllib.request.urlopen(request, timeout=30) as answer:
         content: bytes = answer.read()
     return content.decode()
 
@@ -63,7 +66,10 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
         await bench.append("t", [b"x"])
     # A crash, so that something is recovered.
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
-    async with service_bench(tmp_path, metrics_listen=LISTEN) as bench:
+    site = GuardedSite(tmp_path, scraper='{ cluster = true, operations = ["describe"] }')
+    site.extra["scraper"] = "quota = { requests_per_s = 1 }"
+    site.write()
+    async with service_bench(tmp_path, metrics_listen=LISTEN, access_file=site.access_path) as bench:
         with bench.server.engine.passes.turn("upload") as one:
             one.outcome = PassOutcome({"objects": 1}, {"not-at-tiered-end": 1})
         await bench.client.append("t", 0, [Record(0, 1000, None, b"x")], durability=Durability.DISK)
@@ -71,7 +77,7 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
             await bench.client.append("unknown", 0, [Record(0, 1000, None, b"x")])
         with pytest.raises(ObjectNotFoundError):
             await asyncio.to_thread(bench.server.engine.tier.store.get, "nothing")
-        text = await asyncio.to_thread(read, bench.server.metrics_port)
+        text = await asyncio.to_thread(read, bench.server.metrics_port, site.tokens["scraper"])
     exported = {
         (
             family.name if family.type == "histogram" else sample.name,

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from stratalog.base.errors import InvalidConfigError
+from stratalog.client.access.credentials import Credentials
 from stratalog.pipeline.service_options import ServiceOptions, parse_service, require_service
 
 
@@ -29,3 +30,34 @@ def test_a_service_that_is_needed_and_not_named_is_asked_for() -> None:
     with pytest.raises(InvalidConfigError) as refused:
         require_service({"topic": "t"})
     assert refused.value.fields == {"name": "server"}
+
+
+def test_credentials_are_files_and_no_secret() -> None:
+    options = {
+        "server": "log:9190",
+        "tlsCa": "ca.pem",
+        "tlsCert": "me.pem",
+        "tlsKey": "me.key",
+        "tokenFile": "me.token",
+    }
+    service = require_service(options)
+    assert service == ServiceOptions("log:9190", "ca.pem", "me.pem", "me.key", "me.token")
+    assert pickle.loads(pickle.dumps(service)) == service
+    assert service.credentials() == Credentials(
+        tls_ca="ca.pem", tls_cert="me.pem", tls_key="me.key", token_file="me.token"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"tokenFile": "me.token"}, "tokenFile"),
+        ({"tlsCa": "ca.pem"}, "tlsCa"),
+        ({"server": "log:9190", "tlsCert": "me.pem"}, "tlsKey"),
+        ({"server": "log:9190", "tlsKey": "me.key"}, "tlsCert"),
+    ],
+)
+def test_credentials_that_lead_nowhere_are_refused(options: dict[str, str], name: str) -> None:
+    with pytest.raises(InvalidConfigError) as refused:
+        parse_service(options)
+    assert refused.value.fields == {"name": name}

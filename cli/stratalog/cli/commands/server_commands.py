@@ -16,6 +16,7 @@ COMMANDS = {
     "start": ("server.start_command:start", "Serve until SIGTERM or Ctrl-C, then stop cleanly."),
     "config": ("server.config_command:config", "Show the settings of a start, and their sources."),
     "check": ("server.check_command:check", "Try the settings of a start, and change nothing."),
+    "token": ("server.token_commands:token", "Make tokens, with which programs come in."),
 }
 
 

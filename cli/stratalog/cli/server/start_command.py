@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @click.command()
 @settings_options
 def start(**given: Any) -> None:
-    """Serve until SIGTERM or Ctrl-C, then stop cleanly. No authentication yet: listen on a private address.
+    """Serve until SIGTERM or Ctrl-C, then stop cleanly. An address beyond this machine needs TLS and
+    authentication.
 
     Each setting comes from its option, else from its variable, else from the file of --config-file, else it
     has its default. The file takes further settings, which few servers need: `stratalog server config` shows

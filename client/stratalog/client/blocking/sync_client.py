@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from stratalog.client.access.credentials import Credentials
 from stratalog.client.blocking.client_calls import ClientCalls
 from stratalog.client.blocking.loop_thread import LoopThread
 from stratalog.client.blocking.sync_admin import SyncAdmin
@@ -35,12 +36,15 @@ class SyncClient(ClientCalls):
                 print(record.value)
     """
 
-    def __init__(self, address: str, *, retry: RetryPolicy | None = None) -> None:
-        """`address` as for `Client`; connects when first used. Raises InvalidRequestError."""
+    def __init__(
+        self, address: str, *, retry: RetryPolicy | None = None, credentials: Credentials | None = None
+    ) -> None:
+        """`address` and `credentials` as for `Client`; connects when first used. Raises
+        InvalidRequestError."""
         connection = AsyncExitStack()
 
         async def connect() -> Client:
-            return await connection.enter_async_context(Client(address, retry=retry))
+            return await connection.enter_async_context(Client(address, retry=retry, credentials=credentials))
 
         thread = LoopThread(connection.aclose)
         try:

@@ -9,12 +9,12 @@ from typing import Literal, TypeVar
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.pipeline.option_names import known_options, wrong_option
-from stratalog.pipeline.service_options import SERVER, ServiceOptions, require_service
+from stratalog.pipeline.service_options import SERVICE_OPTIONS, ServiceOptions, require_service
 
 EXACTLY_ONCE = "exactlyOnce"
 AT_LEAST_ONCE = "atLeastOnce"
 
-OPTION_NAMES = (SERVER, "topic", "durability", "compression", "jobId", "delivery")
+OPTION_NAMES = (*SERVICE_OPTIONS, "topic", "durability", "compression", "jobId", "delivery")
 """All of them; docs/spark.md says what they mean."""
 
 _OF_SPARK = ("checkpointLocation", "queryName")

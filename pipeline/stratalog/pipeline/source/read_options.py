@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from stratalog.base.errors import InvalidConfigError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.pipeline.option_names import known_options, wrong_option
-from stratalog.pipeline.service_options import SERVER, ServiceOptions, parse_service
+from stratalog.pipeline.service_options import SERVER, SERVICE_OPTIONS, ServiceOptions, parse_service
 from stratalog.pipeline.sink.sink_options import STAGING_PREFIX
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
 
@@ -38,7 +38,7 @@ OPTION_NAMES = (
     "includeHeaders",
     "columns",
     *_ISOLATION_NAMES,
-    SERVER,
+    *SERVICE_OPTIONS,
     "snapshot",
     "lease",
     "maxPartitionBytes",

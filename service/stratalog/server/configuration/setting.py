@@ -61,11 +61,14 @@ class Setting:
     """A value for the example file, if there is no default."""
     is_secret: bool = False
     """Whether the value stays out of what is shown and logged."""
+    is_clients_too: bool = False
+    """Whether commands that connect to a server have a variable of this name."""
 
     @property
     def variable(self) -> str:
         """The variable of the environment."""
-        return "STRATALOG_" + self.name.replace("-", "_").upper()
+        prefix = "STRATALOG_SERVER_" if self.is_clients_too else "STRATALOG_"
+        return prefix + self.name.replace("-", "_").upper()
 
     @property
     def default(self) -> Value:

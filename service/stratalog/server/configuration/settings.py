@@ -33,6 +33,7 @@ MAY_BE_ZERO = (
     "metadata_disk_cache_bytes",
     "shard_count",
     "read_only",
+    "insecure",
 )
 
 
@@ -49,12 +50,30 @@ class ServerSettings:
     failed disk takes only its own partitions offline."""
 
     metrics_listen: str = ""
-    """HOST:PORT of an HTTP endpoint with metrics for Prometheus; empty: none. Port 0 takes a free port. There
-    is no authentication: keep it private."""
+    """HOST:PORT of an HTTP endpoint with metrics for Prometheus; empty: none. Port 0 takes a free port. It
+    has the TLS and the access file of gRPC."""
 
     listen: str = DEFAULT_LISTEN
-    """HOST:PORT. Port 0 takes a free port; `Server.port` has its number. There is no authentication yet: keep
-    it private."""
+    """HOST:PORT. Port 0 takes a free port; `Server.port` has its number. Beyond this machine it needs TLS and
+    authentication, or `insecure`."""
+
+    tls_cert: str = ""
+    """File with the server's certificate in PEM, and behind it those of the authorities between; with
+    `tls_key`. Read again when it changes. Empty: no TLS."""
+
+    tls_key: str = ""
+    """File with the key of the certificate in PEM, without a password."""
+
+    tls_client_ca: str = ""
+    """File with the authorities of client certificates in PEM. Every client needs a certificate of one of
+    them then, for metrics, too. Empty: clients have none."""
+
+    access_file: str = ""
+    """TOML file with principals, their tokens, certificates, permissions and quotas; see docs/security.md.
+    Read again when it changes. Empty: every client may do everything."""
+
+    insecure: bool = False
+    """Listen beyond this machine also without TLS or without authentication."""
 
     advertise: str = ""
     """HOST:PORT where clients reach this server, if that is not the listen address: behind a proxy, or in a
@@ -231,9 +250,9 @@ class ServerSettings:
             )
         for name in ("shutdown_grace_s", "drain_upload_s"):
             _require(name, getattr(self, name), 0)
-        listen_address(self.listen)
+        _require_guarded(self, "listen", self.listen)
         if self.metrics_listen:
-            listen_address(self.metrics_listen, "metrics-listen")
+            _require_guarded(self, "metrics-listen", self.metrics_listen)
         if self.advertise:
             listen_address(self.advertise, "advertise")
             if _is_wildcard(self.advertise):
@@ -305,6 +324,49 @@ def _require_apart(data_dir: str, store_url: str) -> None:
             value=store_url,
             data_dir=data_dir,
         )
+
+
+def _require_guarded(settings: ServerSettings, name: str, address: str) -> None:
+    """Raise InvalidConfigError if strangers could come in at the address."""
+    host, _ = listen_address(address, name)
+    if bool(settings.tls_cert) is not bool(settings.tls_key):
+        raise InvalidConfigError(
+            "TLS needs a certificate and its key; give both or neither",
+            name="tls-cert" if settings.tls_key else "tls-key",
+            value="",
+        )
+    if settings.tls_client_ca and not settings.tls_cert:
+        raise InvalidConfigError(
+            "client certificates need TLS; give --tls-cert and --tls-key, too",
+            name="tls-client-ca",
+            value=settings.tls_client_ca,
+        )
+    if settings.insecure or _is_loopback(host):
+        return
+    missing = [
+        option
+        for option, is_set in (
+            ("--tls-cert and --tls-key", settings.tls_cert),
+            ("--access-file or --tls-client-ca", settings.access_file or settings.tls_client_ca),
+        )
+        if not is_set
+    ]
+    if missing:
+        raise InvalidConfigError(
+            "the address can be reached from other machines, so it needs TLS and authentication; add"
+            f" {', and '.join(missing)}, listen on 127.0.0.1, or accept that every stranger may read and"
+            " change everything, with --insecure",
+            name=name,
+            value=address,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach the host."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_wildcard(address: str) -> bool:

@@ -29,6 +29,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
+FILE = text_kind("FILE", "the path of a file, in UTF-8")
 DIRECTORY = text_kind("DIR", "the path of a directory, in UTF-8")
 ADDRESS = text_kind("HOST:PORT", "HOST:PORT with a port from 0 to 65535")
 STORE = text_kind("URL", "file:///directory or s3://bucket/prefix")
@@ -85,7 +86,8 @@ _PLACES = (
         "metrics-listen",
         "metrics_listen",
         ADDRESS,
-        "Serve metrics for Prometheus at this address, over HTTP; off by default.",
+        "Serve metrics for Prometheus at this address, over HTTP; off by default. With the TLS and the access"
+        " file of gRPC.",
     ),
     _option(
         "store",
@@ -120,6 +122,43 @@ _PLACES = (
         number_list_kind("NUMBERS", "numbers of shards, for example 0,2, or in a file [0, 2]", 9_999),
         "Numbers of the shards to claim and serve, for example 0,2. Other servers of the store serve the"
         " others. Default: all.",
+    ),
+)
+
+_ACCESS = (
+    Setting(
+        name="tls-cert",
+        field_name="tls_cert",
+        kind=FILE,
+        help="Serve with TLS: the server's certificate in PEM, with --tls-key. Read again when it changes.",
+        option="--tls-cert",
+        is_clients_too=True,
+    ),
+    Setting(
+        name="tls-key",
+        field_name="tls_key",
+        kind=FILE,
+        help="The key of the certificate in PEM, without a password.",
+        option="--tls-key",
+        is_clients_too=True,
+    ),
+    Setting(
+        name="tls-client-ca",
+        field_name="tls_client_ca",
+        kind=FILE,
+        help="The authorities of client certificates in PEM: every client needs one of theirs.",
+        option="--tls-client-ca",
+        is_clients_too=True,
+    ),
+    _option(
+        "access-file",
+        "access_file",
+        FILE,
+        "Principals, their tokens, permissions and quotas, in TOML. Read again when it changes. Without one,"
+        " every client may do everything.",
+    ),
+    _option(
+        "insecure", "insecure", FLAG, "Listen beyond this machine also without TLS or without authentication."
     ),
 )
 
@@ -282,7 +321,7 @@ _RARE_PERIODS = (
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         setting.name: setting
-        for group in (_PLACES, _WORK, _LIMITS, _LOGGING, _RARE_LIMITS, _RARE_THREADS, _RARE_PERIODS)
+        for group in (_PLACES, _ACCESS, _WORK, _LIMITS, _LOGGING, _RARE_LIMITS, _RARE_THREADS, _RARE_PERIODS)
         for setting in group
     }
 )

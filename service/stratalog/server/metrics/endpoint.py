@@ -1,24 +1,58 @@
-"""The HTTP endpoint for Prometheus."""
+"""The HTTP endpoint of the metrics, with TLS and bearer tokens where the server has them.
+
+The handshake of a connection runs on the connection's own thread and has a deadline, so a stranger who
+connects and says nothing holds up no scrape.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import start_http_server
+import logging
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from typing import Any, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import exposition
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from stratalog.base.errors import InvalidConfigError
+from stratalog.base.errors import AuthenticationFailedError, AuthorizationFailedError, InvalidConfigError
+from stratalog.server.access.access_control import AccessControl
+from stratalog.server.access.access_policy import credentials_of
+from stratalog.server.access.server_tls import ServerTls
 from stratalog.server.configuration.settings import listen_address
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""The longest silence of a client."""
+
+_CERTIFICATE_NAMES = "stratalog.certificate_names"
+_Environ = dict[str, Any]
+_Application = Callable[[_Environ, Callable[..., Any]], Iterable[bytes]]
 
 
 class MetricsEndpoint:
     """Serves a collector over HTTP until `close`, on threads of its own. Belongs to one thread."""
 
-    def __init__(self, listen: str, collector: Collector) -> None:
+    def __init__(
+        self,
+        listen: str,
+        collector: Collector,
+        tls: ServerTls | None = None,
+        access: AccessControl | None = None,
+    ) -> None:
         """Listen for requests for metrics. Raises InvalidConfigError if the address is not free."""
         registry = CollectorRegistry()
         registry.register(collector)
         host, port = listen_address(listen, "metrics-listen")
+        # The types of its parameters are incomplete.
+        application: _Application = cast(Any, exposition).make_wsgi_app(registry)
         try:
-            self._server, self._thread = start_http_server(port, host.strip("[]"), registry)
+            self._server = _HttpServer(host.strip("[]"), port, tls)
         except OSError as error:
             raise InvalidConfigError(
                 "cannot listen on this address for metrics; stop the process that has the port, or choose"
@@ -27,9 +61,82 @@ class MetricsEndpoint:
                 value=listen,
                 reason=error.strerror or str(error),
             ) from None
+        self._server.set_app(application if access is None else _guarded(application, access))
         self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    """A connection: without lines in the log, and with the names of its certificate. One for each thread."""
+
+    def get_environ(self) -> _Environ:
+        environ: _Environ = super().get_environ()
+        if isinstance(self.connection, ssl.SSLSocket):
+            environ[_CERTIFICATE_NAMES] = _names(self.connection)
+        return environ
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+        """Log nothing."""
+
+
+class _HttpServer(ThreadingMixIn, WSGIServer):
+    """A server with a thread for each connection. `serve_forever` belongs to one thread."""
+
+    # A scrape that hangs does not delay the end.
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, tls: ServerTls | None) -> None:
+        """Listen at the address. Raises OSError if it is not free."""
+        self._tls = tls
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        super().__init__((str(found[0][4][0]), port), _Handler)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(PATIENCE_S)
+        if self._tls is None:
+            super().finish_request(request, client_address)
+            return
+        with self._tls.context.wrap_socket(request, server_side=True) as secure:
+            super().finish_request(secure, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("a request for metrics from %s failed: %s", client_address, sys.exc_info()[1])
+
+
+def _guarded(application: _Application, access: AccessControl) -> _Application:
+    """The application for principals that may see metrics."""
+
+    def guarding(environ: _Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            access.require_metrics(
+                credentials_of(environ.get("HTTP_AUTHORIZATION"), environ.get(_CERTIFICATE_NAMES, ()))
+            )
+        except AuthenticationFailedError as error:
+            access.count_refusal(error.code)
+            start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), _TEXT])
+            return [f"{error.message}\n".encode()]
+        except AuthorizationFailedError as error:
+            access.count_refusal(error.code)
+            start_response("403 Forbidden", [_TEXT])
+            return [f"{error.message}\n".encode()]
+        return application(environ, start_response)
+
+    return guarding
+
+
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+
+
+def _names(connection: ssl.SSLSocket) -> tuple[str, ...]:
+    """The alternative names of the client's certificate, and its common name."""
+    certificate: dict[str, Any] = dict(connection.getpeercert() or {})
+    alternative = (name for _, name in certificate.get("subjectAltName", ()))
+    common = (value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
+    return (*alternative, *common)

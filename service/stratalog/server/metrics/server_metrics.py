@@ -15,6 +15,9 @@ from prometheus_client.registry import Collector
 from stratalog.manager.log_manager import LogManager
 from stratalog.objectstore.counted import CountedObjectStore, RequestPrices
 from stratalog.remote.read.object_reads import ObjectReads
+from stratalog.server.access.access_control import AccessControl
+from stratalog.server.access.quotas import Quotas
+from stratalog.server.access.reloaded_files import ReloadedFiles
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
@@ -26,6 +29,7 @@ from stratalog.server.copy_lag import CopyLag
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
+from stratalog.server.metrics.access_metrics import of_access, of_reloads
 from stratalog.server.metrics.append_metrics import of_commits, of_flushes, of_groups
 from stratalog.server.metrics.cache_metrics import of_caches, of_metadata_cache, of_remote_reads
 from stratalog.server.metrics.call_metrics import of_call_kinds, of_errors, of_methods
@@ -76,6 +80,9 @@ class ServerMetrics(Collector):
         self.commits: Sequence[TailCommits] = ()
         self.copy_lag: CopyLag | None = None
         self.compaction: TierCompaction | None = None
+        self.access: AccessControl | None = None
+        self.quotas: Quotas | None = None
+        self.reloaded_files: Sequence[ReloadedFiles] = ()
         self.process: Collector | None = None
 
     def collect(self) -> Iterator[Metric]:
@@ -95,6 +102,10 @@ class ServerMetrics(Collector):
         yield from self._of_object_tier()
 
     def _of_requests(self) -> Iterator[Metric]:
+        if self.reloaded_files:
+            yield from of_reloads(self.reloaded_files)
+        if self.access is not None and self.quotas is not None:
+            yield from of_access(self.access, self.quotas)
         if self.calls:
             yield from of_call_kinds(self.calls)
         if self.methods is not None:

@@ -199,11 +199,7 @@ class OperationRegistry:
         except ValueError:
             found = None
         if found is None:
-            raise UnknownOperationError(
-                "the server does not have this operation, or not any more: a restart forgets them, and so do"
-                " many newer ones; `stratalog operation list` shows those that it has",
-                operation_id=operation_id,
-            )
+            raise unknown_operation(operation_id)
         return found
 
     def operations(self) -> list[Operation]:
@@ -296,3 +292,12 @@ class OperationRegistry:
             logger.warning("%s, failed: %s", what, error)
         else:
             logger.error("%s, failed unexpectedly", what, exc_info=error)
+
+
+def unknown_operation(operation_id: str) -> UnknownOperationError:
+    """The error for an operation that the server does not have, or does not show."""
+    return UnknownOperationError(
+        "the server does not have this operation, or not any more: a restart forgets them, and so do"
+        " many newer ones; `stratalog operation list` shows those that it has",
+        operation_id=operation_id,
+    )

@@ -66,6 +66,11 @@ class ErrorStatuses:
             )
         return status_of_error(error, partition)
 
+    def note(self, message: str, error: LogStoreError) -> None:
+        """Log a refusal that is no fault of the server, unless the same one was logged lately."""
+        if self._is_news((message, str(error))):
+            logger.warning("%s, code=`%s`: %s", message, error.code, error)
+
     def _is_news(self, line: tuple[str, ...]) -> bool:
         """Note the line. Returns False if it was logged lately, or if too many others were."""
         now_s = self._clock.monotonic_s()

@@ -15,13 +15,15 @@ from typing import Any
 
 import grpc
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.base.errors import AuthorizationFailedError, InvalidRequestError, LogStoreError
+from stratalog.server.access.permissions import Operation
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.storage_engine import StorageEngine
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.offline_partition import OfflinePartition
 from stratalog.server.partitions.partition_registry import HostedTopic
 from stratalog.server.partitions.unknown_topic import unknown_topic
+from stratalog.server.rpc.access.shown_topics import IsShown, shown_topics
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.paging import PageCursor
@@ -56,27 +58,46 @@ class MetadataServicer:
                 "a request names too many topics; name none for all of them, or use several requests",
                 allowed=MAX_TOPIC_COUNT,
             )
-        return await self._pools.read(partial(self._answer, request))
+        return await self._pools.read(partial(self._answer, request, shown_topics()))
 
-    def _answer(self, request: log_pb2.MetadataRequest) -> log_pb2.MetadataResponse:
+    def _answer(self, request: log_pb2.MetadataRequest, is_shown: IsShown) -> log_pb2.MetadataResponse:
         names = sorted(request.topics)
         twice = next((one for one, other in pairwise(names) if one == other), None)
         if twice is not None:
             raise InvalidRequestError("a topic comes twice in the request; name it once", topic=twice)
         cursor = PageCursor(request, f"metadata of {names}", str)
         topics = [(name, self._registry.find(name)) for name in names] or [
-            (topic.name, topic) for topic in self._registry.topics()
+            (topic.name, topic) for topic in self._registry.topics() if is_shown(topic.name)
         ]
         page = cursor.page(
-            topics, itemgetter(0), lambda one: 1 if one[1] is None else len(one[1].all_partitions)
+            topics,
+            itemgetter(0),
+            lambda one: len(one[1].all_partitions) if one[1] is not None and is_shown(one[0]) else 1,
         )
         return log_pb2.MetadataResponse(
             topics=[
-                self._unknown(name) if topic is None else self._described(topic) for name, topic in page.items
+                self._hidden(name)
+                if not is_shown(name)
+                else self._unknown(name)
+                if topic is None
+                else self._described(topic)
+                for name, topic in page.items
             ],
             store_id=self._store_id,
             max_request_bytes=self._max_request_bytes,
             next_page_token=page.next_page_token,
+        )
+
+    def _hidden(self, name: str) -> log_pb2.TopicMetadata:
+        """A name that the caller may not describe, with a topic or without."""
+        error = AuthorizationFailedError(
+            "the principal may not describe the topic; use another one, or add a permission to the server's"
+            " access file",
+            operation=Operation.DESCRIBE.value,
+            topic=name,
+        )
+        return log_pb2.TopicMetadata(
+            topic=name, max_message_bytes=UNKNOWN, error=self.statuses.status(error, "Metadata")
         )
 
     def _unknown(self, name: str) -> log_pb2.TopicMetadata:

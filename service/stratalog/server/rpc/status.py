@@ -25,6 +25,8 @@ from google.rpc.status_pb2 import Status
 
 from stratalog.base.errors import (
     ERROR_DOMAIN,
+    AuthenticationFailedError,
+    AuthorizationFailedError,
     CoordinatorFencedError,
     CorruptRecordError,
     DataDirectoryError,
@@ -104,6 +106,8 @@ STATUS_BY_ERROR: dict[type[LogStoreError], grpc.StatusCode] = {
     InvalidTimestampError: grpc.StatusCode.INVALID_ARGUMENT,
     RecordTooLargeError: grpc.StatusCode.INVALID_ARGUMENT,
     InvalidRecordError: grpc.StatusCode.INVALID_ARGUMENT,
+    AuthenticationFailedError: grpc.StatusCode.UNAUTHENTICATED,
+    AuthorizationFailedError: grpc.StatusCode.PERMISSION_DENIED,
     CorruptRecordError: grpc.StatusCode.DATA_LOSS,
     UnknownTopicOrPartitionError: grpc.StatusCode.NOT_FOUND,
     UnknownOperationError: grpc.StatusCode.NOT_FOUND,
@@ -163,7 +167,7 @@ RETRY_DELAY_S: dict[type[LogStoreError], float] = {
     StoppingError: 0.5,
     StoreUnavailableError: 0.5,
 }
-"""The shortest pause before a retry, for each retriable class."""
+"""The shortest pause before a retry, for each retriable class; a single error may ask for a longer one."""
 
 
 def status_code_of(error: LogStoreError) -> grpc.StatusCode:
@@ -190,7 +194,8 @@ def status_of_error(error: LogStoreError, partition: TopicPartition | None = Non
     status = _status(status_code_of(error), error.message, error.code, metadata)
     if error.retriable:
         delay = Duration()
-        delay.FromMilliseconds(round(RETRY_DELAY_S[_nearest(error, RETRY_DELAY_S)] * 1000))
+        delay_s = max(error.retry_delay_s, RETRY_DELAY_S[_nearest(error, RETRY_DELAY_S)])
+        delay.FromMilliseconds(round(delay_s * 1000))
         status.details.add().Pack(RetryInfo(retry_delay=delay))
     return status
 

@@ -70,7 +70,8 @@ def test_the_endpoint_is_advertised_or_derived_from_the_listen_address(
     monkeypatch: pytest.MonkeyPatch, listen: str, advertise: str, expected: str
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "this-host")
-    assert ServerSettings(data_dir="d", listen=listen, advertise=advertise).endpoint(9190) == expected
+    settings = ServerSettings(data_dir="d", listen=listen, advertise=advertise, insecure=True)
+    assert settings.endpoint(9190) == expected
 
 
 @pytest.mark.parametrize("advertise", ["nowhere", "host:70000", "0.0.0.0:9190", "[::]:1", "*:1"])

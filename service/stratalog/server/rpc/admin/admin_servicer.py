@@ -11,6 +11,7 @@ from stratalog.base.errors import InvalidRequestError
 from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.log.log_config import LogConfig
 from stratalog.server.engine.storage_engine import StorageEngine
+from stratalog.server.rpc.access.shown_topics import IsShown, shown_topics
 from stratalog.server.rpc.admin.admin_convert import (
     cleaner_status_message,
     config_changes,
@@ -73,7 +74,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListTopics(
         self, request: admin_pb2.ListTopicsRequest, context: Context
     ) -> admin_pb2.ListTopicsResponse:
-        return await self._pools.describe(partial(self._list_topics, request))
+        return await self._pools.describe(partial(self._list_topics, request, shown_topics()))
 
     @guarded
     async def DescribeTopics(
@@ -215,10 +216,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.ServerInfoResponse:
         return await self._pools.describe(self._info.message)
 
-    def _list_topics(self, request: admin_pb2.ListTopicsRequest) -> admin_pb2.ListTopicsResponse:
+    def _list_topics(
+        self, request: admin_pb2.ListTopicsRequest, is_shown: IsShown
+    ) -> admin_pb2.ListTopicsResponse:
         self._shards.ensure_owned()
         cursor = PageCursor(request, "topics", str)
-        page = cursor.page(self._registry.topics(), attrgetter("name"))
+        topics = [topic for topic in self._registry.topics() if is_shown(topic.name)]
+        page = cursor.page(topics, attrgetter("name"))
         return admin_pb2.ListTopicsResponse(
             topics=map(topic_listing_message, page.items), next_page_token=page.next_page_token
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
 from functools import partial
 
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from stratalog.server.operations.operation_registry import OperationRegistry
+from stratalog.server.rpc.access.shown_topics import shows_work
 from stratalog.server.rpc.admin.operation_convert import kinds_of, operation_message, states_of, view_message
 from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -44,7 +46,7 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
     async def ListOperations(
         self, request: operation_pb2.ListOperationsRequest, context: Context
     ) -> operation_pb2.ListOperationsResponse:
-        return await self._pools.describe(partial(self._list, request))
+        return await self._pools.describe(partial(self._list, request, shows_work()))
 
     @guarded
     async def WatchOperation(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # grpc.aio also takes a handler that writes
@@ -73,12 +75,16 @@ class OperationServicer(operation_pb2_grpc.OperationServiceServicer):
         operation = await self._pools.task(partial(self._operations.cancel, request.operation_id))
         return operation_pb2.CancelOperationResponse(operation=operation_message(operation))
 
-    def _list(self, request: operation_pb2.ListOperationsRequest) -> operation_pb2.ListOperationsResponse:
+    def _list(
+        self, request: operation_pb2.ListOperationsRequest, is_shown: Callable[[Collection[str]], bool]
+    ) -> operation_pb2.ListOperationsResponse:
         filters = f"{sorted(request.kinds)} {sorted(request.states)}"
         cursor = PageCursor(request, f"operations {filters}", int)
         kinds, states = kinds_of(request.kinds), states_of(request.states)
         views = [operation.view for operation in self._operations.operations()]
-        found = [view for view in views if view.kind in kinds and view.state in states]
+        found = [
+            view for view in views if view.kind in kinds and view.state in states and is_shown(view.topics)
+        ]
         page = cursor.page(found, lambda view: -view.number)
         return operation_pb2.ListOperationsResponse(
             # A page of results could be larger than clients take.

@@ -1,0 +1,1 @@
+"""Credentials of a client. Knows no calls."""

@@ -1,0 +1,129 @@
+"""Quotas: what a principal uses in a second, over all its connections. They slow down first, then refuse.
+
+Each limit is an account that fills with time, up to the amount of one second, and may be overdrawn: a call is
+charged in full when it comes, and waits until what was charged before it is paid. So a request that is larger
+than a second's amount passes, and those behind it wait for it. A call that would wait for longer than
+`MAX_WAIT_S` is refused, without being charged, and learns when to come again. The accounts stay over a
+reload, also with other limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import OverloadedError
+from stratalog.server.access.access_policy import Principal, Quota
+
+MAX_WAIT_S = 5.0
+"""The longest wait of a call, or of a message in a stream, for its quota."""
+
+MAX_RETRY_DELAY_S = 600.0
+
+
+class Use(NamedTuple):
+    """Amounts that are charged to a quota. 0 charges nothing, and waits for the account; None does not."""
+
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    requests: int | None = None
+
+
+@dataclass(slots=True)
+class QuotaCounts:
+    """Waits and refusals of a principal. The event loop alone changes it; other threads may read it."""
+
+    throttled_count: int = 0
+    throttled_s: float = 0.0
+    refused_count: int = 0
+
+
+class _Account:
+    """One limit of one principal. Belongs to the event loop."""
+
+    def __init__(self, now_s: float) -> None:
+        self._balance = 0.0
+        self._time_s = now_s
+
+    def wait_s(self, limit: int, now_s: float) -> float:
+        """The time until the account is not overdrawn."""
+        if now_s > self._time_s:
+            self._balance = min(float(limit), self._balance + (now_s - self._time_s) * limit)
+            self._time_s = now_s
+        return max(0.0, -self._balance / limit)
+
+    def charge(self, amount: int) -> None:
+        self._balance -= amount
+
+
+class Quotas:
+    """The accounts of all principals. Belongs to the event loop; other threads may read the counts."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._accounts: dict[tuple[str, str], _Account] = {}
+        self._counts: dict[str, QuotaCounts] = {}
+
+    @property
+    def counts(self) -> Mapping[str, QuotaCounts]:
+        """By the principal's name, of those that have met a limit."""
+        return dict(self._counts)
+
+    def charge(self, principal: Principal, use: Use) -> float:
+        """Charge the use; returns the seconds that the call has to wait before it goes on. Raises
+        OverloadedError, and charges nothing, if these are too many."""
+        limits = [
+            (name, limit, amount)
+            for name, limit, amount in zip(Quota._fields, principal.quota, use, strict=True)
+            if limit is not None and amount is not None
+        ]
+        if not limits:
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        waits_s = [
+            (self._account(principal, name, now_s).wait_s(limit, now_s), name, limit)
+            for name, limit, _ in limits
+        ]
+        wait_s, name, limit = max(waits_s)
+        if wait_s > MAX_WAIT_S:
+            self._counts_of(principal).refused_count += 1
+            error = OverloadedError(
+                "the quota of the principal is used up; send it again after the pause that the error asks"
+                " for, send less, or raise the quota in the server's access file",
+                principal=principal.name,
+                quota=name,
+                limit=limit,
+            )
+            error.retry_delay_s = min(wait_s - MAX_WAIT_S / 2, MAX_RETRY_DELAY_S)
+            raise error
+        for name, _, amount in limits:
+            self._account(principal, name, now_s).charge(amount)
+        if wait_s > 0:
+            counts = self._counts_of(principal)
+            counts.throttled_count += 1
+            counts.throttled_s += wait_s
+        return wait_s
+
+    def settle(self, principal: Principal, bytes_out: int) -> None:
+        """Charge the answer of a call that has had its effect; the next one waits for it."""
+        if principal.quota.bytes_out_per_s is not None:
+            account = self._account(principal, "bytes_out_per_s", self._clock.monotonic_s())
+            account.charge(bytes_out)
+
+    def keep(self, principals: Mapping[str, object]) -> None:
+        """Forget the accounts of others than these principals."""
+        for key in [key for key in self._accounts if key[0] not in principals]:
+            del self._accounts[key]
+        for name in [name for name in self._counts if name not in principals]:
+            del self._counts[name]
+
+    def _account(self, principal: Principal, name: str, now_s: float) -> _Account:
+        key = principal.name, name
+        if key not in self._accounts:
+            self._accounts[key] = _Account(now_s)
+        return self._accounts[key]
+
+    def _counts_of(self, principal: Principal) -> QuotaCounts:
+        return self._counts.setdefault(principal.name, QuotaCounts())

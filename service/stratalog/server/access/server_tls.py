@@ -1,0 +1,107 @@
+"""TLS of the server: its certificate, its key, and the authorities of client certificates, reloaded on
+change.
+
+gRPC asks for a configuration before the handshake of each connection, on threads of its own. It gets a new
+one once, after the files have changed; connections that stand keep theirs. The endpoint of metrics takes the
+context that is current when a connection comes.
+
+With client authorities every client needs a certificate, for gRPC and for metrics: Python's gRPC can demand
+one from all clients or ask none.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, cast
+
+import grpc
+
+from stratalog.base.errors import InvalidConfigError
+from stratalog.server.access.reloaded_files import ReloadedFiles
+
+
+class TlsPaths(NamedTuple):
+    """The files of TLS, in PEM."""
+
+    cert: str
+    """The server's certificate, and behind it those of the authorities between."""
+    key: str
+    client_ca: str = ""
+    """The authorities of client certificates; empty: clients have none."""
+
+
+class ServerTls:
+    """TLS that follows its files. Thread-safe: `_lock` guards the configuration that gRPC has not taken."""
+
+    def __init__(self, paths: TlsPaths) -> None:
+        """Read the files. Raises InvalidConfigError if one cannot be read, or the key is not that of the
+        certificate."""
+        self._paths = paths
+        self._lock = threading.Lock()
+        self._next: grpc.ServerCertificateConfiguration | None = None
+        self._context: ssl.SSLContext | None = None
+        self.files = ReloadedFiles("tls", [path for path in paths if path], self._take)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of connections that begin now, without gRPC."""
+        assert self._context is not None, "the files were taken"
+        return self._context
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """The credentials of a gRPC server, which asks for changes."""
+        first = self._take_next()
+        assert first is not None, "one server takes the configuration"
+        return grpc.dynamic_ssl_server_credentials(
+            # Its type leaves out None, which stands for no change.
+            first,
+            cast(Any, self._take_next),
+            require_client_authentication=bool(self._paths.client_ca),
+        )
+
+    def _take_next(self) -> grpc.ServerCertificateConfiguration | None:
+        with self._lock:
+            found, self._next = self._next, None
+            return found
+
+    def _take(self, contents: Sequence[bytes]) -> None:
+        cert, key, *client_ca = contents
+        self._context = self._checked_context(client_ca)
+        configuration = grpc.ssl_server_certificate_configuration(
+            [(key, cert)], root_certificates=client_ca[0] if client_ca else None
+        )
+        with self._lock:
+            self._next = configuration
+
+    def _checked_context(self, client_ca: Sequence[bytes]) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            # Otherwise OpenSSL asks the terminal.
+            context.load_cert_chain(self._paths.cert, self._paths.key, password=_no_password)
+        except (OSError, ValueError) as error:
+            raise InvalidConfigError(
+                "the certificate and the key cannot be used together; give a certificate in PEM and its key"
+                " without a password",
+                name="tls-cert",
+                value=self._paths.cert,
+                reason=str(error),
+            ) from None
+        if client_ca:
+            try:
+                context.load_verify_locations(cadata=client_ca[0].decode("ascii", "replace"))
+            except (OSError, ValueError) as error:
+                raise InvalidConfigError(
+                    "the authorities of client certificates cannot be used; give certificates in PEM",
+                    name="tls-client-ca",
+                    value=self._paths.client_ca,
+                    reason=str(error),
+                ) from None
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _no_password() -> NoReturn:
+    raise ValueError("the key has a password")

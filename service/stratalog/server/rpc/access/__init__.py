@@ -1,0 +1,1 @@
+"""The gate before all calls: each is authenticated, authorised and charged to the quota of its principal."""

@@ -1,0 +1,372 @@
+"""The gate: authenticates each call, asks for its permission, and charges the quota of its principal.
+
+It stands before all other gates, so that what they look up is no answer to a stranger. A call with a wrong
+token is refused before its message is read, and before it counts as open. A call that `CALL_PERMISSIONS` does
+not have is refused: a new one has to say what it needs.
+
+A call is checked when it begins. Streams are checked again after each change of the access file, and end if
+they would not begin now: one with a revoked token within a second or two. The requests of a stream of appends
+name their topics one by one, and each topic is checked when it comes first, and again after a change. A
+request for a topic that the principal may not write to ends the stream, after the answers to those before it.
+A long poll that began before a change is checked once more before its answer goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, cast
+
+import grpc
+from google.protobuf.message import Message
+
+from stratalog.base.errors import (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
+    LogStoreError,
+    OverloadedError,
+    UnsupportedOperationError,
+)
+from stratalog.server.access.access_control import AccessControl, require_topic
+from stratalog.server.access.access_policy import AccessPolicy, Credentials, Principal, credentials_of
+from stratalog.server.access.permissions import Operation
+from stratalog.server.access.quotas import Quotas, Use
+from stratalog.server.append.append_decoding import Decoded
+from stratalog.server.operations.operation_registry import OperationRegistry, unknown_operation
+from stratalog.server.rpc.access.call_permissions import (
+    CALL_PERMISSIONS,
+    CallPermission,
+    Scope,
+    named_topics,
+)
+from stratalog.server.rpc.access.shown_topics import set_caller, shows_work
+from stratalog.server.rpc.call_guard import Context, guarded, require_decoded
+from stratalog.server.rpc.error_statuses import ErrorStatuses
+from stratalog.server.rpc.method_handlers import SHAPES, Handlers
+
+_Handler = Callable[[Any, Context], Awaitable[Any]]
+_HEADER = "authorization"
+_MAX_KNOWN_TOPIC_COUNT = 10_000
+_MANY_REQUESTS = ("stream_unary", "stream_stream")
+_MANY_RESPONSES = ("unary_stream", "stream_stream")
+
+
+class _Admission(NamedTuple):
+    """A call that may go on."""
+
+    policy: AccessPolicy
+    credentials: Credentials
+    principal: Principal
+    topics: tuple[str, ...]
+
+
+class _OpenStream:
+    """A stream that is open. Belongs to the event loop."""
+
+    def __init__(
+        self, admission: _Admission, permission: CallPermission, *, names_topics_later: bool
+    ) -> None:
+        self.principal = admission.principal
+        self._credentials = admission.credentials
+        self._topics = admission.topics
+        self._permission = permission
+        self._names_topics_later = names_topics_later
+        self._known_topics: set[str] = set()
+        self.failure: LogStoreError | None = None
+        """The reason why it ends early."""
+        self.scope = asyncio.timeout(None)
+
+    def require(self, topics: Iterable[str]) -> None:
+        """Raise AuthorizationFailedError unless the stream may go on to these topics."""
+        for topic in topics:
+            if topic not in self._known_topics:
+                self._permission.require(self.principal, (topic,))
+                if len(self._known_topics) >= _MAX_KNOWN_TOPIC_COUNT:
+                    self._known_topics.clear()
+                self._known_topics.add(topic)
+
+    def recheck(self, policy: AccessPolicy) -> None:
+        """End the stream if it would not begin under this policy."""
+        try:
+            self.principal = policy.principal(self._credentials)
+            self._known_topics.clear()
+            if self._names_topics_later:
+                _require_begin(self._permission, self.principal)
+            else:
+                self._permission.require(self.principal, self._topics)
+        except LogStoreError as error:
+            self.end(error)
+
+    def end(self, error: LogStoreError) -> None:
+        """End the stream with the error, wherever it waits."""
+        self.failure = error
+        self.scope.reschedule(asyncio.get_running_loop().time())
+
+
+class AccessGate:
+    """Lets the calls of known principals through, as far as they may go. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        control: AccessControl,
+        quotas: Quotas,
+        statuses: ErrorStatuses,
+        *,
+        has_certificates: bool,
+    ) -> None:
+        """`has_certificates`: clients may show certificates in place of tokens."""
+        self._control = control
+        self._quotas = quotas
+        self.operations: OperationRegistry | None = None
+        """Long work, once the engine is open; no call gets that far before."""
+        self._has_certificates = has_certificates
+        self._streams: set[_OpenStream] = set()
+        self.statuses = statuses
+
+    def guarding(self, service: str, handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+        """The handlers of a service behind this gate."""
+        return {
+            name: self._guarding(CALL_PERMISSIONS.get(f"/{service}/{name}"), handler)
+            for name, handler in handlers.items()
+        }
+
+    def known_callers(self, handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+        """A service that refuses calls without known credentials before their messages are read."""
+        return _KnownCallers(self, handler)
+
+    def recheck(self) -> None:
+        """Look at all open streams again: the policy has changed."""
+        policy = self._control.policy
+        self._quotas.keep({one.name: one for one in policy.principals})
+        for stream in tuple(self._streams):
+            stream.recheck(policy)
+
+    def first_refusal(self, metadata: Iterable[tuple[str, Any]] | None) -> AuthenticationFailedError | None:
+        """The error for a call whose headers alone show that it will be refused."""
+        try:
+            credentials = credentials_of(_authorization(metadata))
+            if credentials.token is not None or not self._has_certificates:
+                self._control.policy.principal(credentials)
+        except AuthenticationFailedError as error:
+            return error
+        return None
+
+    @guarded
+    async def refuse(self, _request: object, error: Exception, context: Context) -> None:
+        """End a call with the error."""
+        if isinstance(error, AuthenticationFailedError | AuthorizationFailedError):
+            self._control.count_refusal(error.code)
+            # Without the port, which is another one for each connection.
+            caller = error.fields.get("principal") or context.peer().rpartition(":")[0]
+            self.statuses.note(f"a call of {caller} was refused", error)
+        raise error
+
+    async def _admit(self, request: object, permission: CallPermission, context: Context) -> _Admission:
+        """Authenticate a call, ask for its permission, and wait for its quota. Ends it where one fails."""
+        # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
+        try:
+            require_decoded(request)
+            admission = self._checked(request, permission, context)
+            quota = admission.principal.quota
+            if quota.is_set:
+                await self._wait(
+                    admission.principal,
+                    bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
+                    bytes_out=0 if permission.operation is Operation.READ else None,
+                    requests=1,
+                )
+        except Exception as error:
+            await self.refuse(request, error, context)
+            raise AssertionError("a refusal ends the call") from error
+        return admission
+
+    def _checked(self, request: object, permission: CallPermission, context: Context) -> _Admission:
+        policy = self._control.policy
+        credentials = credentials_of(
+            _authorization(context.invocation_metadata()),
+            _certificate_names(context) if self._has_certificates else (),
+        )
+        principal = policy.principal(credentials)
+        set_caller(principal)
+        if isinstance(request, AsyncIterator):
+            _require_begin(permission, principal)
+            return _Admission(policy, credentials, principal, ())
+        topics = self._topics(permission, request)
+        permission.require(principal, topics)
+        return _Admission(policy, credentials, principal, topics)
+
+    def _topics(self, permission: CallPermission, request: object) -> tuple[str, ...]:
+        """The topics that a request is about. Raises UnknownOperationError for long work that the caller may
+        not see."""
+        if permission.scope is Scope.OPERATION:
+            operation_id: str = cast(Any, request).operation_id
+            assert self.operations is not None, "calls are refused until the engine is open"
+            topics = self.operations.find(operation_id).view.topics
+            if not shows_work()(topics):
+                raise unknown_operation(operation_id)
+            return topics
+        return named_topics(request)
+
+    def _guarding(
+        self, permission: CallPermission | None, handler: grpc.RpcMethodHandler[Any, Any]
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        # gRPC's handlers are named tuples, which its stubs do not say.
+        one = cast(Any, handler)
+        shape = next(shape for shape in SHAPES if getattr(one, shape) is not None)
+        call: _Handler = getattr(one, shape)
+        if permission is None:
+            behind = self._undeclared(call)
+        elif shape in _MANY_RESPONSES:
+            behind = self._stream(call, permission, has_many_requests=shape in _MANY_REQUESTS)
+        else:
+            behind = self._single(call, permission)
+        return cast("grpc.RpcMethodHandler[Any, Any]", one._replace(**{shape: behind}))
+
+    def _single(self, handler: _Handler, permission: CallPermission) -> _Handler:
+        @functools.wraps(handler)
+        async def handling(request: Any, context: Context) -> Any:
+            admission = await self._admit(request, permission, context)
+            response = await handler(request, context)
+            if permission.operation is Operation.READ and self._control.policy is not admission.policy:
+                await self._admit(request, permission, context)
+            if admission.principal.quota.bytes_out_per_s is not None:
+                self._quotas.settle(admission.principal, _size(response))
+            return response
+
+        return handling
+
+    def _stream(self, handler: _Handler, permission: CallPermission, *, has_many_requests: bool) -> _Handler:
+        @functools.wraps(handler)
+        async def handling(request: Any, context: Context) -> Any:
+            admission = await self._admit(request, permission, context)
+            stream = _OpenStream(admission, permission, names_topics_later=has_many_requests)
+            if has_many_requests:
+                request = self._each(request, stream)
+            metered = cast(Context, _MeteredContext(context, self._charge_answer, stream))
+            self._streams.add(stream)
+            try:
+                async with stream.scope:
+                    return await handler(request, metered)
+            except TimeoutError:
+                if stream.failure is None:
+                    raise
+            finally:
+                self._streams.discard(stream)
+            return await self.refuse(request, stream.failure, context)
+
+        return handling
+
+    async def _each(self, requests: AsyncIterator[Any], stream: _OpenStream) -> AsyncIterator[Any]:
+        """The requests of a stream, each after its check and its wait. Raises what ends the stream."""
+        async for request in requests:
+            if isinstance(request, Decoded):
+                topic: str = cast(Any, request).request.topic
+                try:
+                    stream.require((topic,))
+                except AuthorizationFailedError as error:
+                    self._control.count_refusal(error.code)
+                    raise
+                if stream.principal.quota.is_set:
+                    await self._wait(stream.principal, bytes_in=request.size_bytes, requests=1)
+            yield request
+
+    async def _charge_answer(self, stream: _OpenStream, response: object) -> None:
+        if stream.principal.quota.bytes_out_per_s is None:
+            return
+        try:
+            await self._wait(stream.principal, bytes_out=_size(response))
+        except OverloadedError as error:
+            # A write that raises would mean that the client has gone.
+            stream.end(error)
+            await asyncio.Future()
+
+    async def _wait(self, principal: Principal, **use: int | None) -> None:
+        if principal.quota.is_set:
+            wait_s = self._quotas.charge(principal, Use(**use))
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+
+    def _undeclared(self, handler: _Handler) -> _Handler:
+        @functools.wraps(handler)
+        async def handling(request: Any, context: Context) -> None:
+            error = UnsupportedOperationError(
+                "the call has no permission in this version, so no principal may make it; use another call"
+            )
+            await self.refuse(request, error, context)
+
+        return handling
+
+
+class _KnownCallers(grpc.GenericRpcHandler):
+    """A service behind a first look at the headers."""
+
+    def __init__(self, gate: AccessGate, handler: grpc.GenericRpcHandler) -> None:
+        self._gate = gate
+        self._handler = handler
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler = self._handler.service(handler_call_details)
+        # Another service may have the method.
+        if handler is None:
+            return None
+        error = self._gate.first_refusal(cast(Any, handler_call_details).invocation_metadata)
+        if error is None:
+            return handler
+
+        async def refuse(request: object, context: Context) -> None:
+            await self._gate.refuse(request, error, context)
+
+        # A handler of streams begins before the first message is read, whichever form the client's call has.
+        return grpc.stream_stream_rpc_method_handler(cast(Any, refuse))
+
+
+class _MeteredContext:
+    """The context of a call whose answers are charged before they are sent. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        context: Context,
+        charge: Callable[[_OpenStream, object], Awaitable[None]],
+        stream: _OpenStream,
+    ) -> None:
+        self._context = context
+        self._charge = charge
+        self._stream = stream
+
+    async def write(self, message: object) -> None:
+        await self._charge(self._stream, message)
+        await self._context.write(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+
+def _require_begin(permission: CallPermission, principal: Principal) -> None:
+    """Raise AuthorizationFailedError if no request of a stream could pass."""
+    if permission.scope is not Scope.SHOWN and not principal.permissions.allow_somewhere(
+        permission.operation
+    ):
+        require_topic(principal, permission.operation, "")
+
+
+def _authorization(metadata: Iterable[tuple[str, Any]] | None) -> str | None:
+    return next((value for key, value in metadata or () if key == _HEADER), None)
+
+
+def _certificate_names(context: Context) -> tuple[str, ...]:
+    """The alternative names of the client's certificate, and its common name."""
+    found = context.auth_context()
+    names = (*found.get("x509_subject_alternative_name", ()), *found.get("x509_common_name", ()))
+    return tuple(name.decode(errors="replace") for name in names)
+
+
+def _size(message: object) -> int:
+    """The bytes of a request or of an answer."""
+    if isinstance(message, Decoded):
+        return message.size_bytes
+    if isinstance(message, bytes):
+        return len(message)
+    return message.ByteSize() if isinstance(message, Message) else 0

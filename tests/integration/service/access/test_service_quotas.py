@@ -1,0 +1,106 @@
+"""Quotas over gRPC: a principal that uses too much waits first, and is refused then; others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from stratalog.base.errors import OverloadedError
+from stratalog.base.types import TopicPartition
+from stratalog.client.isolation_level import IsolationLevel
+from stratalog.client.messages import FetchStart, fetch_request
+from stratalog.record.record import Record
+from stratalog.server.access.quotas import MAX_WAIT_S, QuotaCounts
+from stratalog.v1 import log_pb2
+from tests.support.access.guarded_site import GuardedSite
+
+TOPIC = TopicPartition("ours.t", 0)
+BIG = [Record(0, 0, None, bytes(1_000_000))]
+
+
+@asynccontextmanager
+async def limited(folder: Path, quota: str) -> AsyncGenerator[GuardedSite]:
+    site = GuardedSite(folder)
+    site.extra["ours"] = f"quota = {{ {quota} }}"
+    site.write()
+    async with site.running():
+        async with site.client("admin") as admin:
+            await admin.admin.create_topic("ours.t")
+        yield site
+
+
+def counts(site: GuardedSite) -> QuotaCounts:
+    quotas = site.server._metrics.quotas  # pyright: ignore[reportPrivateUsage]  # only tests look
+    assert quotas is not None
+    return quotas.counts["ours"]
+
+
+async def test_bytes_in_are_refused_with_the_time_to_come_again(tmp_path: Path) -> None:
+    async with limited(tmp_path, "bytes_in_per_s = 10_000") as site:
+        async with site.client("ours") as ours, site.client("admin") as admin:
+            await ours.append("ours.t", 0, BIG)
+            with pytest.raises(OverloadedError) as refusal:
+                await ours.append("ours.t", 0, BIG)
+            assert refusal.value.retriable
+            assert 50 < refusal.value.retry_delay_s < 100 - MAX_WAIT_S / 2
+            fields = refusal.value.fields
+            assert fields == fields | {"principal": "ours", "quota": "bytes_in_per_s", "limit": 10_000}
+            for _ in range(3):
+                await admin.append("ours.t", 0, BIG)
+            assert (await admin.latest("ours.t"))[TOPIC] == 4
+        assert counts(site).refused_count == 1
+
+
+async def test_requests_wait_before_they_are_refused(tmp_path: Path) -> None:
+    async with limited(tmp_path, "requests_per_s = 20") as site, site.client("ours") as ours:
+        start_s = time.monotonic()
+        await asyncio.gather(*(ours.latest("ours.t") for _ in range(10)))
+        took_s = time.monotonic() - start_s
+        # Nothing was saved up at the start.
+        assert took_s > 0.4
+        assert counts(site).refused_count == 0
+
+
+async def test_a_stream_of_appends_slows_down_and_loses_nothing(tmp_path: Path) -> None:
+    async with limited(tmp_path, "bytes_in_per_s = 1_000_000") as site, site.client("ours") as ours:
+        requests = [
+            log_pb2.AppendStreamRequest(
+                topic="ours.t",
+                partition=0,
+                sequence=number,
+                records=log_pb2.Records(records=[log_pb2.Record(value=bytes(100_000))]),
+            )
+            for number in range(1, 8)
+        ]
+        start_s = time.monotonic()
+        call: Any = ours.log.AppendStream(iter(requests))
+        offsets = [(await call.read()).ack.base_offset for _ in requests]
+        assert offsets == list(range(7))
+        assert time.monotonic() - start_s > 0.4
+
+
+async def test_bytes_out_end_a_stream_that_takes_too_much(tmp_path: Path) -> None:
+    async with limited(tmp_path, "bytes_out_per_s = 10_000") as site:
+        async with site.client("ours") as ours:
+            for _ in range(3):
+                await ours.append("ours.t", 0, BIG)
+            request = fetch_request(
+                {TOPIC: FetchStart(0)}, 0, 1, 1_000_000, 0, IsolationLevel.READ_UNCOMMITTED
+            )
+            call: Any = ours.log.FetchStream(request)
+            assert (await call.read()).partitions[0].next_fetch_offset == 1
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await call.read()
+            assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            with pytest.raises(OverloadedError):
+                await ours.fetch({TOPIC: FetchStart(0)})
+            # An append gives nothing out.
+            await ours.append("ours.t", 0, BIG)
+        assert counts(site).refused_count == 2

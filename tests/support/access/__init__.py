@@ -1,0 +1,1 @@
+"""Doubles of those who come in: certificates, and a server with principals."""
