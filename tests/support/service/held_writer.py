@@ -46,17 +46,17 @@ class HeldWriter(PartitionWriter):
         data = append.take_batches()
         assert isinstance(data, bytes)
         if session is not None and session.is_broken:
-            self._answer(append, preceding_append_failed())
+            self._finish(append, preceding_append_failed())
         elif data == BAD:
             error = InvalidRecordError("bad")
             append.break_session(error)
-            self._answer(append, error)
+            self._finish(append, error)
         else:
             offset = len(self.written)
             self.written.append(data)
             info = AppendInfo(offset, offset, len(data))
             if append.durability is Durability.OS:
-                self._answer(append, info)
+                self._finish(append, info)
             else:
                 self._to_flush.append((append, info))
 
@@ -64,9 +64,9 @@ class HeldWriter(PartitionWriter):
         """Answer the appends at `disk`."""
         flushed, self._to_flush = self._to_flush, []
         for append, info in flushed:
-            self._answer(append, info)
+            self._finish(append, info)
 
-    def _answer(self, append: PendingAppend, outcome: AppendInfo | Exception) -> None:
+    def _finish(self, append: PendingAppend, outcome: AppendInfo | Exception) -> None:
         append.give_back_memory()
         if append.future.done():
             return

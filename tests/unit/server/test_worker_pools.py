@@ -145,19 +145,19 @@ def test_waiting_tasks_and_durations_show_by_purpose() -> None:
     assert (sum(durations.counts), durations.total) == (1, 3.0)
 
 
-async def test_reads_that_find_the_cold_queue_full_count() -> None:
+async def test_look_ups_that_find_the_queue_full_count() -> None:
     settings = ServerSettings(data_dir="/a", cold_read_thread_count=1, cold_read_queue_count=1)
     pools = WorkerPools(settings, ManualClock())
     may_end = threading.Event()
     try:
-        reads = [asyncio.create_task(pools.cold(may_end.wait)) for _ in range(2)]
+        lookups = [asyncio.create_task(pools.cold_lookup(may_end.wait)) for _ in range(2)]
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError):
-            await pools.cold(may_end.wait)
+            await pools.cold_lookup(may_end.wait)
         assert pools.cold_refused_count == 1
-        assert pools.uses()["cold"] == PoolUse(1, 1)
+        assert pools.uses()["lookup"] == PoolUse(1, 1)
         may_end.set()
-        assert await asyncio.gather(*reads) == [True, True]
+        assert await asyncio.gather(*lookups) == [True, True]
     finally:
         may_end.set()
         pools.close()

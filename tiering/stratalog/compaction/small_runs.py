@@ -23,7 +23,7 @@ from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.run_slices import column_places
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.tombstone_rule import TombstoneRule
-from stratalog.record.native.batch_filter import CompactedSlices
+from stratalog.record.native.batch_filter import CompactedSlices, RunRule
 from stratalog.record.native.batch_kernels import compact_runs, decide_runs, run_ranges
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES
 from stratalog.remote.objects.slice_builder import SliceEnd
@@ -150,7 +150,7 @@ class SmallRunCalls:
         if _size_of(key_ranges) <= MAX_BYTES:
             keys = {name: self._inputs[name].keys_between(*key_ranges[name]) for name in key_ranges}
             data = {name: (ranges[name][0], self._inputs[name].hold(*ranges[name])) for name in ranges}
-            rules = [(part.run.slices.base_offsets, part.run.log_start_offset, *part.rule) for part in parts]
+            rules = [_rule(part) for part in parts]
             found = compact_runs(
                 columns, _COMPACTED, survivors, data, keys, rules, self._index_interval_bytes
             )
@@ -203,3 +203,15 @@ def _dense(
 
 def _size_of(ranges: Ranges) -> int:
     return sum([end - begin for begin, end in ranges.values()])
+
+
+def _rule(part: SmallRun) -> RunRule:
+    rule = part.rule
+    first_offsets = part.run.slices.base_offsets
+    return (
+        first_offsets,
+        part.run.log_start_offset,
+        rule.drop_until_ms,
+        rule.stamp_ms,
+        rule.settled_end_offset,
+    )

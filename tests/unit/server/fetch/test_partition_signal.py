@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from tests.support.service.service_bench import waiting_count
@@ -32,6 +33,11 @@ async def test_any_of_several_signals_wakes() -> None:
     assert [waiting_count(signal) for signal in signals] == [0, 0, 0]
 
 
+def notify_often(signal: PartitionSignal) -> None:
+    for _ in range(100):
+        signal.notify()
+
+
 def on_a_thread(act: Callable[[], object]) -> None:
     thread = threading.Thread(target=act)
     thread.start()
@@ -51,7 +57,7 @@ async def test_changes_before_the_wake_up_cost_one_hop() -> None:
 
     loop.call_soon_threadsafe = counted  # type: ignore[method-assign]  # counts on the way
     with waiting_for([signal]) as changed:
-        on_a_thread(lambda: [signal.notify() for _ in range(100)])
+        on_a_thread(partial(notify_often, signal))
         assert hops == 1
         await changed.wait()
         changed.clear()

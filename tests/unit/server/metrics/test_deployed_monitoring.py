@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -68,6 +68,10 @@ def complaints(expression: str) -> list[str]:
     return found
 
 
+def _parts(inner: Any) -> list[Any]:
+    return inner if isinstance(inner, list) else [inner]
+
+
 def _labels_of(node: Any, found: list[str]) -> frozenset[str]:
     """The labels that the samples of the expression may have; notes complaints."""
     kind = type(node).__name__
@@ -81,8 +85,7 @@ def _labels_of(node: Any, found: list[str]) -> frozenset[str]:
     labels: frozenset[str] = frozenset()
     for name in _INNER:
         inner: Any = getattr(node, name, None)
-        parts = cast("list[Any]", inner if isinstance(inner, list) else [inner])
-        for one in parts:
+        for one in _parts(inner):
             labels |= frozenset() if one is None else _labels_of(one, found)
     if kind == "AggregateExpr" and node.modifier is not None:
         asked = frozenset(node.modifier.labels)
