@@ -69,7 +69,7 @@ def complaints(expression: str) -> list[str]:
 
 
 def _parts(inner: Any) -> list[Any]:
-    return inner if isinstance(inner, list) else [inner]
+    return [*inner] if isinstance(inner, list) else [inner]
 
 
 def _labels_of(node: Any, found: list[str]) -> frozenset[str]:
