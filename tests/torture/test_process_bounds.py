@@ -45,7 +45,7 @@ HEALTH_S = 2.0
 
 
 class Use(NamedTuple):
-    """What a process has."""
+    """The descriptors, threads and memory of a process."""
 
     descriptor_count: int
     thread_count: int

@@ -193,21 +193,7 @@ class Server:
         except InvalidConfigError:
             await self._grpc.stop(None)
             raise
-        self._pools = WorkerPools(self.settings, self._clock, carries_context=self._tracing is not None)
-        self._scheduler = ThreadScheduler(self.settings.task_thread_count)
-        self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
-        self._metrics.schedulers = (self._scheduler, self._long_scheduler)
-        self._metrics.pools = self._pools
-        self._metrics.memories = RequestMemories(appends=self.append_memory, fetches=self.fetch_memory)
-        self._metrics.groups = AppendGroups()
-        if self._has_processes:
-            self.processes = JobProcesses(
-                Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),
-                self._filesystem,
-                self._clock,
-                self._long_scheduler,
-                self._store.add_use,
-            )
+        self._open_threads()
         self._all_failed = asyncio.Event()
         self._closing = Closing(loop)
         errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
@@ -236,6 +222,24 @@ class Server:
         await self._pools.task(engine.local.directories.resume_moves)
         late.open(services)
         self._health.report(is_serving=True)
+
+    def _open_threads(self) -> None:
+        """Make the threads, and let the metrics have them."""
+        self._pools = WorkerPools(self.settings, self._clock, carries_context=self._tracing is not None)
+        self._scheduler = ThreadScheduler(self.settings.task_thread_count)
+        self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
+        self._metrics.schedulers = (self._scheduler, self._long_scheduler)
+        self._metrics.pools = self._pools
+        self._metrics.memories = RequestMemories(appends=self.append_memory, fetches=self.fetch_memory)
+        self._metrics.groups = AppendGroups()
+        if self._has_processes:
+            self.processes = JobProcesses(
+                Hello(self.settings.effective_store_url, logger.getEffectiveLevel()),
+                self._filesystem,
+                self._clock,
+                self._long_scheduler,
+                self._store.add_use,
+            )
 
     async def _open_engine(self, loop: asyncio.AbstractEventLoop) -> StorageEngine:
         seams = EngineSeams(

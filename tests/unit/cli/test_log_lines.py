@@ -10,7 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from stratalog.cli.log_lines import fields_of, log_to_stderr
+from stratalog.cli.log_lines import LOG_FORMAT_HELP, LOG_FORMATS, fields_of, log_to_stderr
+from stratalog.server.configuration import settings_table
+from stratalog.server.configuration.settings_table import SETTINGS
 
 pytest.importorskip("pythonjsonlogger")
 
@@ -83,3 +85,8 @@ def test_libraries_log_no_requests(monkeypatch: pytest.MonkeyPatch, log_format: 
 )
 def test_fields_are_the_values_that_a_message_names(message: str, fields: dict[str, object]) -> None:
     assert fields_of(message) == fields
+
+
+def test_commands_and_servers_have_the_same_formats() -> None:
+    setting = SETTINGS["log-format"]
+    assert (LOG_FORMATS, LOG_FORMAT_HELP) == (settings_table.LOG_FORMATS, setting.help)

@@ -28,6 +28,7 @@ from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.tiered.forgetful_store import ForgetfulStore
 
 GOOD = Machine(
     memory_bytes=1 << 40,
@@ -237,23 +238,8 @@ def test_clocks_that_are_apart_are_a_warning(tmp_path: Path) -> None:
         assert [one[0] for one in bad(start)] == names
 
 
-class Forgetful(MemoryObjectStore):
-    """Ignores preconditions, or refuses deletions."""
-
-    ignores, keeps = False, False
-
-    def put(self, key: str, data: Any, *, if_match: str | None = None, if_absent: bool = False) -> str:
-        if self.ignores:
-            return super().put(key, data)
-        return super().put(key, data, if_match=if_match, if_absent=if_absent)
-
-    def delete_many(self, keys: Any) -> None:
-        if not self.keeps:
-            super().delete_many(keys)
-
-
 def test_conditional_writes_are_probed_only_when_that_is_wanted(tmp_path: Path) -> None:
-    store = Forgetful(ManualClock())
+    store = ForgetfulStore(ManualClock())
     [skipped] = [one for one in findings_of(checked(tmp_path, store=store)) if one.check == "probe"]
     assert skipped.verdict is Verdict.SKIPPED
     assert [*store.list("")] == []

@@ -66,14 +66,14 @@ def test_without_anything_but_a_directory_all_are_defaults() -> None:
 def test_an_option_is_stronger_than_the_environment_and_that_than_the_file(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text(
-        "listen = 'file:1'\nadvertise = 'file:2'\nupload-interval = 7\nlog-dirs = ['/f']\n"
+        "listen = '127.0.0.2:1'\nadvertise = 'file:2'\nupload-interval = 7\nlog-dirs = ['/f']\n"
         "[config]\nlog.roll.ms = 1\nlog.segment.bytes = 4096\nlog.index.interval.bytes = 1\n"
     )
     start = resolved(
-        {**DATA, "listen": ["option:1"]},
+        {**DATA, "listen": ["127.0.0.1:1"]},
         ["log.roll.ms=3"],
         {
-            "STRATALOG_LISTEN": "environment:1",
+            "STRATALOG_LISTEN": "127.0.0.3:1",
             "STRATALOG_ADVERTISE": "environment:2",
             "STRATALOG_UPLOAD_INTERVAL": "",
             "STRATALOG_LOG_DIRS": "/e /e2",
@@ -83,13 +83,13 @@ def test_an_option_is_stronger_than_the_environment_and_that_than_the_file(tmp_p
     )
     assert start.settings == ServerSettings(
         data_dir="/data",
-        listen="option:1",
+        listen="127.0.0.1:1",
         advertise="environment:2",
         upload_ms=7000,
         log_dirs=("/e", "/e2"),
         config={"log.roll.ms": "3", "log.segment.bytes": "8192", "log.index.interval.bytes": "1"},
     )
-    assert start.values["listen"] == Sourced("option:1", SettingSource.OPTION, "--listen")
+    assert start.values["listen"] == Sourced("127.0.0.1:1", SettingSource.OPTION, "--listen")
     assert start.values["advertise"].place == "STRATALOG_ADVERTISE"
     assert start.values["upload-interval"] == Sourced(7, SettingSource.FILE, str(file))
     assert [start.config[name].place for name in ("log.roll.ms", "log.segment.bytes")] == [
