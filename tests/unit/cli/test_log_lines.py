@@ -89,4 +89,4 @@ def test_fields_are_the_values_that_a_message_names(message: str, fields: dict[s
 
 def test_commands_and_servers_have_the_same_formats() -> None:
     setting = SETTINGS["log-format"]
-    assert (LOG_FORMATS, LOG_FORMAT_HELP) == (settings_table.LOG_FORMATS, setting.help)
+    assert (settings_table.LOG_FORMATS, setting.help) == (LOG_FORMATS, LOG_FORMAT_HELP)

@@ -28,7 +28,7 @@ from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.tiered.forgetful_store import ForgetfulStore
+from tests.support.forgetful_store import ForgetfulStore
 
 GOOD = Machine(
     memory_bytes=1 << 40,
