@@ -217,18 +217,20 @@ class Server:
         self.calls = self._metrics.calls = limits.counts
         late = LateServices(SERVICES, statuses)
         self._register_early(limits, late)
-        await self._grpc.start()
         try:
-            engine = await self._open_engine(loop)
+            await self._grpc.start()
+            await self._open(loop, limits, late)
         except BaseException:
-            await self._grpc.stop(None)
-            await asyncio.to_thread(self._close_threads)
+            await self._give_up()
             raise
-        self._engine = engine
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, limits: CallLimits, late: LateServices) -> None:
+        """Open the engine and all that works on it, and serve."""
+        engine = self._engine = await self._open_engine(loop)
         self._watch_engine(engine)
         if self._access_gate is not None:
             self._access_gate.operations = engine.operations
-        services = self._services(engine, limits, statuses)
+        services = self._services(engine, limits, limits.statuses)
         start_background_tasks(self._scheduler, engine, self.settings)
         if self.reloaded_files:
             self._scheduler.every("access", lambda: self.look_at_access(loop), ACCESS_MS, delay_ms=ACCESS_MS)
@@ -236,6 +238,17 @@ class Server:
         await self._pools.task(engine.local.directories.resume_moves)
         late.open(services)
         self._health.report(is_serving=True)
+
+    async def _give_up(self) -> None:
+        """End what a start that fails has begun. It has accepted no append."""
+        self._closing.set(ends_work=True)
+        await self._grpc.stop(None)
+        engine, self._engine = self._engine, None
+        if engine is None:
+            await asyncio.to_thread(self._close_threads)
+        else:
+            await asyncio.to_thread(engine.end_commits)
+            await self._end(engine)
 
     async def _open_engine(self, loop: asyncio.AbstractEventLoop) -> StorageEngine:
         seams = EngineSeams(
@@ -289,6 +302,10 @@ class Server:
         await ending
         if uploads:
             await self._drain(engine)
+        await self._end(engine)
+
+    async def _end(self, engine: StorageEngine) -> None:
+        """End all threads, and close the engine."""
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)
         await asyncio.to_thread(_close_engine, engine)
