@@ -104,3 +104,20 @@ async def test_bytes_out_end_a_stream_that_takes_too_much(tmp_path: Path) -> Non
             # An append gives nothing out.
             await ours.append("ours.t", 0, BIG)
         assert counts(site).refused_count == 2
+
+
+async def test_a_stream_of_appends_has_its_answers_though_nothing_may_go_out(tmp_path: Path) -> None:
+    """An append that is in the log is never refused: its client would send it again."""
+    async with limited(tmp_path, "bytes_out_per_s = 10_000") as site, site.client("ours") as ours:
+        await ours.append("ours.t", 0, BIG)
+        await ours.fetch({TOPIC: FetchStart(0)})
+        with pytest.raises(OverloadedError):
+            await ours.fetch({TOPIC: FetchStart(0)})
+        request = log_pb2.AppendStreamRequest(
+            topic="ours.t",
+            partition=0,
+            sequence=1,
+            records=log_pb2.Records(records=[log_pb2.Record(value=b"x")]),
+        )
+        call: Any = ours.log.AppendStream(iter([request]))
+        assert (await call.read()).ack.base_offset == 1

@@ -68,6 +68,7 @@ class _OpenStream:
         self, admission: _Admission, permission: CallPermission, *, names_topics_later: bool
     ) -> None:
         self.principal = admission.principal
+        self.operation = permission.operation
         self._credentials = admission.credentials
         self._topics = admission.topics
         self._permission = permission
@@ -273,6 +274,10 @@ class AccessGate:
 
     async def _charge_answer(self, stream: _OpenStream, response: object) -> None:
         if stream.principal.quota.bytes_out_per_s is None:
+            return
+        if stream.operation is not Operation.READ:
+            # It says what has had its effect: refused for now, the request would come twice.
+            self._quotas.settle(stream.principal, _size(response))
             return
         try:
             await self._wait(stream.principal, bytes_out=_size(response))
