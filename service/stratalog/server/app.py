@@ -107,11 +107,13 @@ MAX_PENDING_CALL_COUNT = 100_000
 ACCESS_MS = 1_000
 """Time between looks at the files of TLS and of access. One without news reads some small files."""
 
-LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
+_LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
+LOG_SERVICE = _LOG.full_name
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 _OPERATION = operation_pb2.DESCRIPTOR.services_by_name["OperationService"]
 _TIER = tier_pb2.DESCRIPTOR.services_by_name["TierService"]
-SERVICES = (LOG_SERVICE, _ADMIN.full_name, _OPERATION.full_name, _TIER.full_name)
+_SERVICES = (_LOG, _ADMIN, _OPERATION, _TIER)
+SERVICES = tuple(one.full_name for one in _SERVICES)
 
 
 class Server:
@@ -215,7 +217,7 @@ class Server:
         self._health = HealthServicer(SERVICES, self._closing, statuses)
         limits = CallLimits(self.settings, statuses)
         self.calls = self._metrics.calls = limits.counts
-        late = LateServices(SERVICES, statuses)
+        late = LateServices(_SERVICES, statuses)
         self._register_early(limits, late)
         try:
             await self._grpc.start()

@@ -17,6 +17,7 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.meters.method_counts import CallEnd
 from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.service.service_bench import PATIENCE_S, QUIET, service_bench
@@ -53,13 +54,18 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
                 with pytest.raises(StartingError) as caught:
                     await call
                 assert caught.value.retriable
+            counts = server._metrics.methods.counts()  # pyright: ignore[reportPrivateUsage]  # only tests look
+            refused = {name.method: dict(one.ends) for name, one in counts.items() if name.method != "Check"}
+            end = CallEnd("UNAVAILABLE", StartingError.code)
+            assert refused == {"ListTopics": {end: 1}, "Append": {end: 1}, "StartUpload": {end: 1}}
             url = f"http://127.0.0.1:{server.metrics_port}/metrics"
             with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
                 assert answer.status == 200
-            unknown: Any = channel.unary_unary("/stratalog.v1.Nope/Call")
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await unknown(b"")
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            for name in ("Nope/Call", "LogService/Nope"):
+                unknown: Any = channel.unary_unary(f"/stratalog.v1.{name}")
+                with pytest.raises(grpc.aio.AioRpcError) as failure:
+                    await unknown(b"")
+                assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
             waiting = asyncio.create_task(patient.append("t", 0, [RECORD]))
             await asyncio.sleep(0.1)
             gate.open()
