@@ -239,7 +239,8 @@ class Server:
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
         late.open(services)
-        self._health.report(is_serving=True)
+        # Another server may have taken over meanwhile.
+        self._health.report(is_serving=not engine.tier.shards.is_replaced)
 
     async def _give_up(self) -> None:
         """End what a start that fails has begun. It has accepted no append."""
