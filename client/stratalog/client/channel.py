@@ -5,7 +5,8 @@ and names its successor. The connection moves there, and a unary call is made ag
 fails with an error that is retriable, so its user opens another one, at the successor.
 
 A client may know several addresses: those that it was given, and the last successor. If the server does not
-answer, or leaves the requests of a stream without an answer, the connection moves on to the next one.
+answer, leaves the requests of a stream without an answer, or opens its logs, the connection moves on to the
+next one.
 
 A unary call has one budget, the deadline of the retry policy: for connections, for the way to the owner, and
 for repetitions. Any call is repeated after a refusal without effect. Reads, look-ups and changes that may be
@@ -26,7 +27,13 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 import grpc
 from google.rpc.status_pb2 import Status
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    NotOwnerError,
+    OverloadedError,
+    StartingError,
+)
 from stratalog.client.access.credentials import CallHeaders, Credentials, Metadata
 from stratalog.client.errors import (
     ClientClosedError,
@@ -213,14 +220,15 @@ class ServerChannel:
 
     def failure(self, failed: grpc.RpcError | Status, server: str) -> LogStoreError:
         """The error for a failed call to that address, or for a failed part of its answer. If the server
-        names another owner, or did not answer, the connection moves on; NotOwnerError is retriable then.
+        names another owner, did not answer, or is not open yet, the connection moves on; NotOwnerError is
+        retriable then.
         """
         error = error_of_status(failed) if isinstance(failed, Status) else error_of_call(failed, server)
         if isinstance(error, NotOwnerError):
             error.fields["server"] = server
             if self._follow(str(error.fields.get("endpoint", "")), server):
                 error.retriable = True
-        elif isinstance(error, ServerUnavailableError):
+        elif isinstance(error, ServerUnavailableError | StartingError):
             self._leave(server)
         return error
 

@@ -145,7 +145,8 @@ def error_of_call(error: grpc.RpcError, server: str) -> LogStoreError:
         )
     if status is grpc.StatusCode.UNAVAILABLE:
         return unreachable(server)
-    if any(words in details for words in _CUT_OFF_WORDS):
+    # Its own cancellations are no errors to a client: a server cancels what is left at the end of its grace.
+    if status is grpc.StatusCode.CANCELLED or any(words in details for words in _CUT_OFF_WORDS):
         return ServerUnavailableError("the call was cut off before its answer; try again", server=server)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerUnavailableError("the server did not answer in time; try again", server=server)

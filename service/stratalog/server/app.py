@@ -107,11 +107,13 @@ MAX_PENDING_CALL_COUNT = 100_000
 ACCESS_MS = 1_000
 """Time between looks at the files of TLS and of access. One without news reads some small files."""
 
-LOG_SERVICE = log_pb2.DESCRIPTOR.services_by_name["LogService"].full_name
+_LOG = log_pb2.DESCRIPTOR.services_by_name["LogService"]
+LOG_SERVICE = _LOG.full_name
 _ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 _OPERATION = operation_pb2.DESCRIPTOR.services_by_name["OperationService"]
 _TIER = tier_pb2.DESCRIPTOR.services_by_name["TierService"]
-SERVICES = (LOG_SERVICE, _ADMIN.full_name, _OPERATION.full_name, _TIER.full_name)
+_SERVICES = (_LOG, _ADMIN, _OPERATION, _TIER)
+SERVICES = tuple(one.full_name for one in _SERVICES)
 
 
 class Server:
@@ -201,27 +203,41 @@ class Server:
         self._health = HealthServicer(SERVICES, self._closing, statuses)
         limits = CallLimits(self.settings, statuses)
         self.calls = self._metrics.calls = limits.counts
-        late = LateServices(SERVICES, statuses)
+        late = LateServices(_SERVICES, statuses)
         self._register_early(limits, late)
-        await self._grpc.start()
         try:
-            engine = await self._open_engine(loop)
+            await self._grpc.start()
+            await self._open(loop, limits, late)
         except BaseException:
-            await self._grpc.stop(None)
-            await asyncio.to_thread(self._close_threads)
+            await self._give_up()
             raise
-        self._engine = engine
+
+    async def _open(self, loop: asyncio.AbstractEventLoop, limits: CallLimits, late: LateServices) -> None:
+        """Open the engine and all that works on it, and serve."""
+        engine = self._engine = await self._open_engine(loop)
         self._watch_engine(engine)
         if self._access_gate is not None:
             self._access_gate.operations = engine.operations
-        services = self._services(engine, limits, statuses)
+        services = self._services(engine, limits, limits.statuses)
         start_background_tasks(self._scheduler, engine, self.settings)
         if self.reloaded_files:
             self._scheduler.every("access", lambda: self.look_at_access(loop), ACCESS_MS, delay_ms=ACCESS_MS)
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
         late.open(services)
-        self._health.report(is_serving=True)
+        # Another server may have taken over meanwhile.
+        self._health.report(is_serving=not engine.tier.shards.is_replaced)
+
+    async def _give_up(self) -> None:
+        """End what a start that fails has begun. It has accepted no append."""
+        self._closing.set(ends_work=True)
+        await self._grpc.stop(None)
+        engine, self._engine = self._engine, None
+        if engine is None:
+            await asyncio.to_thread(self._close_threads)
+        else:
+            await asyncio.to_thread(engine.end_commits)
+            await self._end(engine)
 
     def _open_threads(self) -> None:
         """Make the threads, and let the metrics have them."""
@@ -293,6 +309,10 @@ class Server:
         await ending
         if uploads:
             await self._drain(engine)
+        await self._end(engine)
+
+    async def _end(self, engine: StorageEngine) -> None:
+        """End all threads, and close the engine."""
         await asyncio.to_thread(engine.end_long_work)
         await asyncio.to_thread(self._close_threads)
         await asyncio.to_thread(_close_engine, engine)

@@ -11,12 +11,16 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from stratalog.base.clock import SystemClock
 from stratalog.base.errors import StartingError
 from stratalog.client.client import Client
 from stratalog.client.retry import RetryPolicy
+from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.meters.method_counts import CallEnd
+from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.service.service_bench import PATIENCE_S, QUIET, service_bench
@@ -53,13 +57,18 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
                 with pytest.raises(StartingError) as caught:
                     await call
                 assert caught.value.retriable
+            counts = server._metrics.methods.counts()  # pyright: ignore[reportPrivateUsage]  # only tests look
+            refused = {name.method: dict(one.ends) for name, one in counts.items() if name.method != "Check"}
+            end = CallEnd("UNAVAILABLE", StartingError.code)
+            assert refused == {"ListTopics": {end: 1}, "Append": {end: 1}, "StartUpload": {end: 1}}
             url = f"http://127.0.0.1:{server.metrics_port}/metrics"
             with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
                 assert answer.status == 200
-            unknown = cast(Any, channel).unary_unary("/stratalog.v1.Nope/Call")
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await unknown(b"")
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            for name in ("Nope/Call", "LogService/Nope"):
+                unknown = cast(Any, channel).unary_unary(f"/stratalog.v1.{name}")
+                with pytest.raises(grpc.aio.AioRpcError) as failure:
+                    await unknown(b"")
+                assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
             waiting = asyncio.create_task(patient.append("t", 0, [RECORD]))
             await asyncio.sleep(0.1)
             gate.open()
@@ -82,3 +91,30 @@ async def test_a_connection_too_many_is_closed(tmp_path: Path) -> None:
         assert await bench.topic_names() == ["t"]
         for _, writer in readers:
             writer.close()
+
+
+async def test_a_server_that_is_replaced_while_it_starts_does_not_report_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, store = Gate(), MemoryObjectStore(SystemClock())
+    gate.close()
+    monkeypatch.setattr(DirectoryAdmin, "resume_moves", lambda _: gate.pass_through())
+    server = Server(ServerSettings(**QUIET, data_dir=f"{tmp_path}/first"), store=store, has_processes=False)
+    starting = asyncio.create_task(server.start())
+    try:
+        assert await asyncio.to_thread(gate.is_reached.wait, 30)
+        monkeypatch.undo()
+        async with (
+            service_bench(tmp_path, store=store),
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            await asyncio.to_thread(server.engine.tier.manager.refresh_pass)
+            gate.open()
+            await asyncio.wait_for(starting, PATIENCE_S)
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest())
+            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    finally:
+        gate.open()
+        await starting
+        await server.stop()

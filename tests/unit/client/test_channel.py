@@ -18,6 +18,7 @@ from stratalog.base.errors import (
     LogStoreError,
     NotOwnerError,
     OverloadedError,
+    StartingError,
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
@@ -145,6 +146,19 @@ async def test_a_call_leaves_a_server_that_hangs(
     call = Scripted(hanging, "done")
     assert await channel.call(call, is_repeatable=True) == "done"
     assert (call.count, channel.address) == (2, second)
+
+
+@pytest.mark.parametrize("is_repeatable", [True, False])
+async def test_a_call_leaves_a_server_that_is_not_open_yet(
+    servers: Sequence[str], is_repeatable: bool
+) -> None:
+    first, second = servers
+    channel = ServerChannel(f"{first},{second}", QUICK)
+    call = Scripted(StartingError("opening"), "done")
+    assert await channel.call(call, is_repeatable=is_repeatable) == "done"
+    assert (call.count, channel.address) == (2, second)
+    alone = ServerChannel(first, QUICK)
+    assert await alone.call(Scripted(StartingError("opening"), "done"), is_repeatable=is_repeatable) == "done"
 
 
 async def test_a_server_that_is_slow_but_has_no_other_gets_time(

@@ -129,6 +129,8 @@ def test_fields_that_are_named_like_parameters_do_no_harm() -> None:
         (grpc.StatusCode.INTERNAL, "boom", LogStoreError),
         (grpc.StatusCode.INTERNAL, "Internal error from Core", ServerUnavailableError),
         (grpc.StatusCode.CANCELLED, "Received RST_STREAM with error code 8", ServerUnavailableError),
+        # The end of a server's grace, before the connection ends.
+        (grpc.StatusCode.CANCELLED, "CANCELLED", ServerUnavailableError),
     ],
 )
 def test_a_failure_of_the_transport_differs_from_the_engines(

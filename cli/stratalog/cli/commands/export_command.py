@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOfRangeError
+from stratalog.base.errors import CorruptRecordError, LogStoreError, OffsetOutOfRangeError, StartingError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.base.types import TopicPartition
@@ -142,7 +142,7 @@ async def _export(
     from stratalog.migration.log_export import ExportTargetError
 
     failures: list[LogStoreError] = []
-    gone: ServerUnavailableError | None = None
+    gone: ServerUnavailableError | StartingError | None = None
     for topic in await client.admin.describe_topics(list(dict.fromkeys(topics))):
         partition = 0
         try:
@@ -155,7 +155,7 @@ async def _export(
         except ExportTargetError:
             raise
         except LogStoreError as failure:
-            gone = failure if isinstance(failure, ServerUnavailableError) else None
+            gone = failure if isinstance(failure, ServerUnavailableError | StartingError) else None
             fields = {"topic": topic.name, "partition": partition, **failure.fields}
             failures.append(LogStoreError(failure.message, **fields))
             target.leave_out(topic.name)

@@ -18,6 +18,7 @@ from stratalog.base.errors import (
     LogStoreError,
     LogTruncatedError,
     OffsetOutOfRangeError,
+    StartingError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import TopicIdPartition, TopicPartition
@@ -82,7 +83,7 @@ class ServedLogs:
 
     def may_pass(self, error: LogStoreError) -> bool:
         """Whether an error of `logs_of` may pass by itself, once the catalog is read anew."""
-        return topic_is_gone(error) or isinstance(error, ServerUnavailableError)
+        return topic_is_gone(error) or isinstance(error, ServerUnavailableError | StartingError)
 
     def offset_at(
         self, topic: str, partition: int, timestamp_ms: int, isolation: IsolationLevel

@@ -49,7 +49,8 @@ async def test_bytes_in_are_refused_with_the_time_to_come_again(tmp_path: Path) 
             with pytest.raises(OverloadedError) as refusal:
                 await ours.append("ours.t", 0, BIG)
             assert refusal.value.retriable
-            assert 50 < refusal.value.retry_delay_s < 100 - MAX_WAIT_S / 2
+            # The request is some bytes longer than its record.
+            assert 50 < refusal.value.retry_delay_s < 101 - MAX_WAIT_S / 2
             fields = refusal.value.fields
             assert fields == fields | {"principal": "ours", "quota": "bytes_in_per_s", "limit": 10_000}
             for _ in range(3):
@@ -104,3 +105,20 @@ async def test_bytes_out_end_a_stream_that_takes_too_much(tmp_path: Path) -> Non
             # An append gives nothing out.
             await ours.append("ours.t", 0, BIG)
         assert counts(site).refused_count == 2
+
+
+async def test_a_stream_of_appends_has_its_answers_though_nothing_may_go_out(tmp_path: Path) -> None:
+    """An append that is in the log is never refused: its client would send it again."""
+    async with limited(tmp_path, "bytes_out_per_s = 10_000") as site, site.client("ours") as ours:
+        await ours.append("ours.t", 0, BIG)
+        await ours.fetch({TOPIC: FetchStart(0)})
+        with pytest.raises(OverloadedError):
+            await ours.fetch({TOPIC: FetchStart(0)})
+        request = log_pb2.AppendStreamRequest(
+            topic="ours.t",
+            partition=0,
+            sequence=1,
+            records=log_pb2.Records(records=[log_pb2.Record(value=b"x")]),
+        )
+        call: Any = ours.log.AppendStream(iter([request]))
+        assert (await call.read()).ack.base_offset == 1

@@ -68,6 +68,7 @@ class _OpenStream:
         self, admission: _Admission, permission: CallPermission, *, names_topics_later: bool
     ) -> None:
         self.principal = admission.principal
+        self.operation = permission.operation
         self._credentials = admission.credentials
         self._topics = admission.topics
         self._permission = permission
@@ -274,6 +275,10 @@ class AccessGate:
     async def _charge_answer(self, stream: _OpenStream, response: object) -> None:
         if stream.principal.quota.bytes_out_per_s is None:
             return
+        if stream.operation is not Operation.READ:
+            # It says what has had its effect: refused for now, the request would come twice.
+            self._quotas.settle(stream.principal, _size(response))
+            return
         try:
             await self._wait(stream.principal, bytes_out=_size(response))
         except OverloadedError as error:
@@ -304,6 +309,10 @@ class _KnownCallers(grpc.GenericRpcHandler):
     def __init__(self, gate: AccessGate, handler: grpc.GenericRpcHandler) -> None:
         self._gate = gate
         self._handler = handler
+        # A handler of streams begins before the first message is read, whichever form the client's call has.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+            cast(Any, self._refuse)
+        )
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -313,14 +322,14 @@ class _KnownCallers(grpc.GenericRpcHandler):
         if handler is None:
             return None
         error = self._gate.first_refusal(cast(Any, handler_call_details).invocation_metadata)
-        if error is None:
-            return handler
+        return handler if error is None else self._refusal
 
-        async def refuse(request: object, context: Context) -> None:
-            await self._gate.refuse(request, error, context)
-
-        # A handler of streams begins before the first message is read, whichever form the client's call has.
-        return grpc.stream_stream_rpc_method_handler(cast(Any, refuse))
+    async def _refuse(self, request: object, context: Context) -> None:
+        # The policy may know the caller by now: the call is refused as it was looked at first.
+        error = self._gate.first_refusal(context.invocation_metadata()) or AuthenticationFailedError(
+            "the access file has changed while the call began; send it again"
+        )
+        await self._gate.refuse(request, error, context)
 
 
 class _MeteredContext:
