@@ -105,9 +105,9 @@ class _MeteredService(grpc.GenericRpcHandler):
     def __init__(self, meter: CallMeter, inner: grpc.GenericRpcHandler) -> None:
         self._meter = meter
         self._inner = inner
-        self._kept: dict[int, tuple[object, grpc.RpcMethodHandler[Any, Any]]] = {}
-        """Handlers of the inner service with what was made of them, by their identity: to hash a handler
-        would take longer than to wrap it."""
+        self._kept: dict[tuple[str, int], tuple[object, grpc.RpcMethodHandler[Any, Any]]] = {}
+        """Handlers of the inner service with what was made of them, by their method, because methods share
+        refusals, and their identity: to hash a handler would take longer than to wrap it."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -115,12 +115,13 @@ class _MeteredService(grpc.GenericRpcHandler):
         handler = self._inner.service(handler_call_details)
         if handler is None:
             return None
-        kept = self._kept.get(id(handler))
+        method = handler_call_details.method
+        kept = self._kept.get((method, id(handler)))
         if kept is not None:
             return kept[1]
-        metered = self._meter.metered(handler_call_details.method, handler)
+        metered = self._meter.metered(method, handler)
         if len(self._kept) < _MAX_KEPT_COUNT:
-            self._kept[id(handler)] = (handler, metered)
+            self._kept[method, id(handler)] = (handler, metered)
         return metered
 
 

@@ -67,8 +67,9 @@ class ErrorStatuses:
         return status_of_error(error, partition)
 
     def note(self, message: str, error: LogStoreError) -> None:
-        """Log a refusal that is no fault of the server, unless the same one was logged lately."""
-        if self._is_news((message, str(error))):
+        """Log a refusal that is no fault of the server, unless one with this message and code was logged
+        lately: the caller chooses the fields of the error, and could fill the log with them."""
+        if self._is_news((message, error.code)):
             logger.warning("%s, code=`%s`: %s", message, error.code, error)
 
     def _is_news(self, line: tuple[str, ...]) -> bool:

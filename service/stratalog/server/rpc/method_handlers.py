@@ -69,10 +69,12 @@ def _handler(servicer: object, method: MethodDescriptor) -> grpc.RpcMethodHandle
 class LateServices(grpc.GenericRpcHandler):
     """Services that are registered before they can be served. Belongs to the event loop."""
 
-    def __init__(self, names: Collection[str], statuses: ErrorStatuses) -> None:
-        """The full names of the services. Their calls are refused until `open`."""
+    def __init__(self, services: Collection[ServiceDescriptor], statuses: ErrorStatuses) -> None:
+        """Their calls are refused until `open`. Methods that they do not have are unknown from the start."""
         self.statuses = statuses
-        self._names = frozenset(names)
+        self._methods = frozenset(
+            f"/{service.full_name}/{method.name}" for service in services for method in service.methods
+        )
         self._services: Sequence[grpc.GenericRpcHandler] | None = None
         # A handler of streams begins before the first message is read, whichever form the client's call has.
         self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
@@ -86,8 +88,7 @@ class LateServices(grpc.GenericRpcHandler):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """The handler of a call that begins now."""
         if self._services is None:
-            _, _, service_and_method = handler_call_details.method.partition("/")
-            return self._refusal if service_and_method.partition("/")[0] in self._names else None
+            return self._refusal if handler_call_details.method in self._methods else None
         found = (one.service(handler_call_details) for one in self._services)
         return next((handler for handler in found if handler is not None), None)
 

@@ -137,6 +137,26 @@ async def test_a_stream_is_one_call_of_many_messages() -> None:
         assert counts.ends == {CallEnd("OK"): 1}
 
 
+async def test_methods_that_share_a_handler_are_counted_each_by_itself() -> None:
+    meter = CallMeter(ManualClock())
+    shared: Any = grpc.unary_unary_rpc_method_handler(Bench().single)
+
+    class Inner(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            return shared
+
+    class Details(grpc.HandlerCallDetails):
+        def __init__(self, name: str) -> None:
+            self.method = f"/{SERVICE}/{name}"
+
+    service = meter.metering(Inner())
+    for name in ("One", "Other", "Other"):
+        handler: Any = service.service(Details(name))
+        await handler.unary_unary(BytesValue(), None)
+    counted = {name.method: counts.started_count for name, counts in meter.counts().items()}
+    assert counted == {"One": 1, "Other": 2}
+
+
 async def test_a_refusal_counts_with_its_code_and_reason() -> None:
     async with serving() as (bench, channel):
         with pytest.raises(grpc.aio.AioRpcError):
