@@ -98,6 +98,13 @@ def long_operation(bench: ServiceBench) -> Generator[str]:
         ended.set()
 
 
+def watch_of_health(channel: grpc.aio.Channel) -> Any:
+    """A stream of the server's health."""
+    # The stubs lack the method.
+    stub: Any = health_pb2_grpc.HealthStub(cast(Any, channel))
+    return stub.Watch(health_pb2.HealthCheckRequest())
+
+
 @asynccontextmanager
 async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence[grpc.aio.Call], None]:
     """Keeps as many calls of the kind open as its cap allows."""
@@ -114,9 +121,7 @@ async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence
                     case CallKind.ADMIN:
                         one = operation_pb2_grpc.OperationServiceStub(channel).WatchOperation(watch)
                     case CallKind.WATCH:
-                        one = health_pb2_grpc.HealthStub(cast(Any, channel)).Watch(
-                            health_pb2.HealthCheckRequest()
-                        )
+                        one = watch_of_health(channel)
                 open_calls.append(one)
             await until_open(bench, kind, len(open_calls))
             yield open_calls
@@ -159,7 +164,7 @@ async def test_watches_of_the_health_take_no_room_from_other_calls(tmp_path: Pat
     ):
         for call in CALLS.values():
             await call(bench)
-        one_more: Any = health_pb2_grpc.HealthStub(cast(Any, channel)).Watch(health_pb2.HealthCheckRequest())
+        one_more = watch_of_health(channel)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await one_more.read()
         assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -128,12 +128,18 @@ def test_the_days_that_a_certificate_has_left(
 def test_files_of_access_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     certificate, other = authority.issue("server"), authority.issue("other")
-    files = {"tls_cert": certificate.cert, "tls_key": certificate.key, "tls_client_ca": authority.path}
+    files: dict[str, Any] = {
+        "tls_cert": certificate.cert,
+        "tls_key": certificate.key,
+        "tls_client_ca": authority.path,
+    }
     access = tmp_path / "access.toml"
     access.write_text("[principals.a]")
     assert bad(checked(tmp_path, **files, access_file=str(access))) == []
-    [mixed] = bad(checked(tmp_path, **{**files, "tls_key": other.key}))
-    [missing] = bad(checked(tmp_path, **{**files, "tls_client_ca": f"{tmp_path}/absent"}))
+    foreign: dict[str, Any] = {**files, "tls_key": other.key}
+    [mixed] = bad(checked(tmp_path, **foreign))
+    absent: dict[str, Any] = {**files, "tls_client_ca": f"{tmp_path}/absent"}
+    [missing] = bad(checked(tmp_path, **absent))
     access.write_text("[principals.a]\nallowed = []")
     [misspelt] = bad(checked(tmp_path, **files, access_file=str(access)))
     assert mixed[:2] == missing[:2] == ("tls", Verdict.ERROR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -139,7 +139,8 @@ async def test_a_stream_is_one_call_of_many_messages() -> None:
 
 async def test_methods_that_share_a_handler_are_counted_each_by_itself() -> None:
     meter = CallMeter(ManualClock())
-    shared: Any = grpc.unary_unary_rpc_method_handler(Bench().single)
+    make: Any = grpc.unary_unary_rpc_method_handler
+    shared = make(Bench().single)
 
     class Inner(grpc.GenericRpcHandler):
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -148,6 +149,7 @@ async def test_methods_that_share_a_handler_are_counted_each_by_itself() -> None
     class Details(grpc.HandlerCallDetails):
         def __init__(self, name: str) -> None:
             self.method = f"/{SERVICE}/{name}"
+            self.invocation_metadata = cast(Any, ())
 
     service = meter.metering(Inner())
     for name in ("One", "Other", "Other"):

@@ -29,6 +29,7 @@ from stratalog.base.errors import (
     OverloadedError,
     UnsupportedOperationError,
 )
+from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
 from stratalog.server.access.access_control import AccessControl, require_topic
 from stratalog.server.access.access_policy import AccessPolicy, Credentials, Principal, credentials_of
 from stratalog.server.access.permissions import Operation
@@ -84,6 +85,9 @@ class _OpenStream:
         for topic in topics:
             if topic not in self._known_topics:
                 self._permission.require(self.principal, (topic,))
+                if len(topic) > MAX_NAME_LENGTH:
+                    # No topic has it, and it may be as long as a request.
+                    continue
                 if len(self._known_topics) >= _MAX_KNOWN_TOPIC_COUNT:
                     self._known_topics.clear()
                 self._known_topics.add(topic)

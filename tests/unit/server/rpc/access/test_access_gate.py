@@ -110,10 +110,7 @@ async def test_a_stream_that_takes_long_to_end_keeps_no_other_from_its_check(tmp
 
     stream = bench.guarded("FetchStream", "unary_stream", handler)
     contexts = {name: Context(bench.tokens[name]) for name in ("slow", "other")}
-    calls = {
-        name: asyncio.create_task(end_of(stream(FETCH, one), one))  # type: ignore[arg-type]
-        for name, one in contexts.items()
-    }
+    calls = {name: asyncio.create_task(end_of(stream(FETCH, one), one)) for name, one in contexts.items()}
     await asyncio.sleep(0)
     bench.write("other", "last")
     bench.take()
@@ -178,6 +175,27 @@ async def test_a_permission_that_goes_while_a_message_waits_ends_the_stream(tmp_
     assert len(stored) == 1
 
 
+async def test_a_stream_keeps_no_name_that_no_topic_has(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "ours")
+    bench.write("ours", "last", topic="ours.*")
+    bench.take()
+
+    async def handler(requests: AsyncIterator[object], _context: object) -> int:
+        while await anext(requests, None) is not None:
+            pass
+        [stream] = bench.gate._streams  # pyright: ignore[reportPrivateUsage]  # nothing else shows it
+        return sum(map(len, stream._known_topics))  # pyright: ignore[reportPrivateUsage]
+
+    async def requests() -> AsyncIterator[object]:
+        for number in range(5):
+            topic = f"ours.{number}" + "x" * 100_000
+            yield Decoded(log_pb2.AppendStreamRequest(topic=topic), None, b"", len(topic))
+        yield Decoded(log_pb2.AppendStreamRequest(topic="ours.t"), None, b"", 10)
+
+    call = bench.guarded("AppendStream", "stream_stream", handler)
+    assert await call(requests(), Context(bench.tokens["ours"])) == len("ours.t")
+
+
 async def test_calls_without_permission_are_charged_to_the_quota(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "ours", quota="quota = { requests_per_s = 1 }")
 
@@ -196,9 +214,11 @@ async def test_calls_without_permission_are_charged_to_the_quota(tmp_path: Path)
 async def test_strangers_leave_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
 
+    make: Any = grpc.unary_unary_rpc_method_handler
+
     class Inner(grpc.GenericRpcHandler):
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-            return grpc.unary_unary_rpc_method_handler(cast(Any, None))
+            return make(None)
 
     class Details(grpc.HandlerCallDetails):
         def __init__(self, context: Context) -> None:
