@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +34,7 @@ from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
 from stratalog.server.access.access_control import AccessControl, require_topic
 from stratalog.server.access.access_policy import AccessPolicy, Credentials, Principal, credentials_of
 from stratalog.server.access.permissions import Operation
-from stratalog.server.access.quotas import Quotas, Use
+from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
 from stratalog.server.append.append_decoding import Decoded
 from stratalog.server.operations.operation_registry import OperationRegistry, unknown_operation
 from stratalog.server.rpc.access.call_permissions import (
@@ -132,6 +133,8 @@ class AccessGate:
         """Long work, once the engine is open; no call gets that far before."""
         self._has_certificates = has_certificates
         self._streams: set[_OpenStream] = set()
+        self._waiting_counts: Counter[str] = Counter()
+        """Calls that wait for their quota before they begin, by principal."""
         self.statuses = statuses
         # One for all such calls, because callers keep handlers. A handler of streams begins before the first
         # message is read, whichever form the client's call has.
@@ -198,11 +201,13 @@ class AccessGate:
             if quota.is_set:
                 # Before the permission: calls that are refused use the server, too, and who may come in may
                 # change while the call waits.
-                await self._wait(
+                await self._wait_to_begin(
                     principal,
-                    bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
-                    bytes_out=0 if permission.operation is Operation.READ else None,
-                    requests=1,
+                    Use(
+                        bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
+                        bytes_out=0 if permission.operation is Operation.READ else None,
+                        requests=1,
+                    ),
                 )
             require_decoded(request)
             return self._checked(request, permission, credentials)
@@ -325,6 +330,18 @@ class AccessGate:
             # A write that raises would mean that the client has gone.
             stream.end(error)
             await asyncio.Future()
+
+    async def _wait_to_begin(self, principal: Principal, use: Use) -> None:
+        """Charge a call, and wait for its quota. Raises OverloadedError for one too many that would wait."""
+        name = principal.name
+        may_wait = self._waiting_counts[name] < MAX_WAITING_COUNT
+        wait_s = self._quotas.charge(principal, use, may_wait=may_wait)
+        if wait_s > 0:
+            self._waiting_counts[name] += 1
+            try:
+                await asyncio.sleep(wait_s)
+            finally:
+                self._waiting_counts[name] -= 1
 
     async def _wait(self, principal: Principal, **use: int | None) -> None:
         if principal.quota.is_set:

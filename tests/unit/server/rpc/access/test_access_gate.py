@@ -13,7 +13,7 @@ import pytest
 
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.server.access.access_control import AccessControl
-from stratalog.server.access.quotas import Quotas, Use
+from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
 from stratalog.server.access.tokens import digest_of, new_token
 from stratalog.server.append.append_decoding import Decoded
 from stratalog.server.rpc.access.access_gate import AccessGate
@@ -209,6 +209,23 @@ async def test_calls_without_permission_are_charged_to_the_quota(tmp_path: Path)
         context = Context(bench.tokens["ours"])
         codes.append(await end_of(call(log_pb2.AppendRequest(topic="theirs"), context), context))
     assert codes == [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
+async def test_a_principal_at_its_quota_has_few_calls_that_wait(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "ours", quota="quota = { requests_per_s = 1_000 }")
+
+    async def handler(_request: object, _context: object) -> None:
+        pass
+
+    call = bench.guarded("Append", "unary_unary", handler)
+    contexts = [Context(bench.tokens["ours"]) for _ in range(2 * MAX_WAITING_COUNT)]
+    ends = await asyncio.gather(*(end_of(call(APPEND, one), one) for one in contexts))
+    # The first one passes, and as many as may wait.
+    assert ends.count(None) == 1 + MAX_WAITING_COUNT
+    assert set(ends) == {None, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    bench.spend("ours", 1)
+    context = Context(bench.tokens["ours"])
+    assert await end_of(call(APPEND, context), context) is None
 
 
 async def test_strangers_leave_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
