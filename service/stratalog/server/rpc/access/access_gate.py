@@ -156,7 +156,7 @@ class AccessGate:
     def refusal_of_strangers(
         self, metadata: Iterable[tuple[str, Any]] | None
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """What handles a call whose headers alone show that it will be refused; None for others."""
+        """The handler of a call whose headers alone show that it will be refused; None for others."""
         return None if self._first_refusal(metadata) is None else self._refusal
 
     def recheck(self) -> None:
