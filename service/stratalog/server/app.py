@@ -207,6 +207,10 @@ class Server:
         self._register_early(limits, late)
         try:
             await self._grpc.start()
+            if self.reloaded_files:
+                # Metrics are served while the logs are opened, which may take long.
+                look = partial(self.look_at_access, loop)
+                self._scheduler.every("access", look, ACCESS_MS, delay_ms=ACCESS_MS)
             await self._open(loop, limits, late)
         except BaseException:
             await self._give_up()
@@ -220,8 +224,6 @@ class Server:
             self._access_gate.operations = engine.operations
         services = self._services(engine, limits, limits.statuses)
         start_background_tasks(self._scheduler, engine, self.settings)
-        if self.reloaded_files:
-            self._scheduler.every("access", lambda: self.look_at_access(loop), ACCESS_MS, delay_ms=ACCESS_MS)
         engine.local.cleaning.workers.start()
         await self._pools.task(engine.local.directories.resume_moves)
         late.open(services)
@@ -385,7 +387,7 @@ class Server:
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
         services = meter.metering(late if gate is None else gate.known_callers(late))
         self._grpc.add_generic_rpc_handlers((checks, services))
-        self._register_reflection(gate, limits.statuses)
+        self._register_reflection(gate, limits)
 
     def _services(
         self, engine: StorageEngine, limits: CallLimits, statuses: ErrorStatuses
@@ -442,19 +444,18 @@ class Server:
             ready(_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ]
 
-    def _register_reflection(self, gate: AccessGate | None, statuses: ErrorStatuses) -> None:
+    def _register_reflection(self, gate: AccessGate | None, limits: CallLimits) -> None:
         services = (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME)
-        if gate is None:
-            reflection.enable_server_reflection(services, self._grpc)
-            return
-        described = described_handlers(ReflectionServicer(services, statuses), cast(Any, REFLECTION))
-        handlers = gate.guarding(REFLECTION.full_name, refusing_undecodable(described))
-        service = grpc.method_handlers_generic_handler(REFLECTION.full_name, handlers)
-        self._grpc.add_generic_rpc_handlers((gate.known_callers(service),))
+        servicer = ReflectionServicer(services, limits.statuses)
+        handlers = refusing_undecodable(described_handlers(servicer, cast(Any, REFLECTION)))
+        if gate is not None:
+            handlers = gate.guarding(REFLECTION.full_name, handlers)
+        service = limits.limiting(REFLECTION.full_name, handlers)
+        self._grpc.add_generic_rpc_handlers((service if gate is None else gate.known_callers(service),))
 
     def _open_gate(self, statuses: ErrorStatuses) -> AccessGate | None:
         """The gate before all calls; None without an access file."""
-        self._metrics.reloaded_files = self.reloaded_files
+        self._metrics.reloaded_files, self._metrics.tls = self.reloaded_files, self._tls
         if self._access is None:
             return None
         quotas = Quotas(self._clock)

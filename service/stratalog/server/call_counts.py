@@ -12,7 +12,9 @@ class CallKind(Enum):
     APPEND = "append"
     READ = "read"
     ADMIN = "admin"
-    """Every call that is neither of the others."""
+    """Every call that is none of the others."""
+    WATCH = "watch"
+    """Streams that watch the health, which need no credentials: they take nothing from the other kinds."""
 
 
 @dataclass(slots=True)

@@ -64,11 +64,11 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
             url = f"http://127.0.0.1:{server.metrics_port}/metrics"
             with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
                 assert answer.status == 200
-            for name in ("Nope/Call", "LogService/Nope"):
-                unknown = cast(Any, channel).unary_unary(f"/stratalog.v1.{name}")
-                with pytest.raises(grpc.aio.AioRpcError) as failure:
+            for method in ("/stratalog.v1.Nope/Call", "/stratalog.v1.LogService/Nope"):
+                unknown = cast(Any, channel).unary_unary(method)
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await unknown(b"")
-                assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
             waiting = asyncio.create_task(patient.append("t", 0, [RECORD]))
             await asyncio.sleep(0.1)
             gate.open()

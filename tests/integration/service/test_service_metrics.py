@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
 from stratalog.v1 import log_pb2
-from tests.support.access.guarded_site import GuardedSite
+from tests.support.access.guarded_site import EVERYTHING, GuardedSite
 from tests.support.gate import Gate
 from tests.support.places import DOCS
 from tests.support.service.service_bench import HOUR_MS, ServiceBench, service_bench, until
@@ -38,10 +39,11 @@ COMPACTED = {"remote.storage.enable": "false", "cleanup.policy": "compact", "seg
 SELDOM = {"log.cleaner.backoff.ms": "3600000"}
 
 
-def read(port: int, token: str = "") -> str:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
+def read(port: int, token: str = "", authority: str = "") -> str:
+    request = urllib.request.Request(f"http{'s' if authority else ''}://127.0.0.1:{port}/metrics")
     request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    context = ssl.create_default_context(cafile=authority) if authority else None
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         content: bytes = answer.read()
     return content.decode()
 
@@ -66,18 +68,20 @@ async def test_the_document_has_every_metric_with_its_kind_and_labels(tmp_path: 
         await bench.append("t", [b"x"])
     # A crash, so that something is recovered.
     (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
-    site = GuardedSite(tmp_path, scraper='{ cluster = true, operations = ["describe"] }')
+    scraper = '{ cluster = true, operations = ["describe"] }'
+    site = GuardedSite(tmp_path, scraper=scraper, admin=EVERYTHING)
     site.extra["scraper"] = "quota = { requests_per_s = 1 }"
     site.write()
-    async with service_bench(tmp_path, metrics_listen=LISTEN, access_file=site.access_path) as bench:
-        with bench.server.engine.passes.turn("upload") as one:
+    async with site.running(metrics_listen=LISTEN) as server, site.client("admin") as client:
+        with server.engine.passes.turn("upload") as one:
             one.outcome = PassOutcome({"objects": 1}, {"not-at-tiered-end": 1})
-        await bench.client.append("t", 0, [Record(0, 1000, None, b"x")], durability=Durability.DISK)
+        await client.append("t", 0, [Record(0, 1000, None, b"x")], durability=Durability.DISK)
         with pytest.raises(UnknownTopicOrPartitionError):
-            await bench.client.append("unknown", 0, [Record(0, 1000, None, b"x")])
+            await client.append("unknown", 0, [Record(0, 1000, None, b"x")])
         with pytest.raises(ObjectNotFoundError):
-            await asyncio.to_thread(bench.server.engine.tier.store.get, "nothing")
-        text = await asyncio.to_thread(read, bench.server.metrics_port, site.tokens["scraper"])
+            await asyncio.to_thread(server.engine.tier.store.get, "nothing")
+        token = site.tokens["scraper"]
+        text = await asyncio.to_thread(read, server.metrics_port, token, site.authority.path)
     exported = {
         (
             family.name if family.type == "histogram" else sample.name,

@@ -39,15 +39,22 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         self.path = str(folder / f"{name}.pem")
-        certificate = self._signed(name, self._key, (), is_authority=True)
+        certificate = self._signed(name, self._key, (), _BEGIN, _END, is_authority=True)
         Path(self.path).write_bytes(certificate)
 
-    def issue(self, common_name: str, *names: str, file_name: str = "") -> CertificateFiles:
+    def issue(
+        self,
+        common_name: str,
+        *names: str,
+        file_name: str = "",
+        begin: dt.datetime = _BEGIN,
+        end: dt.datetime = _END,
+    ) -> CertificateFiles:
         """A certificate for these names: addresses, URIs or names of hosts."""
         key = ec.generate_private_key(ec.SECP256R1())
         stem = file_name or common_name
         paths = CertificateFiles(str(self._folder / f"{stem}.cert"), str(self._folder / f"{stem}.key"))
-        Path(paths.cert).write_bytes(self._signed(common_name, key, names, is_authority=False))
+        Path(paths.cert).write_bytes(self._signed(common_name, key, names, begin, end, is_authority=False))
         Path(paths.key).write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -60,6 +67,8 @@ class Authority:
         common_name: str,
         key: ec.EllipticCurvePrivateKey,
         names: tuple[str, ...],
+        begin: dt.datetime,
+        end: dt.datetime,
         *,
         is_authority: bool,
     ) -> bytes:
@@ -69,8 +78,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(_BEGIN)
-            .not_valid_after(_END)
+            .not_valid_before(begin)
+            .not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
         if names:

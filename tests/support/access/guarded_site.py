@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.client.access.credentials import Credentials
 from stratalog.client.client import Client
@@ -68,7 +69,7 @@ class GuardedSite:
         )
 
     @asynccontextmanager
-    async def running(self, **settings: Any) -> AsyncGenerator[Server]:
+    async def running(self, disk: FileSystem | None = None, **settings: Any) -> AsyncGenerator[Server]:
         """The server, until the end of the block."""
         values: dict[str, Any] = {
             **QUIET,
@@ -79,9 +80,9 @@ class GuardedSite:
             "access_file": self.access_path,
             **settings,
         }
-        async with Server(ServerSettings(**values), has_processes=False) as server:
-            self.server = server
-            yield server
+        self.server = Server(ServerSettings(**values), filesystem=disk, has_processes=False)
+        async with self.server:
+            yield self.server
 
     def client(self, name: str = "", *, token: str = "", **credentials: Any) -> Client:
         """A client of a principal, with a token of another kind, or without credentials."""

@@ -27,6 +27,8 @@ VARIABLES: Mapping[str, str] = {
 }
 """The environment variable of each field but the token itself, which has none: environments are printed."""
 
+_NO_PROXY = (("grpc.enable_http_proxy", 0),)
+
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -80,13 +82,16 @@ class Credentials:
                 ),
                 options=options,
             )
-        if (self.token or self.token_file) and not _is_loopback(address):
+        if not (self.token or self.token_file):
+            return grpc.aio.insecure_channel(address, options=options)
+        if not _is_loopback(address):
             raise InvalidRequestError(
                 "the token would go over the network in plain text; give the authority of the server's"
                 " certificate, tls_ca",
                 server=address,
             )
-        return grpc.aio.insecure_channel(address, options=options)
+        # gRPC sends calls to this machine, too, to the proxy that the environment names.
+        return grpc.aio.insecure_channel(address, options=(*options, *_NO_PROXY))
 
 
 class CallHeaders:

@@ -20,6 +20,10 @@ from stratalog.server.access.access_policy import Principal, Quota
 MAX_WAIT_S = 5.0
 """The longest wait of a call, or of a message in a stream, for its quota."""
 
+MAX_WAITING_COUNT = 100
+"""Calls of a principal that may wait at once, before they begin. Each takes one of the calls that may be
+open, and other principals would have none."""
+
 MAX_RETRY_DELAY_S = 600.0
 
 
@@ -71,9 +75,9 @@ class Quotas:
         """By the principal's name, of those that have met a limit."""
         return dict(self._counts)
 
-    def charge(self, principal: Principal, use: Use) -> float:
+    def charge(self, principal: Principal, use: Use, *, may_wait: bool = True) -> float:
         """Charge the use; returns the seconds that the call has to wait before it goes on. Raises
-        OverloadedError, and charges nothing, if these are too many."""
+        OverloadedError, and charges nothing, if these are too many, or any where it may not wait."""
         limits = [
             (name, limit, amount)
             for name, limit, amount in zip(Quota._fields, principal.quota, use, strict=True)
@@ -87,7 +91,7 @@ class Quotas:
             for name, limit, _ in limits
         ]
         wait_s, name, limit = max(waits_s)
-        if wait_s > MAX_WAIT_S:
+        if wait_s > (MAX_WAIT_S if may_wait else 0.0):
             self._counts_of(principal).refused_count += 1
             error = OverloadedError(
                 "the quota of the principal is used up; send it again after the pause that the error asks"
@@ -96,7 +100,7 @@ class Quotas:
                 quota=name,
                 limit=limit,
             )
-            error.retry_delay_s = min(wait_s - MAX_WAIT_S / 2, MAX_RETRY_DELAY_S)
+            error.retry_delay_s = min(max(wait_s - MAX_WAIT_S / 2, wait_s / 2), MAX_RETRY_DELAY_S)
             raise error
         for name, _, amount in limits:
             self._account(principal, name, now_s).charge(amount)

@@ -27,7 +27,7 @@ class ReloadedFiles:
         self.name = name
         self._paths = tuple(paths)
         self._take = take
-        self._seen: Sequence[bytes] | str = self._read()
+        self._seen: Sequence[bytes] | str = read_files(self.name, self._paths)
         take(self._seen)
         self.reload_count = 0
         self.failure_count = 0
@@ -37,7 +37,7 @@ class ReloadedFiles:
     def look(self) -> bool:
         """Take the contents if they have changed; returns whether they are in force now."""
         try:
-            contents = self._read()
+            contents = read_files(self.name, self._paths)
         except InvalidConfigError as error:
             if self._seen != str(error):
                 self._seen = str(error)
@@ -61,22 +61,24 @@ class ReloadedFiles:
         self.has_failed = True
         logger.error("%s: the former content stays in force: %s", self.name, error)
 
-    def _read(self) -> Sequence[bytes]:
-        contents: list[bytes] = []
-        for path in self._paths:
-            try:
-                with open(path, "rb") as file:
-                    content = file.read(MAX_BYTES + 1)
-            except OSError as error:
-                raise InvalidConfigError(
-                    "the file cannot be read; correct its name or its permissions",
-                    name=self.name,
-                    value=path,
-                    reason=error.strerror or str(error),
-                ) from None
-            if len(content) > MAX_BYTES:
-                raise InvalidConfigError(
-                    "the file is too large", name=self.name, value=path, allowed=f"{MAX_BYTES} bytes"
-                )
-            contents.append(content)
-        return contents
+
+def read_files(name: str, paths: Sequence[str]) -> Sequence[bytes]:
+    """The contents of the files of a setting. Raises InvalidConfigError if one cannot be read."""
+    contents: list[bytes] = []
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise InvalidConfigError(
+                "the file cannot be read; correct its name or its permissions",
+                name=name,
+                value=path,
+                reason=error.strerror or str(error),
+            ) from None
+        if len(content) > MAX_BYTES:
+            raise InvalidConfigError(
+                "the file is too large", name=name, value=path, allowed=f"{MAX_BYTES} bytes"
+            )
+        contents.append(content)
+    return contents

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple, NoReturn, cast
 import grpc
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.server.access.reloaded_files import ReloadedFiles
+from stratalog.server.access.certificate_dates import CertificateDates, dates_of
+from stratalog.server.access.reloaded_files import ReloadedFiles, read_files
+
+SETTING = "tls"
 
 
 class TlsPaths(NamedTuple):
@@ -42,7 +45,10 @@ class ServerTls:
         self._lock = threading.Lock()
         self._next: grpc.ServerCertificateConfiguration | None = None
         self._context: ssl.SSLContext | None = None
-        self.files = ReloadedFiles("tls", [path for path in paths if path], self._take)
+        self.dates: CertificateDates | None = None
+        """The time in which the certificate in force and those behind it are valid; None: unknown."""
+        self._present = [path for path in paths if path]
+        self.files = ReloadedFiles(SETTING, self._present, self._take)
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -68,10 +74,23 @@ class ServerTls:
 
     def _take(self, contents: Sequence[bytes]) -> None:
         cert, key, *client_ca = contents
-        self._context = self._checked_context(client_ca)
+        context = self._checked_context(client_ca)
+        if read_files(SETTING, self._present) != contents:
+            # OpenSSL has read the files once more, and would have judged others than those that gRPC gets.
+            raise InvalidConfigError(
+                "the files change while they are read; replace them as a whole, and start again",
+                name="tls-cert",
+                value=self._paths.cert,
+            )
         configuration = grpc.ssl_server_certificate_configuration(
             [(key, cert)], root_certificates=client_ca[0] if client_ca else None
         )
+        self._context = context
+        try:
+            self.dates = dates_of(cert)
+        except ValueError:
+            # OpenSSL takes it, so it serves.
+            self.dates = None
         with self._lock:
             self._next = configuration
 

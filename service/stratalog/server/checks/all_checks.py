@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from stratalog.server.checks.access_checks import access, tls
 from stratalog.server.checks.address_checks import addresses, advertised
 from stratalog.server.checks.directory_checks import (
     directories,
@@ -26,6 +27,8 @@ CHECKS: tuple[Callable[[CheckedStart], Iterator[Finding]], ...] = (
     interpreter,
     addresses,
     advertised,
+    tls,
+    access,
     directories,
     locks,
     identities,

@@ -106,8 +106,8 @@ class _MeteredService(grpc.GenericRpcHandler):
         self._meter = meter
         self._inner = inner
         self._kept: dict[tuple[str, int], tuple[object, grpc.RpcMethodHandler[Any, Any]]] = {}
-        """Handlers of the inner service with what was made of them, by their method, because one may refuse
-        the calls of many, and by their identity: to hash a handler would take longer than to wrap it."""
+        """Handlers of the inner service with what was made of them, by their method, because methods share
+        refusals, and their identity: to hash a handler would take longer than to wrap it."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -115,13 +115,13 @@ class _MeteredService(grpc.GenericRpcHandler):
         handler = self._inner.service(handler_call_details)
         if handler is None:
             return None
-        name = handler_call_details.method, id(handler)
-        kept = self._kept.get(name)
+        method = handler_call_details.method
+        kept = self._kept.get((method, id(handler)))
         if kept is not None:
             return kept[1]
-        metered = self._meter.metered(handler_call_details.method, handler)
+        metered = self._meter.metered(method, handler)
         if len(self._kept) < _MAX_KEPT_COUNT:
-            self._kept[name] = (handler, metered)
+            self._kept[method, id(handler)] = (handler, metered)
         return metered
 
 

@@ -10,7 +10,8 @@ from stratalog.base.errors import AuthenticationFailedError, AuthorizationFailed
 from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import QuotaCounts, Quotas
 from stratalog.server.access.reloaded_files import ReloadedFiles
-from stratalog.server.metrics.families import counters, gauges
+from stratalog.server.access.server_tls import ServerTls
+from stratalog.server.metrics.families import counters, gauge, gauges
 
 
 def of_reloads(files: Sequence[ReloadedFiles]) -> Iterator[Metric]:
@@ -33,6 +34,16 @@ def of_reloads(files: Sequence[ReloadedFiles]) -> Iterator[Metric]:
         "file",
         {one.name: float(one.has_failed) for one in files},
     )
+
+
+def of_certificate(tls: ServerTls) -> Iterator[Metric]:
+    """Yield the end of the certificate in force, if it is known."""
+    if tls.dates is not None:
+        yield gauge(
+            "access_certificate_expiry_timestamp_secs",
+            "Seconds since 1970 UTC at which the server's certificate, or one behind it, is valid no more.",
+            tls.dates.end_s,
+        )
 
 
 def of_access(access: AccessControl, quotas: Quotas) -> Iterator[Metric]:

@@ -1,7 +1,8 @@
 """The HTTP endpoint of the metrics, with TLS and bearer tokens where the server has them.
 
 The handshake of a connection runs on the connection's own thread and has a deadline, so a stranger who
-connects and says nothing holds up no scrape.
+connects and says nothing holds up no scrape. Strangers who connect again and again close the connections that
+have been open for longest, so they take a bounded number of threads and descriptors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
 from socketserver import ThreadingMixIn
 from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -29,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
 """The longest silence of a client."""
+
+MAX_CONNECTION_COUNT = 32
+"""Connections that may be open at once; one more closes the oldest. A scrape takes far less than a second."""
 
 _CERTIFICATE_NAMES = "stratalog.certificate_names"
 _Environ = dict[str, Any]
@@ -86,14 +91,20 @@ class _Handler(WSGIRequestHandler):
 
 
 class _HttpServer(ThreadingMixIn, WSGIServer):
-    """A server with a thread for each connection. `serve_forever` belongs to one thread."""
+    """A server with a thread for each connection. `serve_forever` belongs to one thread; `_lock` guards the
+    open connections."""
 
     # A scrape that hangs does not delay the end.
     daemon_threads = True
+    # With the few of the default, connections that come together wait for a second or more.
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, tls: ServerTls | None) -> None:
         """Listen at the address. Raises OSError if it is not free."""
         self._tls = tls
+        self._lock = threading.Lock()
+        self._open: dict[Any, socket.socket] = {}
+        """Connections by the addresses of their clients, the oldest first."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         super().__init__((str(found[0][4][0]), port), _Handler)
@@ -101,10 +112,32 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(PATIENCE_S)
         if self._tls is None:
-            super().finish_request(request, client_address)
+            with self._counting(request, client_address):
+                super().finish_request(request, client_address)
             return
-        with self._tls.context.wrap_socket(request, server_side=True) as secure:
+        context = self._tls.context
+        with (
+            context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secure,
+            self._counting(secure, client_address),
+        ):
+            secure.do_handshake()
             super().finish_request(secure, client_address)
+
+    @contextmanager
+    def _counting(self, connection: socket.socket, client_address: Any) -> Generator[None]:
+        """Have the connection among the open ones, and the oldest of too many closed."""
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTION_COUNT:
+                oldest = self._open.pop(next(iter(self._open)))
+                with suppress(OSError):
+                    # Its thread notices, and closes it. TLS would not let go of it without the other side.
+                    socket.socket.shutdown(oldest, socket.SHUT_RDWR)
+            self._open[client_address] = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.pop(client_address, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("a request for metrics from %s failed: %s", client_address, sys.exc_info()[1])

@@ -18,6 +18,7 @@ from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import Quotas
 from stratalog.server.access.reloaded_files import ReloadedFiles
+from stratalog.server.access.server_tls import ServerTls
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
@@ -29,7 +30,7 @@ from stratalog.server.copy_lag import CopyLag
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
-from stratalog.server.metrics.access_metrics import of_access, of_reloads
+from stratalog.server.metrics.access_metrics import of_access, of_certificate, of_reloads
 from stratalog.server.metrics.append_metrics import of_commits, of_flushes, of_groups
 from stratalog.server.metrics.cache_metrics import of_caches, of_metadata_cache, of_remote_reads
 from stratalog.server.metrics.call_metrics import of_call_kinds, of_errors, of_methods
@@ -83,6 +84,7 @@ class ServerMetrics(Collector):
         self.access: AccessControl | None = None
         self.quotas: Quotas | None = None
         self.reloaded_files: Sequence[ReloadedFiles] = ()
+        self.tls: ServerTls | None = None
         self.process: Collector | None = None
 
     def collect(self) -> Iterator[Metric]:
@@ -104,6 +106,8 @@ class ServerMetrics(Collector):
     def _of_requests(self) -> Iterator[Metric]:
         if self.reloaded_files:
             yield from of_reloads(self.reloaded_files)
+        if self.tls is not None:
+            yield from of_certificate(self.tls)
         if self.access is not None and self.quotas is not None:
             yield from of_access(self.access, self.quotas)
         if self.calls:

@@ -2,7 +2,8 @@
 
 Consumers hold a stream or a long poll each, and producers a stream for each of their partitions: without caps
 of their own a thousand of either would leave no call to the other side, and none to the administrator. Health
-checks are of no kind and are never counted. Streams that watch the health are calls as others are.
+checks are of no kind and are never counted. Streams that watch the health are a kind of their own, because
+strangers may open them.
 
 A call beyond its cap is refused before its message is read. It is counted once its message has arrived; so
 calls that come together may pass the first look, and the second one refuses them.
@@ -18,13 +19,15 @@ import grpc
 
 from stratalog.base.errors import OverloadedError
 from stratalog.server.call_counts import CallCounts, CallKind
-from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.configuration.settings import UNCOUNTED_CALL_COUNT, ServerSettings
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import SHAPES, Handlers
 
 _Handler = Callable[[Any, Context], Awaitable[Any]]
 
+MAX_WATCH_COUNT = UNCOUNTED_CALL_COUNT // 2
+"""Streams that watch the health, within the room beyond the caps of the others."""
 
 _KINDS: Mapping[str, CallKind | None] = {
     "Append": CallKind.APPEND,
@@ -33,6 +36,8 @@ _KINDS: Mapping[str, CallKind | None] = {
     "FetchStream": CallKind.READ,
     "Read": CallKind.READ,
     "Check": None,
+    "List": None,
+    "Watch": CallKind.WATCH,
 }
 """By the method's name; None: not counted."""
 
@@ -47,6 +52,7 @@ class CallLimits:
             CallKind.APPEND: CallCounts(settings.max_append_call_count),
             CallKind.READ: CallCounts(settings.max_read_call_count),
             CallKind.ADMIN: CallCounts(settings.max_admin_call_count),
+            CallKind.WATCH: CallCounts(MAX_WATCH_COUNT),
         }
 
     def limiting(self, service: str, handlers: Handlers) -> grpc.GenericRpcHandler:
@@ -63,9 +69,9 @@ class CallLimits:
         """End a call of the kind as one too many."""
         counts = self.counts[kind]
         counts.refused_count += 1
+        remedy = "" if kind is CallKind.WATCH else f", or raise --max-{kind.value}-calls of the server"
         raise OverloadedError(
-            f"too many calls of this kind are open; close some, send it again after a pause, or raise"
-            f" --max-{kind.value}-calls of the server",
+            f"too many calls of this kind are open; close some, or send it again after a pause{remedy}",
             kind=kind.value,
             limit=counts.limit,
         )

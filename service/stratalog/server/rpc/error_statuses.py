@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 REPEAT_PERIOD_S = 60.0
 """An equal line is logged once in this time."""
 
+MAX_NOTE_LENGTH = 1000
+"""The most characters of an error in the line of a refusal."""
+
 MAX_LINE_COUNT = 1000
 """The number of different lines within `REPEAT_PERIOD_S`; more are left out."""
 
@@ -67,9 +70,12 @@ class ErrorStatuses:
         return status_of_error(error, partition)
 
     def note(self, message: str, error: LogStoreError) -> None:
-        """Log a refusal that is no fault of the server, unless the same one was logged lately."""
-        if self._is_news((message, str(error))):
-            logger.warning("%s, code=`%s`: %s", message, error.code, error)
+        """Log a refusal that is no fault of the server, unless one with this message and code was logged
+        lately: the caller chooses the fields of the error, and could fill the log with them."""
+        if self._is_news((message, error.code)):
+            # One line, whatever the caller has sent.
+            text = repr(str(error)[:MAX_NOTE_LENGTH])[1:-1]
+            logger.warning("%s, code=`%s`: %s", message, error.code, text)
 
     def _is_news(self, line: tuple[str, ...]) -> bool:
         """Note the line. Returns False if it was logged lately, or if too many others were."""

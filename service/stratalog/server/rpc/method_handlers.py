@@ -70,7 +70,7 @@ class LateServices(grpc.GenericRpcHandler):
     """Services that are registered before they can be served. Belongs to the event loop."""
 
     def __init__(self, services: Collection[ServiceDescriptor], statuses: ErrorStatuses) -> None:
-        """Calls of the methods of these services are refused until `open`."""
+        """Their calls are refused until `open`. Methods that they do not have are unknown from the start."""
         self.statuses = statuses
         self._methods = frozenset(
             f"/{service.full_name}/{method.name}" for service in services for method in service.methods

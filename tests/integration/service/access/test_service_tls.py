@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -28,6 +30,8 @@ from stratalog.record.record import Record
 from stratalog.server.app import SERVICES
 from tests.support.access.certificates import Authority
 from tests.support.access.guarded_site import EVERYTHING, OURS, GuardedSite
+from tests.support.gate import Gate
+from tests.support.logs.hooked_disk import HookedDisk
 
 ONCE = RetryPolicy(deadline_s=0)
 
@@ -166,6 +170,38 @@ async def test_metrics_need_a_principal_that_may_describe_the_server(tmp_path: P
             scrape, server.metrics_port, site.authority.path, site.tokens["admin"]
         )
         assert 'stratalog_access_refused_calls_total{code="AUTHENTICATION_FAILED"} 2.0' in text
+        row = r"^stratalog_access_certificate_expiry_timestamp_secs (\S+)$"
+        [end_s] = re.findall(row, text, re.MULTILINE)
+        assert float(end_s) == dt.datetime(2120, 1, 1, tzinfo=dt.UTC).timestamp()
+
+
+async def test_files_are_read_again_while_the_logs_are_opened(tmp_path: Path) -> None:
+    site, gate = GuardedSite(tmp_path), Gate()
+
+    def before(name: str, path: str) -> None:
+        if name == "list_directory" and path.endswith("/ours.t-0"):
+            gate.pass_through()
+
+    disk = HookedDisk(before)
+    async with site.running(disk), site.client("admin") as admin:
+        await admin.admin.create_topic("ours.t")
+    gate.close()
+    async with asyncio.timeout(60):
+        running = site.running(disk, metrics_listen="127.0.0.1:0")
+        starting = asyncio.create_task(running.__aenter__())
+        try:
+            assert await asyncio.to_thread(gate.is_reached.wait, 30)
+            port, token = site.server.metrics_port, site.tokens["admin"]
+            assert (await asyncio.to_thread(scrape, port, site.authority.path, token))[0] == 200
+            site.renew("admin")
+            site.write()
+            while (await asyncio.to_thread(scrape, port, site.authority.path, token))[0] != 401:
+                await asyncio.sleep(0.1)
+            assert not starting.done()
+        finally:
+            gate.open()
+            await starting
+            await running.__aexit__(None, None, None)
 
 
 async def test_secrets_are_in_no_log_and_in_no_error(

@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stratalog.base.errors import OverloadedError
 from stratalog.base.types import TopicPartition
@@ -97,6 +98,13 @@ def long_operation(bench: ServiceBench) -> Generator[str]:
         ended.set()
 
 
+def watch_of_health(channel: grpc.aio.Channel) -> Any:
+    """A stream of the server's health."""
+    # The stubs lack the method.
+    stub: Any = health_pb2_grpc.HealthStub(cast(Any, channel))
+    return stub.Watch(health_pb2.HealthCheckRequest())
+
+
 @asynccontextmanager
 async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence[grpc.aio.Call], None]:
     """Keeps as many calls of the kind open as its cap allows."""
@@ -112,6 +120,8 @@ async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence
                         one = bench.client.log.FetchStream(FETCH)
                     case CallKind.ADMIN:
                         one = operation_pb2_grpc.OperationServiceStub(channel).WatchOperation(watch)
+                    case CallKind.WATCH:
+                        one = watch_of_health(channel)
                 open_calls.append(one)
             await until_open(bench, kind, len(open_calls))
             yield open_calls
@@ -120,7 +130,7 @@ async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence
             await until_open(bench, kind, 0)
 
 
-@pytest.mark.parametrize("kind", CallKind)
+@pytest.mark.parametrize("kind", CALLS)
 async def test_a_full_kind_leaves_room_for_the_others_and_for_health(tmp_path: Path, kind: CallKind) -> None:
     async with (
         capped(tmp_path) as bench,
@@ -144,6 +154,35 @@ async def test_a_full_kind_leaves_room_for_the_others_and_for_health(tmp_path: P
         await until_open(bench, kind, 1)
         await CALLS[kind](bench)
         assert counts(bench, kind).accepted_count == accepted_count + 1
+
+
+async def test_watches_of_the_health_take_no_room_from_other_calls(tmp_path: Path) -> None:
+    async with (
+        capped(tmp_path) as bench,
+        grpc.aio.insecure_channel(bench.client.address) as channel,
+        filled(bench, CallKind.WATCH),
+    ):
+        for call in CALLS.values():
+            await call(bench)
+        one_more = watch_of_health(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await one_more.read()
+        assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--max" not in str(refusal.value.details())
+        assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_reflection_is_counted_as_other_calls_are(tmp_path: Path) -> None:
+    async with capped(tmp_path) as bench, grpc.aio.insecure_channel(bench.client.address) as channel:
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(cast(Any, channel))
+        streams = [stub.ServerReflectionInfo() for _ in range(2)]
+        for one in streams:
+            await one.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            assert (await one.read()).HasField("list_services_response")
+        with pytest.raises(OverloadedError):
+            await administer(bench)
+        for one in streams:
+            one.cancel()
 
 
 async def test_a_client_tries_again_until_there_is_room(tmp_path: Path) -> None:

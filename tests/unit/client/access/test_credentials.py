@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
+import socket
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,15 @@ def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 
 def test_without_a_token_a_call_has_no_header() -> None:
     assert CallHeaders(Credentials()).now() == ()
+
+
+async def test_a_token_goes_past_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy, socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        for name in ("grpc_proxy", "https_proxy", "no_proxy", "no_grpc_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        async with Credentials(token="secret").channel(address, CHANNEL_OPTIONS) as channel:
+            channel.get_state(try_to_connect=True)
+            ready, _, _ = await asyncio.to_thread(select.select, [proxy, server], [], [], 30)
+        assert ready == [server]

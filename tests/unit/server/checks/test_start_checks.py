@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import socket
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.forgetful_store import ForgetfulStore
+from tests.support.access.certificates import Authority
 
 GOOD = Machine(
     memory_bytes=1 << 40,
@@ -97,6 +99,54 @@ def test_an_address_that_is_taken_or_given_twice_is_an_error(tmp_path: Path) -> 
     assert listen[:2] == ("listen", Verdict.ERROR)
     assert metrics[:2] == ("metrics-listen", Verdict.ERROR)
     assert twice[:2] == ("metrics-listen", Verdict.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("begin_days", "end_days", "verdict", "text"),
+    [
+        (-10, 400, Verdict.OK, "expires in 400 days"),
+        (-10, 30, Verdict.OK, "expires in 30 days"),
+        (-10, 29, Verdict.WARNING, "expires in 29 days; renew it"),
+        (-10, 0.5, Verdict.WARNING, "expires in less than a day; renew it"),
+        (-10, 0, Verdict.ERROR, "has expired less than a day ago; renew it"),
+        (-10, -1, Verdict.ERROR, "has expired 1 day ago; renew it"),
+        (2, 400, Verdict.ERROR, "is valid in 2 days, and no client takes it before"),
+    ],
+)
+def test_the_days_that_a_certificate_has_left(
+    tmp_path: Path, begin_days: float, end_days: float, verdict: Verdict, text: str
+) -> None:
+    now = dt.datetime.fromtimestamp(ManualClock().now_ms() / 1000, dt.UTC)
+    certificate = Authority(tmp_path, "ca").issue(
+        "server", begin=now + dt.timedelta(begin_days), end=now + dt.timedelta(end_days)
+    )
+    start = checked(tmp_path, tls_cert=certificate.cert, tls_key=certificate.key)
+    [found] = [one for one in findings_of(start) if one.check.startswith("tls")]
+    assert found[:2] == ("tls-cert", verdict)
+    assert text in found.text
+
+
+def test_files_of_access_that_do_not_fit_are_errors(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    certificate, other = authority.issue("server"), authority.issue("other")
+    files: dict[str, Any] = {
+        "tls_cert": certificate.cert,
+        "tls_key": certificate.key,
+        "tls_client_ca": authority.path,
+    }
+    access = tmp_path / "access.toml"
+    access.write_text("[principals.a]")
+    assert bad(checked(tmp_path, **files, access_file=str(access))) == []
+    foreign: dict[str, Any] = {**files, "tls_key": other.key}
+    [mixed] = bad(checked(tmp_path, **foreign))
+    absent: dict[str, Any] = {**files, "tls_client_ca": f"{tmp_path}/absent"}
+    [missing] = bad(checked(tmp_path, **absent))
+    access.write_text("[principals.a]\nallowed = []")
+    [misspelt] = bad(checked(tmp_path, **files, access_file=str(access)))
+    assert mixed[:2] == missing[:2] == ("tls", Verdict.ERROR)
+    assert "absent" in missing.text
+    assert misspelt[:2] == ("access-file", Verdict.ERROR)
+    assert "allowed" in misspelt.text
 
 
 def test_a_name_without_an_address_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

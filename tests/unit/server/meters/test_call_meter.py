@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -135,6 +135,28 @@ async def test_a_stream_is_one_call_of_many_messages() -> None:
         assert (counts.started_count, counts.received_count, counts.sent_count) == (1, 2, 4)
         assert counts.received_bytes == len(encoded(1)) + len(encoded(2))
         assert counts.ends == {CallEnd("OK"): 1}
+
+
+async def test_methods_that_share_a_handler_are_counted_each_by_itself() -> None:
+    meter = CallMeter(ManualClock())
+    make: Any = grpc.unary_unary_rpc_method_handler
+    shared = make(Bench().single)
+
+    class Inner(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            return shared
+
+    class Details(grpc.HandlerCallDetails):
+        def __init__(self, name: str) -> None:
+            self.method = f"/{SERVICE}/{name}"
+            self.invocation_metadata = cast(Any, ())
+
+    service = meter.metering(Inner())
+    for name in ("One", "Other", "Other"):
+        handler: Any = service.service(Details(name))
+        await handler.unary_unary(BytesValue(), None)
+    counted = {name.method: counts.started_count for name, counts in meter.counts().items()}
+    assert counted == {"One": 1, "Other": 2}
 
 
 async def test_a_refusal_counts_with_its_code_and_reason() -> None:

@@ -6,8 +6,13 @@ import logging
 
 import pytest
 
-from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
-from stratalog.server.rpc.error_statuses import MAX_LINE_COUNT, REPEAT_PERIOD_S, ErrorStatuses
+from stratalog.base.errors import AuthorizationFailedError, DataDirectoryError, OffsetOutOfRangeError
+from stratalog.server.rpc.error_statuses import (
+    MAX_LINE_COUNT,
+    MAX_NOTE_LENGTH,
+    REPEAT_PERIOD_S,
+    ErrorStatuses,
+)
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.service.error_details import error_info
@@ -67,6 +72,19 @@ def test_an_error_that_loses_fields_is_logged_whole_and_once_a_minute(
     answers.clock.advance(round(REPEAT_PERIOD_S * 1000))
     answers.statuses.status(damage(), "Fetch")
     assert len(caplog.records) == 3
+
+
+def test_a_refusal_is_one_short_line_and_one_for_each_caller(caplog: pytest.LogCaptureFixture) -> None:
+    answers = Answers()
+    for number in range(5):
+        topic = f"t\nERROR a line of the caller's {number}" + "x" * 100_000
+        answers.statuses.note("a call of ours was refused", AuthorizationFailedError("no", topic=topic))
+    answers.statuses.note("a call of theirs was refused", AuthorizationFailedError("no", topic="t"))
+    first, second = (record.getMessage() for record in caplog.records)
+    assert "ours" in first
+    assert "\n" not in first
+    assert len(first) < 2 * MAX_NOTE_LENGTH
+    assert second == "a call of theirs was refused, code=`AUTHORIZATION_FAILED`: no topic=`t`"
 
 
 def test_the_number_of_different_lines_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

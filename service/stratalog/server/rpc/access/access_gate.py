@@ -4,10 +4,11 @@ It stands before all other gates, so that what they look up is no answer to a st
 token is refused before its message is read, and before it counts as open. A call that `CALL_PERMISSIONS` does
 not have is refused: a new one has to say what it needs.
 
-A call is checked when it begins. Streams are checked again after each change of the access file, and end if
-they would not begin now: one with a revoked token within a second or two. The requests of a stream of appends
-name their topics one by one, and each topic is checked when it comes first, and again after a change. A
-request for a topic that the principal may not write to ends the stream, after the answers to those before it.
+A call is checked when it begins, after its wait for the quota. Streams are checked again after each change of
+the access file, and end if they would not begin now: one with a revoked token within a second or two. The
+requests of a stream of appends name their topics one by one, and each topic is checked when it comes first,
+and again after a change. A request for a topic that the principal may not write to ends the stream, after the
+answers to those before it.
 A long poll that began before a change is checked once more before its answer goes out.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, cast
 
@@ -28,10 +30,11 @@ from stratalog.base.errors import (
     OverloadedError,
     UnsupportedOperationError,
 )
+from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
 from stratalog.server.access.access_control import AccessControl, require_topic
 from stratalog.server.access.access_policy import AccessPolicy, Credentials, Principal, credentials_of
 from stratalog.server.access.permissions import Operation
-from stratalog.server.access.quotas import Quotas, Use
+from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
 from stratalog.server.append.append_decoding import Decoded
 from stratalog.server.operations.operation_registry import OperationRegistry, unknown_operation
 from stratalog.server.rpc.access.call_permissions import (
@@ -47,6 +50,7 @@ from stratalog.server.rpc.method_handlers import SHAPES, Handlers
 
 _Handler = Callable[[Any, Context], Awaitable[Any]]
 _HEADER = "authorization"
+_NEWS = "the server's access file has changed while the call came; send it again"
 _MAX_KNOWN_TOPIC_COUNT = 10_000
 _MANY_REQUESTS = ("stream_unary", "stream_stream")
 _MANY_RESPONSES = ("unary_stream", "stream_stream")
@@ -83,12 +87,17 @@ class _OpenStream:
         for topic in topics:
             if topic not in self._known_topics:
                 self._permission.require(self.principal, (topic,))
+                if len(topic) > MAX_NAME_LENGTH:
+                    # No topic has it, and it may be as long as a request.
+                    continue
                 if len(self._known_topics) >= _MAX_KNOWN_TOPIC_COUNT:
                     self._known_topics.clear()
                 self._known_topics.add(topic)
 
     def recheck(self, policy: AccessPolicy) -> None:
         """End the stream if it would not begin under this policy."""
+        if self.failure is not None:
+            return
         try:
             self.principal = policy.principal(self._credentials)
             self._known_topics.clear()
@@ -100,7 +109,9 @@ class _OpenStream:
             self.end(error)
 
     def end(self, error: LogStoreError) -> None:
-        """End the stream with the error, wherever it waits."""
+        """End the stream with the error, wherever it waits. Once it ends it has its reason."""
+        if self.failure is not None:
+            return
         self.failure = error
         self.scope.reschedule(asyncio.get_running_loop().time())
 
@@ -123,7 +134,14 @@ class AccessGate:
         """Long work, once the engine is open; no call gets that far before."""
         self._has_certificates = has_certificates
         self._streams: set[_OpenStream] = set()
+        self._waiting_counts: Counter[str] = Counter()
+        """Calls that wait for their quota before they begin, by principal."""
         self.statuses = statuses
+        # One for all such calls, because callers keep handlers. A handler of streams begins before the first
+        # message is read, whichever form the client's call has.
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+            cast(Any, self._refuse_stranger)
+        )
 
     def guarding(self, service: str, handlers: Handlers) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers of a service behind this gate."""
@@ -136,6 +154,12 @@ class AccessGate:
         """A service that refuses calls without known credentials before their messages are read."""
         return _KnownCallers(self, handler)
 
+    def refusal_of_strangers(
+        self, metadata: Iterable[tuple[str, Any]] | None
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler of a call whose headers alone show that it will be refused; None for others."""
+        return None if self._first_refusal(metadata) is None else self._refusal
+
     def recheck(self) -> None:
         """Look at all open streams again: the policy has changed."""
         policy = self._control.policy
@@ -143,7 +167,7 @@ class AccessGate:
         for stream in tuple(self._streams):
             stream.recheck(policy)
 
-    def first_refusal(self, metadata: Iterable[tuple[str, Any]] | None) -> AuthenticationFailedError | None:
+    def _first_refusal(self, metadata: Iterable[tuple[str, Any]] | None) -> AuthenticationFailedError | None:
         """The error for a call whose headers alone show that it will be refused."""
         try:
             credentials = credentials_of(_authorization(metadata))
@@ -152,6 +176,11 @@ class AccessGate:
         except AuthenticationFailedError as error:
             return error
         return None
+
+    async def _refuse_stranger(self, request: object, context: Context) -> None:
+        error = self._first_refusal(context.invocation_metadata())
+        # The access file may have changed since.
+        await self.refuse(request, error or AuthenticationFailedError(_NEWS), context)
 
     @guarded
     async def refuse(self, _request: object, error: Exception, context: Context) -> None:
@@ -164,30 +193,48 @@ class AccessGate:
         raise error
 
     async def _admit(self, request: object, permission: CallPermission, context: Context) -> _Admission:
-        """Authenticate a call, ask for its permission, and wait for its quota. Ends it where one fails."""
+        """Authenticate a call, wait for its quota, and ask for its permission. Ends it where one fails."""
         # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
         try:
-            require_decoded(request)
-            admission = self._checked(request, permission, context)
-            quota = admission.principal.quota
+            credentials = self._credentials(context)
+            principal = self._control.policy.principal(credentials)
+            quota = principal.quota
             if quota.is_set:
-                await self._wait(
-                    admission.principal,
-                    bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
-                    bytes_out=0 if permission.operation is Operation.READ else None,
-                    requests=1,
+                # Before the permission: calls that are refused use the server, too, and who may come in may
+                # change while the call waits.
+                await self._wait_to_begin(
+                    principal,
+                    Use(
+                        bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
+                        bytes_out=0 if permission.operation is Operation.READ else None,
+                        requests=1,
+                    ),
                 )
+            require_decoded(request)
+            return self._checked(request, permission, credentials)
         except Exception as error:
             await self.refuse(request, error, context)
             raise AssertionError("a refusal ends the call") from error
-        return admission
 
-    def _checked(self, request: object, permission: CallPermission, context: Context) -> _Admission:
-        policy = self._control.policy
-        credentials = credentials_of(
+    async def _check_again(
+        self, request: object, permission: CallPermission, admission: _Admission, context: Context
+    ) -> None:
+        """End a call that may not have its answer any more."""
+        try:
+            self._checked(request, permission, admission.credentials)
+        except LogStoreError as error:
+            await self.refuse(request, error, context)
+
+    def _credentials(self, context: Context) -> Credentials:
+        """The credentials of a call. Raises AuthenticationFailedError."""
+        return credentials_of(
             _authorization(context.invocation_metadata()),
             _certificate_names(context) if self._has_certificates else (),
         )
+
+    def _checked(self, request: object, permission: CallPermission, credentials: Credentials) -> _Admission:
+        """The admission under the policy in force. Raises LogStoreError."""
+        policy = self._control.policy
         principal = policy.principal(credentials)
         set_caller(principal)
         if isinstance(request, AsyncIterator):
@@ -230,7 +277,7 @@ class AccessGate:
             admission = await self._admit(request, permission, context)
             response = await handler(request, context)
             if permission.operation is Operation.READ and self._control.policy is not admission.policy:
-                await self._admit(request, permission, context)
+                await self._check_again(request, permission, admission, context)
             if admission.principal.quota.bytes_out_per_s is not None:
                 self._quotas.settle(admission.principal, _size(response))
             return response
@@ -262,14 +309,17 @@ class AccessGate:
         """The requests of a stream, each after its check and its wait. Raises what ends the stream."""
         async for request in requests:
             if isinstance(request, Decoded):
+                if stream.principal.quota.is_set:
+                    # Before the check, because a permission may go while the request waits.
+                    await self._wait(stream.principal, bytes_in=request.size_bytes, requests=1)
                 topic: str = cast(Any, request).request.topic
                 try:
                     stream.require((topic,))
                 except AuthorizationFailedError as error:
                     self._control.count_refusal(error.code)
                     raise
-                if stream.principal.quota.is_set:
-                    await self._wait(stream.principal, bytes_in=request.size_bytes, requests=1)
+            elif stream.principal.quota.is_set:
+                await self._wait(stream.principal, requests=1)
             yield request
 
     async def _charge_answer(self, stream: _OpenStream, response: object) -> None:
@@ -285,6 +335,18 @@ class AccessGate:
             # A write that raises would mean that the client has gone.
             stream.end(error)
             await asyncio.Future()
+
+    async def _wait_to_begin(self, principal: Principal, use: Use) -> None:
+        """Charge a call, and wait for its quota. Raises OverloadedError for one too many that would wait."""
+        name = principal.name
+        may_wait = self._waiting_counts[name] < MAX_WAITING_COUNT
+        wait_s = self._quotas.charge(principal, use, may_wait=may_wait)
+        if wait_s > 0:
+            self._waiting_counts[name] += 1
+            try:
+                await asyncio.sleep(wait_s)
+            finally:
+                self._waiting_counts[name] -= 1
 
     async def _wait(self, principal: Principal, **use: int | None) -> None:
         if principal.quota.is_set:
@@ -309,10 +371,6 @@ class _KnownCallers(grpc.GenericRpcHandler):
     def __init__(self, gate: AccessGate, handler: grpc.GenericRpcHandler) -> None:
         self._gate = gate
         self._handler = handler
-        # A handler of streams begins before the first message is read, whichever form the client's call has.
-        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
-            cast(Any, self._refuse)
-        )
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -321,15 +379,8 @@ class _KnownCallers(grpc.GenericRpcHandler):
         # Another service may have the method.
         if handler is None:
             return None
-        error = self._gate.first_refusal(cast(Any, handler_call_details).invocation_metadata)
-        return handler if error is None else self._refusal
-
-    async def _refuse(self, request: object, context: Context) -> None:
-        # The policy may know the caller by now: the call is refused as it was looked at first.
-        error = self._gate.first_refusal(context.invocation_metadata()) or AuthenticationFailedError(
-            "the access file has changed while the call began; send it again"
-        )
-        await self._gate.refuse(request, error, context)
+        metadata = cast(Any, handler_call_details).invocation_metadata
+        return self._gate.refusal_of_strangers(metadata) or handler
 
 
 class _MeteredContext:
