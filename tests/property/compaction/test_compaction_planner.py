@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.job_history import JobHistory
+from stratalog.compaction.plan import job_assembly
 from stratalog.compaction.plan.compaction_job import (
     CompactionJob,
     JobReason,
@@ -25,6 +26,7 @@ from stratalog.compaction.plan.compaction_job import (
 )
 from stratalog.compaction.plan.partition_outlook import reaches_of
 from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.plan.run_selection import RunSelection
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import Gap, GapReason, LiveSlice
@@ -174,6 +176,21 @@ def test_plans_are_valid_and_come_to_an_end(seed: int) -> None:
     else:
         raise AssertionError("the planner never stops planning")
     require_done(shard, topics, settings)
+
+
+@given(st.integers(0, 2**32))
+def test_runs_are_chosen_again_only_where_a_plan_has_too_many_to_keep(seed: int) -> None:
+    random = Random(seed)
+    topics = random_topics(random)
+    state, settings = random_shard(random, topics).state(), random_settings(random)
+    planned = plan(state, topics, NOW_MS, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_assembly, "_KEPT_RUNS", random.choice((0, 2)))
+        again = plan(state, topics, NOW_MS, settings)
+    chosen_again = list(again.jobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunSelection, "select", None)
+        assert list(planned.jobs) == chosen_again
 
 
 def require_done(shard: Shard, topics: Topics, settings: CompactionSettings) -> None:

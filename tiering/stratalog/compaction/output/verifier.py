@@ -312,7 +312,7 @@ class ObjectProof:
             self._proved.append(_ProvedSlice(entry, keyed_count, plan.has_one_record_a_key))
 
 
-_FACTS = operator.attrgetter(
+_FACT_FIELDS = (
     "topic_id",
     "partition",
     "base_offset",
@@ -324,6 +324,8 @@ _FACTS = operator.attrgetter(
     "tombstone_count",
     "marker_count",
 )
+# An entry is a tuple, and its places are found in half the time of its names.
+_FACTS = operator.itemgetter(*map(SliceEntry._fields.index, _FACT_FIELDS))
 """The facts that a directory must have of a slice whose data were proved."""
 
 

@@ -31,6 +31,9 @@ from stratalog.compaction.plan.shard_survey import ShardSurvey, data_bytes_of
 
 FAILURES_TO_SHRINK = 2
 """So many failures with an object make the next job with it smaller."""
+_KEPT_RUNS = 10_000
+"""A plan keeps so many runs of its jobs, at the most: two hundred bytes each. Those of other jobs are chosen
+again when the job is due."""
 
 
 class JobDraft(NamedTuple):
@@ -43,6 +46,8 @@ class JobDraft(NamedTuple):
     size: JobSize
     is_least: bool
     """Whether no smaller job with these objects would gain anything."""
+    selection: Selection | None
+    """Its runs; None if the plan does not keep them."""
 
 
 class CoveringJob(NamedTuple):
@@ -94,6 +99,7 @@ class JobAssembly:
             if (number := survey.number_of(name)) is not None
         }
         self._used = bytearray(len(survey.objects))
+        self._kept_runs = 0
 
     def is_free(self, number: int) -> bool:
         return not self._used[number]
@@ -228,7 +234,9 @@ class JobAssembly:
             assert self.is_free(number), "a plan uses an object once"
             self._used[number] = 1
         size = self._size(selection, partitions)
-        return JobDraft(reason, selection.objects, partitions, size, is_least)
+        kept = selection if self._kept_runs + len(selection.runs) <= _KEPT_RUNS else None
+        self._kept_runs += 0 if kept is None else len(kept.runs)
+        return JobDraft(reason, selection.objects, partitions, size, is_least, kept)
 
     def _size(self, selection: Selection, partitions: frozenset[int] | None) -> JobSize:
         if partitions is None:

@@ -1,4 +1,5 @@
-"""The jobs of a plan, each made when it is asked for: a plan of millions of slices keeps numbers only."""
+"""The jobs of a plan, each made when it is asked for: a plan of millions of slices keeps numbers, and the
+runs of a few jobs."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class PlannedJobs(Sequence[CompactionJob]):
     __hash__ = None  # type: ignore[assignment]  # as a list
 
     def _job(self, draft: JobDraft) -> CompactionJob:
-        selection = self._selection.select(draft.objects, draft.partitions)
+        selection = draft.selection or self._selection.select(draft.objects, draft.partitions)
         inputs = sorted(
             (self._survey.objects[number] for number in selection.objects), key=lambda live: live.ref.name
         )

@@ -23,9 +23,10 @@ SPOOL_SUFFIXES = (DATA_SUFFIX, KEYS_SUFFIX, SCRATCH_SUFFIX)
 """Suffixes of all files in the directory."""
 _WRITE_BYTES = 1 << 20
 """Smaller pieces are gathered into one system call."""
-_READ_BYTES = 2 << 20
+_READ_BYTES = 256 << 10
 """Bytes that are read from a file at a time while a spooled object is sent. A part that was read is in memory
-until all of it was passed on."""
+until all of it was passed on. Larger ones find no room among the pieces that a compaction has used and freed,
+so that the heap would grow at the end of a job."""
 _SMALL_BYTES = 64 << 10
 """Smaller pieces are joined before they are sent: each part costs the sender and the verifier."""
 
