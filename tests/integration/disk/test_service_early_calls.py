@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -65,7 +65,7 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
             with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
                 assert answer.status == 200
             for name in ("Nope/Call", "LogService/Nope"):
-                unknown: Any = channel.unary_unary(f"/stratalog.v1.{name}")
+                unknown = cast(Any, channel).unary_unary(f"/stratalog.v1.{name}")
                 with pytest.raises(grpc.aio.AioRpcError) as failure:
                     await unknown(b"")
                 assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
