@@ -57,8 +57,10 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
                 with pytest.raises(StartingError) as caught:
                     await call
                 assert caught.value.retriable
-            counts = server._metrics.methods.counts()  # pyright: ignore[reportPrivateUsage]  # only tests look
-            refused = {name.method: dict(one.ends) for name, one in counts.items() if name.method != "Check"}
+            meter = server._metrics.methods  # pyright: ignore[reportPrivateUsage]  # only tests look
+            assert meter is not None
+            counts = {name.method: dict(one.ends) for name, one in meter.counts().items()}
+            refused = {name: ends for name, ends in counts.items() if name != "Check"}
             end = CallEnd("UNAVAILABLE", StartingError.code)
             assert refused == {"ListTopics": {end: 1}, "Append": {end: 1}, "StartUpload": {end: 1}}
             url = f"http://127.0.0.1:{server.metrics_port}/metrics"
@@ -98,7 +100,11 @@ async def test_a_server_that_is_replaced_while_it_starts_does_not_report_health(
 ) -> None:
     gate, store = Gate(), MemoryObjectStore(SystemClock())
     gate.close()
-    monkeypatch.setattr(DirectoryAdmin, "resume_moves", lambda _: gate.pass_through())
+
+    def held(_: DirectoryAdmin) -> None:
+        gate.pass_through()
+
+    monkeypatch.setattr(DirectoryAdmin, "resume_moves", held)
     server = Server(ServerSettings(**QUIET, data_dir=f"{tmp_path}/first"), store=store, has_processes=False)
     starting = asyncio.create_task(server.start())
     try:

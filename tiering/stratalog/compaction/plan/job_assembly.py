@@ -236,7 +236,14 @@ class JobAssembly:
         size = self._size(selection, partitions)
         kept = selection if self._kept_runs + len(selection.runs) <= _KEPT_RUNS else None
         self._kept_runs += 0 if kept is None else len(kept.runs)
-        return JobDraft(reason, selection.objects, partitions, size, is_least, kept)
+        return JobDraft(
+            reason=reason,
+            objects=selection.objects,
+            partitions=partitions,
+            size=size,
+            is_least=is_least,
+            selection=kept,
+        )
 
     def _size(self, selection: Selection, partitions: frozenset[int] | None) -> JobSize:
         if partitions is None:
