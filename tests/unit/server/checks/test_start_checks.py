@@ -29,8 +29,8 @@ from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.forgetful_store import ForgetfulStore
 from tests.support.access.certificates import Authority
+from tests.support.forgetful_store import ForgetfulStore
 
 GOOD = Machine(
     memory_bytes=1 << 40,
