@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "operation watch": (ID, "UNKNOWN_OPERATION"),
 }
 """Commands that a server refuses for their arguments, and the code."""
-ELSEWHERE = {"export kafka"}
+ELSEWHERE = {"export kafka", "spark staging list", "spark staging delete"}
 """Commands with a list of servers in tests of their own."""
 
 

@@ -188,7 +188,7 @@ async def test_starts_and_ends_are_answered_while_no_read_of_the_store_gets_thro
 
     await bench.client.admin.create_topic("t")
     await bench.append("t", [b"x"])
-    monkeypatch.setattr(WorkerPools, "cold", refuse)
+    monkeypatch.setattr(WorkerPools, "cold_lookup", refuse)
     assert await by_name(bench, "latest") == Answer(1)
     with pytest.raises(StoreUnavailableError):
         await by_time(bench, 0)

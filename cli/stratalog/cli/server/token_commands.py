@@ -15,7 +15,7 @@ def token() -> None:
 
 
 @token.command()
-@click.argument("principal")
+@click.argument("principal", callback=require_unicode)
 @click.option(
     "--token-file",
     metavar="FILE",
