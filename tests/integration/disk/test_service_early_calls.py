@@ -68,9 +68,9 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
                 assert answer.status == 200
             for method in ("/stratalog.v1.Nope/Call", "/stratalog.v1.LogService/Nope"):
                 unknown = cast(Any, channel).unary_unary(method)
-                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                with pytest.raises(grpc.aio.AioRpcError) as failure:
                     await unknown(b"")
-                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
             waiting = asyncio.create_task(patient.append("t", 0, [RECORD]))
             await asyncio.sleep(0.1)
             gate.open()

@@ -101,7 +101,7 @@ def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
         (("--store", "ftp://host/x"), "not the url of an object store"),
         (("--store", "s3://bucket?endpoint=http://127.0.0.1:1&region=x"), "error"),
         (("--listen", "nowhere"), "HOST:PORT"),
-        (("--listen", "256.0.0.1:0", "--insecure"), "cannot listen"),
+        (("--listen", "256.0.0.1:0", "--insecure", "--log-level", "error"), "cannot listen"),
         (("--advertise", "[::]:9190"), "advertise the host's name"),
         (("--data-dir", "/proc/stratalog"), "log directory"),
         (("--data-dir", __file__), "it must be a directory"),
