@@ -27,6 +27,7 @@ from stratalog.remote.retention.remote_retention import (
 )
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.sampling import examples_of
 from tests.support.tiered.tiered_site import TieredSite
 
 MINUTE_MS = 60_000
@@ -169,6 +170,7 @@ def test_the_size_that_stays_exceeds_the_limit_by_a_slice_at_most() -> None:
     assert kept_bytes <= 18 * MIB
 
 
+@settings(max_examples=examples_of(4))
 @given(st.integers(0, 2**32))
 def test_no_record_outlives_retention_by_more_than_a_slice_and_no_young_one_goes(seed: int) -> None:
     """Random times, late ones and ones of the future among them, random uploads, merges and retention."""
