@@ -40,12 +40,9 @@ def test_compact_beside_faults(
     filled = KeyedStore(store, tmp_path, seed=7)
     expected = filled.last_of_each_key()
     tasks = FaultyTasks.below(tmp_path, fault)
-    tasks.in_jobs(monkeypatch)
     url = server.store_url(prefix)
-    done = CliRunner().invoke(stratalog, ["spark", "compact", "state", "--store", url, *SMALL, "--json"])
-    assert done.exit_code == 0, done.output
+    done = tasks.run(monkeypatch, "compact", "state", "--store", url, *SMALL)
     assert {job["reason"] for job in json.loads(done.stdout)} == {""}
-    tasks.check()
     assert filled.records() == expected
     verified = CliRunner().invoke(stratalog, ["verify", "--compaction", "--store", url])
     assert verified.exit_code == 0, verified.output

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
 
-from stratalog.cli.main import stratalog
 from tests.support.spark.faulty_tasks import Fault, FaultyTasks
 from tests.support.spark.keyed_store import KeyedStore
 from tests.support.tiered.s3_servers import S3Server
@@ -28,15 +26,6 @@ FAULTS = pytest.mark.parametrize(
 )
 
 
-def run(tasks: FaultyTasks, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
-    """Run a job beside faults."""
-    with monkeypatch.context() as patch:
-        tasks.in_jobs(patch)
-        done = CliRunner().invoke(stratalog, ["spark", *arguments, "--json"])
-    tasks.check()
-    return done
-
-
 @FAULTS
 def test_an_audit_reads_all_and_names_the_damage(
     spark: SparkSession,
@@ -50,8 +39,7 @@ def test_an_audit_reads_all_and_names_the_damage(
     store = server.open_store(f"audit-{fault.value}")
     filled = KeyedStore(store, tmp_path, seed=14)
     command = ("audit", "--store", server.store_url(f"audit-{fault.value}"))
-    whole = run(FaultyTasks.below(tmp_path / "whole", fault), monkeypatch, *command)
-    assert whole.exit_code == 0, whole.output
+    whole = FaultyTasks.below(tmp_path / "whole", fault).run(monkeypatch, *command)
     verification = json.loads(whole.stdout)["verification"]
     assert verification["record_count"] == sum(map(len, filled.written.values()))
     assert (verification["object_count"], verification["finding_count"]) == (8, 0)
@@ -60,8 +48,7 @@ def test_an_audit_reads_all_and_names_the_damage(
     data = bytearray(store.get(key).data)
     data[live.entry.data_position + 100] ^= 1
     store.put(key, data)
-    damaged = run(FaultyTasks.below(tmp_path / "damaged", fault), monkeypatch, *command)
-    assert damaged.exit_code == 1, damaged.output
+    damaged = FaultyTasks.below(tmp_path / "damaged", fault).run(monkeypatch, *command, exit_code=1)
     findings = json.loads(damaged.stdout)["verification"]["findings"]
     places = {(one["topic"], one["partition"], one["base_offset"], one["object_name"]) for one in findings}
     assert places == {("state", 0, live.base_offset, live.object_name)}
@@ -80,8 +67,7 @@ def test_stats_count_each_record_once(
     filled = KeyedStore(server.open_store(f"stats-{fault.value}"), tmp_path, seed=15)
     url = server.store_url(f"stats-{fault.value}")
     tasks = FaultyTasks.below(tmp_path, fault)
-    done = run(tasks, monkeypatch, "stats", "state", "--hottest", "3", "--store", url)
-    assert done.exit_code == 0, done.output
+    done = tasks.run(monkeypatch, "stats", "state", "--hottest", "3", "--store", url)
     document = json.loads(done.stdout)
     shown = [
         (one["record_count"], one["key_count"], one["tombstone_count"]) for one in document["partitions"]

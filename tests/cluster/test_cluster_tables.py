@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from stratalog.cli.main import stratalog
 from stratalog.pipeline.lake import materialization
 from stratalog.pipeline.lake.materialization import MaterializeOrder
 from tests.support.lake.bucket_tables import BUCKET_READERS
@@ -51,18 +49,12 @@ def test_a_table_beside_faults(
     monkeypatch.setattr(materialization, "MaterializeOrder", small)
     for number, mode in enumerate(("full", "incremental", "incremental")):
         tasks = FaultyTasks.below(tmp_path / str(number), fault)
-        with monkeypatch.context() as patch:
-            tasks.in_jobs(patch)
-            done = CliRunner().invoke(
-                stratalog,
-                [
-                    *("spark", "materialize", "state", "--to", form, "--json"),
-                    *("--store", server.store_url(f"{form}-source")),
-                    *("--table", server.store_url(f"{form}-table")),
-                ],
-            )
-        assert done.exit_code == 0, done.output
-        tasks.check()
+        done = tasks.run(
+            monkeypatch,
+            *("materialize", "state", "--to", form),
+            *("--store", server.store_url(f"{form}-source")),
+            *("--table", server.store_url(f"{form}-table")),
+        )
         expected = [row for part, each in filled.written.items() for row in pandas_rows(part, each)]
         assert raw_rows(BUCKET_READERS[form](server, f"{form}-table")) == sorted(expected)
         report = json.loads(done.stdout)

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from click.testing import CliRunner, Result
 from pyarrow import fs
 from pyarrow import parquet as pq
 
 from stratalog.base.types import TopicIdPartition
-from stratalog.cli.main import stratalog
 from stratalog.record.key_partition import partition_for_key
 from stratalog.record.record import Record
 from tests.support.spark.faulty_tasks import Fault, FaultyTasks
@@ -33,16 +31,6 @@ FAULTS = pytest.mark.parametrize(
     [("moto", Fault.FAIL), ("seaweedfs", Fault.HANG), ("seaweedfs", Fault.KILL)],
     ids=["failed tasks", "slow tasks", "killed executors"],
 )
-
-
-def run(tasks: FaultyTasks, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
-    """Run a job beside faults."""
-    with monkeypatch.context() as patch:
-        tasks.in_jobs(patch)
-        done = CliRunner().invoke(stratalog, ["spark", *arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    tasks.check()
-    return done
 
 
 def records_of(filled: KeyedStore, topic: str) -> dict[int, list[Record]]:
@@ -88,7 +76,7 @@ def test_a_topic_goes_to_a_bucket_and_comes_back(
     store, target = ("--store", server.store_url(prefix)), server.store_url(f"{prefix}-target")
     tasks = FaultyTasks.below(tmp_path / "export", fault)
     small = ("--option", "maxPartitionBytes=1000000")
-    done = run(tasks, monkeypatch, "export", "state", "--to", target, *store, *small)
+    done = tasks.run(monkeypatch, "export", "state", "--to", target, *store, *small)
     counts = [one["record_count"] for one in json.loads(done.stdout)["partitions"]]
     assert counts == [len(records) for records in filled.written.values()]
     assert exported_rows(server, f"{prefix}-target/topic-state") == {
@@ -96,7 +84,7 @@ def test_a_topic_goes_to_a_bucket_and_comes_back(
         for number, records in filled.written.items()
     }
     tasks = FaultyTasks.below(tmp_path / "import", fault)
-    run(tasks, monkeypatch, "import", target, "--topic", "restored", *store)
+    tasks.run(monkeypatch, "import", target, "--topic", "restored", *store)
     assert records_of(filled, "restored") == filled.written
 
 
@@ -117,8 +105,7 @@ def test_a_table_becomes_a_topic(
         rows = (json.dumps({"id": f"k{row % 97}", "at": 4 * row + number}) for row in range(1_000))
         (tmp_path / "table" / f"{number}.json").write_text("\n".join(rows))
     columns = ("key=id", "timestamp=at", "value=to_json(struct(*))")
-    run(
-        FaultyTasks.below(tmp_path, fault),
+    FaultyTasks.below(tmp_path, fault).run(
         monkeypatch,
         *("backfill", str(tmp_path / "table"), "--format", "json", "--topic", "new", "--partitions", "3"),
         *(part for column in columns for part in ("--column", column)),

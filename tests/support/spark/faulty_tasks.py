@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
+from click.testing import CliRunner, Result
 
+from stratalog.cli.main import stratalog
 from stratalog.pipeline.jobs import spark_cluster, task_place
 from stratalog.pipeline.jobs.cluster import Stage
 from stratalog.pipeline.jobs.spark_cluster import SparkCluster
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
+Value = TypeVar("Value")
 
 _TIMEOUT_S = 240.0
 
@@ -60,6 +62,16 @@ class FaultyTasks(NamedTuple):
         """From now on each stage of a job of `stratalog spark` has the fault."""
         patch.setattr(task_place, "ExecutorPlace", partial(FaultyPlace, tasks=self))
         patch.setattr(spark_cluster, "SparkCluster", partial(FaultyCluster, self))
+
+    def run(self, patch: pytest.MonkeyPatch, *arguments: str, exit_code: int = 0) -> Result:
+        """Run a job of `stratalog spark` beside the fault, assert its end, and `check`. Nothing stays
+        patched."""
+        with patch.context() as own:
+            self.in_jobs(own)
+            done = CliRunner().invoke(stratalog, ["spark", *arguments, "--json"])
+        assert done.exit_code == exit_code, done.output
+        self.check()
+        return done
 
     def strike(self) -> None:
         """End this attempt of a task badly if it is its turn. A driver has no attempts."""
@@ -113,25 +125,25 @@ class FaultyCluster(SparkCluster):
         super().__init__(context)
         self._tasks = tasks
 
-    def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    def each(self, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
         return super().each(partial(_call, self._tasks, function), items)
 
     def exchanged(
-        self, items: Sequence[Any], stages: Sequence[Stage], last: Callable[[Iterator[Any]], Iterator[Result]]
-    ) -> list[Result]:
+        self, items: Sequence[Any], stages: Sequence[Stage], last: Callable[[Iterator[Any]], Iterator[Value]]
+    ) -> list[Value]:
         struck = [stage._replace(run=partial(_drain, self._tasks, stage.run)) for stage in stages]
         return super().exchanged(items, struck, partial(_drain, self._tasks, last))
 
 
-def _call(tasks: FaultyTasks, function: Callable[[Item], Result], item: Item) -> Result:
+def _call(tasks: FaultyTasks, function: Callable[[Item], Value], item: Item) -> Value:
     done = function(item)
     tasks.strike()
     return done
 
 
 def _drain(
-    tasks: FaultyTasks, function: Callable[[Iterator[Any]], Iterator[Result]], values: Iterator[Any]
-) -> Iterator[Result]:
+    tasks: FaultyTasks, function: Callable[[Iterator[Any]], Iterator[Value]], values: Iterator[Any]
+) -> Iterator[Value]:
     yield from function(values)
     tasks.strike()
 
