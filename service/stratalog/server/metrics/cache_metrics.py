@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.read.object_reads import ObjectReads
-from stratalog.server.metrics.families import PREFIX, counter, gauge, gauges
+from stratalog.server.metrics.families import counter, counters, gauge, gauges
 from stratalog.server.partitions.shard_set import ShardSet
 
 
@@ -61,17 +61,12 @@ def of_caches(reads: ObjectReads) -> Iterator[Metric]:
         ("capacity_bytes", "The largest size.", {key: one.capacity_bytes for key, one in caches.items()}),
     ):
         yield gauges("remote_read_cache_" + name, text, "cache", values)
-    hits = CounterMetricFamily(
-        PREFIX + "remote_read_cache_hits", "Look-ups that found their value.", labels=["cache"]
-    )
-    misses = CounterMetricFamily(
-        PREFIX + "remote_read_cache_misses", "Look-ups that did not find it.", labels=["cache"]
-    )
-    for key, one in caches.items():
-        hits.add_metric([key], one.hit_count)
-        misses.add_metric([key], one.miss_count)
-    yield hits
-    yield misses
+    for name, text, counts in (
+        ("hits", "Look-ups that found their value.", {key: one.hit_count for key, one in caches.items()}),
+        ("misses", "Look-ups that did not find it.", {key: one.miss_count for key, one in caches.items()}),
+    ):
+        labelled = (((key,), count) for key, count in counts.items())
+        yield counters("remote_read_cache_" + name, text, ("cache",), labelled)
 
 
 def of_remote_reads(reads: ObjectReads) -> Iterator[Metric]:

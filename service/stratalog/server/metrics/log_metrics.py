@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from stratalog.cleaner.cleaner_stats import CleanerStats
 from stratalog.manager.directories.log_directory import DirectoryState
 from stratalog.manager.log_manager import LogManager
 from stratalog.manager.moves.log_move import MoveState
 from stratalog.record.native.cleaned_batches import NO_HORIZON
-from stratalog.server.metrics.families import PREFIX, counter, gauge, gauges
+from stratalog.server.metrics.families import counter, gauge, gauges
 
 
 def of_directories(logs: LogManager) -> Iterator[Metric]:
@@ -51,14 +51,12 @@ def of_directories(logs: LogManager) -> Iterator[Metric]:
         "Logs found at the start that are not open yet.",
         {one.path: one.remaining_log_count for one in found},
     )
-    segments = GaugeMetricFamily(
-        PREFIX + "log_manager_remaining_segments_to_recover",
+    yield gauges(
+        "log_manager_remaining_segments_to_recover",
         "Segments that this thread has still to read in the log that it opens.",
-        labels=["thread"],
+        "thread",
+        dict(sorted(logs.remaining_segment_counts.items())),
     )
-    for thread, count in sorted(logs.remaining_segment_counts.items()):
-        segments.add_metric([thread], count)
-    yield segments
 
 
 def of_logs(logs: LogManager) -> Iterator[Metric]:
@@ -84,14 +82,12 @@ def of_moves(logs: LogManager) -> Iterator[Metric]:
     """Yield the moves between log directories."""
     moves = logs.moves.progress()
     counts = Counter(move.state for move in moves)
-    states = GaugeMetricFamily(
-        PREFIX + "log_manager_moves",
+    yield gauges(
+        "log_manager_moves",
         "The last move between log directories of each partition that had one, by state.",
-        labels=["state"],
+        "state",
+        {state.value: counts[state] for state in MoveState},
     )
-    for state in MoveState:
-        states.add_metric([state.value], counts[state])
-    yield states
     yield gauge(
         "log_manager_moves_remaining_bytes",
         "Bytes that running moves have still to copy.",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from stratalog.server.background.pass_outcome import Backlog
 from stratalog.server.background.pass_registry import PassRegistry, PassStatus
 from stratalog.server.copy_lag import TopicLag
-from stratalog.server.metrics.families import PREFIX, counter, gauge, gauges
+from stratalog.server.metrics.families import counter, counters, gauge, gauges
 
 
 def of_passes(statuses: Sequence[PassStatus]) -> Iterator[Metric]:
@@ -17,24 +17,23 @@ def of_passes(statuses: Sequence[PassStatus]) -> Iterator[Metric]:
     for name, text, measure in _GAUGES_OF_A_PASS:
         values = {status.name: measure(status) for status in statuses}
         yield gauges("pass_" + name, text, "pass", values)
-    runs = CounterMetricFamily(PREFIX + "pass_turns", "Turns that have ended.", labels=["pass"])
-    failed = CounterMetricFamily(PREFIX + "pass_failed_turns", "Turns that had a failure.", labels=["pass"])
-    for status in statuses:
-        runs.add_metric([status.name], status.turn_count)
-        failed.add_metric([status.name], status.failed_turn_count)
-    yield runs
-    yield failed
-    work = CounterMetricFamily(PREFIX + "pass_work", "Finished work, by noun.", labels=["pass", "noun"])
-    refusals = CounterMetricFamily(
-        PREFIX + "pass_refusals", "Pieces of work that a rule refused, by reason.", labels=["pass", "reason"]
+    for name, text, counts in (
+        ("turns", "Turns that have ended.", {one.name: one.turn_count for one in statuses}),
+        ("failed_turns", "Turns that had a failure.", {one.name: one.failed_turn_count for one in statuses}),
+    ):
+        yield counters("pass_" + name, text, ("pass",), (((key,), count) for key, count in counts.items()))
+    yield counters(
+        "pass_work",
+        "Finished work, by noun.",
+        ("pass", "noun"),
+        (((one.name, noun), amount) for one in statuses for noun, amount in one.total_done.items()),
     )
-    for status in statuses:
-        for noun, amount in status.total_done.items():
-            work.add_metric([status.name, noun], amount)
-        for reason, amount in status.total_refusals.items():
-            refusals.add_metric([status.name, reason], amount)
-    yield work
-    yield refusals
+    yield counters(
+        "pass_refusals",
+        "Pieces of work that a rule refused, by reason.",
+        ("pass", "reason"),
+        (((one.name, reason), amount) for one in statuses for reason, amount in one.total_refusals.items()),
+    )
 
 
 def of_tiering(passes: PassRegistry) -> Iterator[Metric]:

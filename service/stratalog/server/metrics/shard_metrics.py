@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from stratalog.compaction.job_history import Exclusion
 from stratalog.remote.restore.metadata_scrub import FindingKind
-from stratalog.server.metrics.families import PREFIX, gauge, gauges
+from stratalog.server.metrics.families import gauge, gauges
 from stratalog.server.operations.verification_log import EndedVerification
 from stratalog.server.partitions.hosted_shard import HostedShard
 from stratalog.server.partitions.offline_partition import ForeignPartition
@@ -46,14 +46,12 @@ def of_verification(last: EndedVerification | None) -> Iterator[Metric]:
         "End of the last finished verification since the start, in seconds since 1970; 0 for never.",
         0 if last is None else last.end_ms / 1000,
     )
-    findings = GaugeMetricFamily(
-        PREFIX + "tier_verification_findings",
+    yield gauges(
+        "tier_verification_findings",
         "Findings of the last finished verification.",
-        labels=["kind"],
+        "kind",
+        {kind.value: 0 if last is None else last.finding_counts[kind] for kind in FindingKind},
     )
-    for kind in FindingKind:
-        findings.add_metric([kind.value], 0 if last is None else last.finding_counts[kind])
-    yield findings
     yield gauge(
         "tier_verification_unreferenced_files",
         "Files that no commit refers to, at the last finished verification.",
