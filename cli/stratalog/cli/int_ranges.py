@@ -14,9 +14,6 @@ _INT64_MAX = (1 << 63) - 1
 PARTITION = click.IntRange(0, _INT32_MAX)
 PARTITION_COUNT = click.IntRange(1, _INT32_MAX)
 OFFSET = click.IntRange(0, _INT64_MAX)
-OFFSET_OR_END = click.IntRange(-1, _INT64_MAX)
-"""-1 is the end, as in Kafka."""
-TIMESTAMP_MS = click.IntRange(0, _INT64_MAX)
 COUNT = click.IntRange(1, _INT64_MAX)
 SECONDS = click.IntRange(1, _INT32_MAX)
 """Up to 68 years."""

@@ -33,8 +33,6 @@ FLUSH_THREAD_COUNT = 4
 With more threads each fsync serves fewer appends, which costs more of the processor than it saves of the
 disk."""
 
-TURNS_PER_THREAD = 4
-
 DESCRIBING_THREAD_COUNT = 2
 """More would only wait for the interpreter."""
 

@@ -250,6 +250,7 @@ class ServerSettings:
             )
         for name in ("shutdown_grace_s", "drain_upload_s"):
             _require(name, getattr(self, name), 0)
+        _require_tls_files(self)
         _require_guarded(self, "listen", self.listen)
         if self.metrics_listen:
             _require_guarded(self, "metrics-listen", self.metrics_listen)
@@ -326,9 +327,8 @@ def _require_apart(data_dir: str, store_url: str) -> None:
         )
 
 
-def _require_guarded(settings: ServerSettings, name: str, address: str) -> None:
-    """Raise InvalidConfigError if strangers could come in at the address."""
-    host, _ = listen_address(address, name)
+def _require_tls_files(settings: ServerSettings) -> None:
+    """Raise InvalidConfigError if a file of TLS is given without those that it needs."""
     if bool(settings.tls_cert) is not bool(settings.tls_key):
         raise InvalidConfigError(
             "TLS needs a certificate and its key; give both or neither",
@@ -341,6 +341,11 @@ def _require_guarded(settings: ServerSettings, name: str, address: str) -> None:
             name="tls-client-ca",
             value=settings.tls_client_ca,
         )
+
+
+def _require_guarded(settings: ServerSettings, name: str, address: str) -> None:
+    """Raise InvalidConfigError if strangers could come in at the address."""
+    host, _ = listen_address(address, name)
     if settings.insecure or _is_loopback(host):
         return
     missing = [

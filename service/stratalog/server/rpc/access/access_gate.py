@@ -349,10 +349,10 @@ class AccessGate:
                 self._waiting_counts[name] -= 1
 
     async def _wait(self, principal: Principal, **use: int | None) -> None:
-        if principal.quota.is_set:
-            wait_s = self._quotas.charge(principal, Use(**use))
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
+        """Charge a part of a stream, and wait for its quota. Raises OverloadedError."""
+        wait_s = self._quotas.charge(principal, Use(**use))
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
 
     def _undeclared(self, handler: _Handler) -> _Handler:
         @functools.wraps(handler)
