@@ -39,8 +39,11 @@ CHUNK_COUNT = 500
 MB = 1_000_000
 STREAM_COUNT = 4
 """Partitions, or streams, beside s2-lite: its benchmark has a process for each."""
-BATCH_BYTES = 1_000_000
-"""Five batches of each partition are on their way, which is little with few partitions."""
+BATCH_BYTES = 2_000_000
+"""Five batches of each partition are on their way. With 1 MB, as large as Kafka's default allows, four
+partitions have 20 MB, less than the two objects of 8 MiB that are filled and stored at once and the batches
+between."""
+MAX_BATCH_BYTES = BATCH_BYTES + 100_000
 S2_TARGET = 3.0
 FLOOR_TARGET = 0.5
 """The least part of the rate of a server that checks, indexes and commits nothing, and the most of its
@@ -104,7 +107,8 @@ async def rate(client: Client, durability: Durability, count: int) -> float:
 
 async def write_beside_a_reader(client: Client, server: ServerProcess, duration_s: float) -> Written:
     """Write values that are acknowledged at `object` and read back meanwhile."""
-    await client.topics.create("beside", partitions=STREAM_COUNT, config={"min.durability": "object"})
+    config = {"min.durability": "object", "max.message.bytes": str(MAX_BATCH_BYTES)}
+    await client.topics.create("beside", partitions=STREAM_COUNT, config=config)
     count = read_count = end_count = 0
 
     async def read() -> None:

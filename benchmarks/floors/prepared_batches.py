@@ -1,6 +1,7 @@
 """The ceiling of `spark_source.py`: a Python source for Spark that neither reads nor decodes.
 
-It has the columns of the other sources there, and each task yields one prepared record batch again and again.
+It has the columns of the other sources there, or those of them that a schema names, and each task yields one
+prepared record batch again and again.
 What it takes is the cost of Spark's way into the JVM and of the rows there: no Python source can be faster.
 """
 
@@ -30,15 +31,17 @@ class PreparedSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        del schema
         tasks, *sizes = (int(self.options[name]) for name in ("tasks", "batches", "rows", "valueBytes"))
-        return PreparedReader(tasks, *sizes)
+        return PreparedReader(schema.names, tasks, *sizes)
 
 
 class PreparedReader(DataSourceReader):
     """Yields one batch. Not thread-safe, as its base."""
 
-    def __init__(self, task_count: int, batch_count: int, row_count: int, value_bytes: int) -> None:
+    def __init__(
+        self, names: Sequence[str], task_count: int, batch_count: int, row_count: int, value_bytes: int
+    ) -> None:
+        self._names = names
         self._task_count = task_count
         self._batch_count = batch_count
         self._row_count = row_count
@@ -64,4 +67,4 @@ class PreparedReader(DataSourceReader):
             "offset": offsets,
             "timestamp": offsets.cast(pa.timestamp("us", tz="UTC")),
         }
-        return pa.record_batch(columns)
+        return pa.record_batch({name: columns[name] for name in self._names})

@@ -58,6 +58,9 @@ REPEATS = 3
 TASK_BYTES = 64 << 20
 ROWS = 1000
 """A prepared batch has so many, about a mebibyte, as the source's own."""
+KEY_ROWS = 16384
+"""A prepared batch of keys has so many."""
+KEY_SCHEMA = "key binary"
 
 
 class TupleReader(DataSourceReader):
@@ -188,13 +191,15 @@ class Scans:
         drain(self._source("tuples").load())
 
     def ceiling(self) -> None:
-        tasks = self._total_bytes // TASK_BYTES
-        batches = TASK_BYTES // VALUE_BYTES // ROWS
-        sizes = {"tasks": tasks, "batches": batches, "rows": ROWS, "valueBytes": VALUE_BYTES}
-        drain(self._spark.read.format("prepared").options(**sizes).load())
+        drain(self._prepared(ROWS).load())
 
     def counted_keys(self) -> None:
-        keys = self._source("stratalog").schema("key binary").load()
+        keys = self._source("stratalog").schema(KEY_SCHEMA).load()
+        assert keys.groupBy("key").count().count() == 7
+
+    def counted_prepared_keys(self) -> None:
+        """The ceiling of `counted_keys`: as many keys, in larger batches."""
+        keys = self._prepared(KEY_ROWS).schema(KEY_SCHEMA).load()
         assert keys.groupBy("key").count().count() == 7
 
     def measured_values(self) -> None:
@@ -222,6 +227,12 @@ class Scans:
     def _source(self, name: str) -> DataFrameReader:
         return self._spark.read.format(name).options(**self._options)
 
+    def _prepared(self, row_count: int) -> DataFrameReader:
+        tasks = self._total_bytes // TASK_BYTES
+        batches = TASK_BYTES // VALUE_BYTES // row_count
+        sizes = {"tasks": tasks, "batches": batches, "rows": row_count, "valueBytes": VALUE_BYTES}
+        return self._spark.read.format("prepared").options(**sizes)
+
     @property
     def _options(self) -> dict[str, str]:
         return {"store": self._found.store.url, "topic": "t", "maxPartitionBytes": str(TASK_BYTES)}
@@ -242,6 +253,8 @@ def measure_scans(scans: Scans, total_bytes: int) -> Iterator[Row]:
         ("values measured in tasks / bare decoder", scans.measured_values, scans.bare, 0.6),
         ("values measured in tasks / tuples", scans.measured_values, scans.tuples, 5.0),
         ("count by key, no values / scan with values", scans.counted_keys, scans.ours, 3.0),
+        ("count by key, no values / ceiling", scans.counted_keys, scans.counted_prepared_keys, 0.8),
+        ("ceiling of count by key / scan with values", scans.counted_prepared_keys, scans.ours, 3.0),
     ):
         ours_s, reference_s = processor_seconds(ours, reference)
         yield _row(work, total_bytes / 1e6, ours_s, reference_s, target)
