@@ -12,7 +12,8 @@ be a third of a scan of 256 MiB. References of the same run:
 * the ceiling: a Python source that yields one prepared record batch again and again (`floors/`), in workers
   that are tuned as ours. No Python source can be faster. It stands beside the first two references, too: a
   target that it misses is out of reach for each source whose values go to the JVM. `map_scan` is the way
-  around the JVM: its rows have the values measured in the tasks that read them.
+  around the JVM: its rows have the values measured in the tasks that read them. A count by key has a ceiling
+  of its own, which counts the keys of such batches.
 
 The last row is the bytes that an hour of a partition costs, metadata included, beside all of its bytes.
 """
