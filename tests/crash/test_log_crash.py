@@ -182,16 +182,16 @@ class Cut(NamedTuple):
 
 
 WORKS = {
-    "tiered": Cut(tiered_work, TIERED, 60),
-    "plain": Cut(plain_work, PLAIN, 60),
-    "truncating": Cut(truncating_work, PLAIN, 60),
-    "truncating-tiered": Cut(truncating_work, TIERED, 20),
-    "transactional": Cut(transactional_work, TRANSACTIONAL, 60),
-    "rolled": Cut(rolled_work, TRANSACTIONAL, 60),
-    "rolled-preallocating": Cut(rolled_work, dataclasses.replace(TRANSACTIONAL, preallocate=True), 20),
-    "tiered-flushing": Cut(tiered_work, FLUSHING_TIERED, 20),
-    "plain-flushing": Cut(plain_work, FLUSHING, 20),
-    "truncating-flushing": Cut(truncating_work, FLUSHING, 20),
+    "tiered": Cut(tiered_work, TIERED, 30),
+    "plain": Cut(plain_work, PLAIN, 30),
+    "truncating": Cut(truncating_work, PLAIN, 30),
+    "truncating-tiered": Cut(truncating_work, TIERED, 12),
+    "transactional": Cut(transactional_work, TRANSACTIONAL, 30),
+    "rolled": Cut(rolled_work, TRANSACTIONAL, 30),
+    "rolled-preallocating": Cut(rolled_work, dataclasses.replace(TRANSACTIONAL, preallocate=True), 12),
+    "tiered-flushing": Cut(tiered_work, FLUSHING_TIERED, 12),
+    "plain-flushing": Cut(plain_work, FLUSHING, 12),
+    "truncating-flushing": Cut(truncating_work, FLUSHING, 12),
 }
 all_works = pytest.mark.parametrize("cut", WORKS.values(), ids=WORKS)
 
@@ -286,7 +286,7 @@ def test_dying_at_each_operation_of_the_flush_of_rolled_segments_keeps_its_promi
         for disk in death.disks():
             worker.verify_found(disk)
 
-    sweep = CrashSweep(prepared, flush, count=10_000)
+    sweep = CrashSweep(prepared, flush, count=40)
     log = sweep.whole.machine.manager.log(PARTITION)
     assert log.offsets.recovery_point == log.local_log.segments.active.base_offset
     sweep.at_deaths(verify)

@@ -24,7 +24,7 @@ from tests.support.tiered.shard_states import require_same_state
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
-SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "12"))
+SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "5"))
 STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "800" if IS_LONG else "400"))
 
 Cast = dict[str, Callable[[Seat], None]]

@@ -26,7 +26,7 @@ from tests.support.simulation.metadata_world import SETTINGS, MetadataWorld, Sea
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
-SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "25"))
+SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "10"))
 STEPS = 400
 SERVER_COUNT = 5
 

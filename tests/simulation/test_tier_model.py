@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quiet_servers")
 
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "simulate"
 FIRST_SEED = int(os.environ.get("STRATALOG_SIMULATION_FIRST_SEED", randrange(1 << 40) if IS_LONG else 0))
-SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "8"))
+SEEDS = int(os.environ.get("STRATALOG_SIMULATION_SEEDS", "500" if IS_LONG else "4"))
 STEPS = int(os.environ.get("STRATALOG_SIMULATION_STEPS", "300" if IS_LONG else "120"))
 
 

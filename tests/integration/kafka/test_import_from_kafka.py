@@ -20,6 +20,7 @@ from stratalog.cli.main import stratalog
 from tests.support.kafka.import_command import import_report
 from tests.support.kafka.kafka_broker import KafkaBroker
 from tests.support.kafka.kafka_distribution import KafkaDistribution
+from tests.support.logs.sampling import whole_only
 from tests.support.service.service_bench import service_bench
 
 TOPICS = ("t0", "t1", "t2", "t3")
@@ -75,6 +76,7 @@ def dumped(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@whole_only
 async def test_a_broker_that_was_killed_before_its_first_checkpoint(
     tmp_path: Path, kafka: KafkaDistribution
 ) -> None:

@@ -25,6 +25,7 @@ from stratalog.server.background.thread_scheduler import ThreadScheduler
 from tests.support.kafka.import_command import import_report
 from tests.support.kafka.kafka_broker import KafkaBroker
 from tests.support.kafka.kafka_distribution import KafkaDistribution
+from tests.support.logs.sampling import whole_only
 from tests.support.service.service_bench import service_bench
 
 OLD_EPOCH = 17
@@ -72,6 +73,7 @@ def log_bytes(log_dir: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((log_dir / "t-0").glob("*.log")))
 
 
+@whole_only
 async def test_a_broker_goes_on_with_what_was_exported(tmp_path: Path, kafka: KafkaDistribution) -> None:
     broker = KafkaBroker(kafka, tmp_path)
     with broker.running():

@@ -83,7 +83,7 @@ def test_a_log_that_is_cleaned_again_and_again_keeps_what_it_must(seed: int, ste
     history.restart(is_clean=False, loses_files=True)
 
 
-@settings(max_examples=examples_of(4))
+@settings(max_examples=examples_of(8))
 @given(seed=st.integers(0, 2**32))
 def test_long_histories(seed: int) -> None:
     """Lists that Hypothesis makes are short as a rule: here are those that are not."""

@@ -24,6 +24,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import LostRange
 from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
 from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
+from tests.support.logs.sampling import examples_of
 from tests.support.simulation.watched_object_store import WatchedObjectStore
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
@@ -206,7 +207,7 @@ def comparable(briefs: SliceBriefs) -> list[list[object]]:
     return list(map(list, briefs._replace(gaps=is_gap)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples_of(5))
 @given(st.integers(0, 2**32))
 def test_paged_slices_agree_with_a_list(seed: int) -> None:
     machine = Machine(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.base.types import TopicIdPartition
+from tests.support.logs.sampling import some_seeds
 from tests.support.tiered.restore_world import Readable, RestoreWorld
 
 SHARD, CATALOG = "shards/0000/head", "catalog/head"
@@ -15,7 +16,7 @@ def from_starts(readable: Readable, starts: dict[TopicIdPartition, int]) -> Read
     return {tip: [one for one in found if one[0] >= starts[tip]] for tip, found in readable.items()}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", some_seeds(60))
 def test_what_was_readable_is_readable_again(seed: int) -> None:
     world = RestoreWorld(seed)
     steps = [world.step() for _ in range(world.random.randint(1, STEPS))]
@@ -43,7 +44,7 @@ def test_what_was_readable_is_readable_again(seed: int) -> None:
         }
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some_seeds(20))
 def test_a_rebuilt_shard_works_on(seed: int) -> None:
     """Uploads, compactions, folds and another loss follow."""
     world = RestoreWorld(seed)

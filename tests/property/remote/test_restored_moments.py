@@ -14,6 +14,7 @@ from stratalog.remote.restore.store_cut import StoreCutter, Until
 from stratalog.remote.restore.store_restore import RestorePlan, StoreRestore
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.logs.sampling import some_seeds
 from tests.support.tiered.restore_world import Readable, RestoreWorld
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -40,7 +41,7 @@ def restored(world: RestoreWorld, until: Until) -> tuple[TieredStore, RestorePla
     return tiered, restore.plan()
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", some_seeds(15))
 def test_each_moment_is_restored(seed: int) -> None:
     world = RestoreWorld(seed)
     moments: list[Moment] = []
@@ -64,7 +65,7 @@ def test_each_moment_is_restored(seed: int) -> None:
             assert plan.shard_seqs == (moment.seq,), message
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", some_seeds(25))
 def test_what_was_collected_since_is_not_needed(seed: int) -> None:
     """The newest state follows from its first commit on, although most objects of these are gone."""
     world = RestoreWorld(seed)
@@ -88,7 +89,7 @@ def test_what_was_collected_since_is_not_needed(seed: int) -> None:
         assert partition.compacted_upto <= state.partition(tip).compacted_upto
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", some_seeds(10))
 def test_a_restored_store_works_on(seed: int) -> None:
     world = RestoreWorld(seed)
     for _ in range(12):

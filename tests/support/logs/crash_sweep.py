@@ -31,7 +31,7 @@ from tests.support.logs.crash_moments import EVERYTHING_KEPT, NOTHING_KEPT, ONLY
 from tests.support.logs.sampling import Sampling
 
 ERRORS = (errno.ENOSPC, errno.EPERM, errno.EIO)
-_OTHER_DISKS = 2
+_OTHER_DISKS = 1
 """How many disks between nothing and everything a sampled run builds of each death."""
 
 
@@ -81,7 +81,7 @@ class CrashSweep(Generic[Subject]):
     """`whole` is the workload that nothing happened to, `trace` its operations from the first to the last."""
 
     def __init__(
-        self, prepare: Callable[[], Subject], work: Callable[[Subject], object], *, count: int = 60
+        self, prepare: Callable[[], Subject], work: Callable[[Subject], object], *, count: int = 30
     ) -> None:
         """`prepare` gives the same workload each time, and `work` runs it. `count`: the number of moments at
         which a sampled run dies, and at which it fails."""

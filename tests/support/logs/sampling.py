@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 
 Item = TypeVar("Item")
@@ -22,6 +23,15 @@ def examples_of(one_in: int) -> int:
     """How many examples a heavy test of Hypothesis tries: of those of the profile one in so many."""
     count = settings().max_examples
     return count if IS_WHOLE else max(1, count // one_in)
+
+
+def some_seeds(count: int) -> range:
+    """The seeds of a test that is repeated with `count` of them: all, or the first of every four."""
+    return range(count if IS_WHOLE else max(3, count // 4))
+
+
+whole_only = pytest.mark.skipif(not IS_WHOLE, reason="make simulate runs it")
+"""For a test that takes long and finds little which a shorter one beside it does not."""
 
 
 class Sampling:

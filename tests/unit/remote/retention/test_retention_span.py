@@ -170,7 +170,7 @@ def test_the_size_that_stays_exceeds_the_limit_by_a_slice_at_most() -> None:
     assert kept_bytes <= 18 * MIB
 
 
-@settings(max_examples=examples_of(4))
+@settings(max_examples=examples_of(8))
 @given(st.integers(0, 2**32))
 def test_no_record_outlives_retention_by_more_than_a_slice_and_no_young_one_goes(seed: int) -> None:
     """Random times, late ones and ones of the future among them, random uploads, merges and retention."""
@@ -201,7 +201,7 @@ def test_no_record_outlives_retention_by_more_than_a_slice_and_no_young_one_goes
             assert all(now_ms - time_ms <= retention_ms + span_ms for time_ms in kept_ms)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples_of(5))
 @given(st.integers(0, 2**32))
 def test_what_stays_exceeds_a_small_limit_by_one_segment_or_one_batch(seed: int) -> None:
     """Random limits and segments far below those of a large topic, batches up to a segment, random uploads,
@@ -230,7 +230,7 @@ def test_what_stays_exceeds_a_small_limit_by_one_segment_or_one_batch(seed: int)
             assert kept_bytes >= limit or world.start_offset == 0
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples_of(5))
 @given(st.integers(0, 2**32))
 def test_no_record_outlives_a_short_retention_by_more_than_a_segment(seed: int) -> None:
     chance = random.Random(seed)

@@ -18,6 +18,7 @@ from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandid
 from stratalog.remote.tier.upload_report import UploadReport
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
+from tests.support.logs.sampling import some_seeds
 from tests.support.tiered.late_sends import LateSends
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_site import TieredSite
@@ -103,7 +104,7 @@ class BusySite:
             audit_object(self.logs.store, self.logs.metadata.layout, found.ref)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some_seeds(20))
 def test_what_comes_during_a_pass_is_committed_by_it(seed: int) -> None:
     site = BusySite(seed)
     report = site.upload()
@@ -147,7 +148,7 @@ def test_what_is_fsynced_while_an_object_is_on_its_way_does_not_wait_for_it() ->
         assert logs.tiered_records(logs.logs[name]) == records
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", some_seeds(40))
 def test_whatever_fails_meanwhile_the_next_passes_upload_each_record_once(seed: int) -> None:
     site = BusySite(seed)
     site.is_failing = True
@@ -161,7 +162,7 @@ def test_whatever_fails_meanwhile_the_next_passes_upload_each_record_once(seed: 
     site.check()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some_seeds(20))
 def test_a_deletion_of_records_that_overtakes_objects_loses_nothing_behind_it(seed: int) -> None:
     site = BusySite(seed, is_deleting=True)
     refused: list[str] = []

@@ -28,6 +28,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, MemoryFileSystem, Survival
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, Operation
 from tests.support.decoded_records import decode_all
+from tests.support.logs.sampling import some_seeds
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -331,7 +332,7 @@ class RandomHistory:
         return found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", some_seeds(20))
 def test_the_store_agrees_with_the_log_whatever_comes_between_two_uploads(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
