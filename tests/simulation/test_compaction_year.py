@@ -2,8 +2,8 @@
 docs/compaction.md.
 
 CI takes one seed of ten days with a plan each hour, and of four months with a plan each day. `make simulate`
-takes a month and a year of these, and a year with a plan each hour. `STRATALOG_SIMULATION_FIRST_SEED` sets the
-seed, which the name of a test shows.
+takes a month and a year of these, and a year with a plan each hour. The name of a test shows the seed, which
+`STRATALOG_SIMULATION_FIRST_SEED` sets.
 """
 
 from __future__ import annotations
