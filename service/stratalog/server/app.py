@@ -66,6 +66,7 @@ from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.access.access_gate import AccessGate
 from stratalog.server.rpc.access.reflection_servicer import REFLECTION, ReflectionServicer
+from stratalog.server.rpc.access.shown_topics import showing_all
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
@@ -435,7 +436,8 @@ class Server:
 
         def ready(name: str, handlers: Handlers) -> grpc.GenericRpcHandler:
             checked: Handlers = refusing_undecodable(gated(handlers))
-            return limits.limiting(name, checked if gate is None else gate.guarding(name, checked))
+            guarded = showing_all(name, checked) if gate is None else gate.guarding(name, checked)
+            return limits.limiting(name, guarded)
 
         return [
             ready(LOG_SERVICE, log_handlers),
