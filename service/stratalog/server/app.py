@@ -219,7 +219,7 @@ class Server:
 
     async def _open(self, loop: asyncio.AbstractEventLoop, limits: CallLimits, late: LateServices) -> None:
         """Open the engine and all that works on it, and serve."""
-        engine = self._engine = await self._open_engine(loop)
+        engine = await self._open_engine(loop)
         self._watch_engine(engine)
         if self._access_gate is not None:
             self._access_gate.operations = engine.operations
@@ -236,11 +236,15 @@ class Server:
         self._closing.set(ends_work=True)
         await self._grpc.stop(None)
         engine, self._engine = self._engine, None
-        if engine is None:
-            await asyncio.to_thread(self._close_threads)
-        else:
+        if engine is not None:
             await asyncio.to_thread(engine.end_commits)
             await self._end(engine)
+            return
+        await asyncio.to_thread(self._close_threads)
+        # The thread of a start that was cancelled went on meanwhile: it failed, or has opened the engine.
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(_close_engine, engine)
 
     def _open_threads(self) -> None:
         """Make the threads, and let the metrics have them."""
@@ -281,15 +285,18 @@ class Server:
         )
         groups = self._metrics.groups
         hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush, groups)
-        return await self._pools.task(
-            lambda: builder.open(
+
+        def open_engine() -> StorageEngine:
+            engine = self._engine = builder.open(
                 hosts,
                 self._pools.opening,
                 lambda: self._hop_to_tell(loop),
                 lambda: self._hop_to_end(loop),
                 self._watch_logs,
             )
-        )
+            return engine
+
+        return await self._pools.task(open_engine)
 
     async def stop(self) -> None:
         """Stop cleanly, in the order of the module's description. Keeps every acknowledged record. May be
