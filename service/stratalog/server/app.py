@@ -455,7 +455,7 @@ class Server:
 
     def _register_reflection(self, gate: AccessGate | None, limits: CallLimits) -> None:
         services = (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME)
-        servicer = ReflectionServicer(services, limits.statuses)
+        servicer = ReflectionServicer(services, self._closing, limits.statuses)
         handlers = refusing_undecodable(described_handlers(servicer, cast(Any, REFLECTION)))
         if gate is not None:
             handlers = gate.guarding(REFLECTION.full_name, handlers)
