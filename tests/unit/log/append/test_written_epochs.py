@@ -1,4 +1,4 @@
-"""The epoch of the next append, which is made durable before it: whatever fails or dies, the append is right."""
+"""The epoch of the next append, made durable before it: whatever fails or dies, the append is right."""
 
 from __future__ import annotations
 
