@@ -593,6 +593,7 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests", MAX_PENDING_CALL_COUNT),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALL_COUNT),
         ("grpc.max_allowed_incoming_connections", settings.max_connection_count),
+        ("grpc.max_concurrent_streams", settings.max_stream_count),
         # An answer is bounded by its request, but one batch may always be larger.
         ("grpc.max_send_message_length", -1),
         # Otherwise two servers share a port silently, and a client reaches either of them.

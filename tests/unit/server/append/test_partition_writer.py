@@ -246,7 +246,8 @@ async def test_a_new_leader_epoch_is_made_durable_before_the_turn() -> None:
     await bench.run_all()
     assert bench.log.calls == [f"epoch {EPOCH}", "append 3"]
     assert [(await future).base_offset for future in futures] == [0, 1, 2]
-    await settle_after(bench.append(b"d"), bench)
+    bench.submit(b"d")
+    await bench.run_all()
     assert bench.log.calls[2:] == ["append 1"]
 
 
@@ -254,7 +255,8 @@ async def test_an_epoch_that_cannot_be_made_durable_is_left_to_the_append() -> N
     bench = Bench()
     bench.log.epoch, bench.log.takes_epochs = EPOCH - 1, False
     for _ in range(2):
-        await settle_after(bench.append(b"a"), bench)
+        bench.submit(b"a")
+        await bench.run_all()
     assert bench.log.calls == [f"epoch {EPOCH}", "append 1", "append 1"]
 
 
@@ -266,11 +268,6 @@ async def test_an_epoch_without_a_thread_is_left_to_the_append() -> None:
     await bench.run_all()
     assert bench.log.calls == ["append 1"], "what was refused, and ran nevertheless, has no effect"
     assert (await future).base_offset == 0
-
-
-async def settle_after(future: asyncio.Future[AppendInfo], bench: Bench) -> None:
-    await bench.run_all()
-    await future
 
 
 async def test_one_bad_request_does_not_harm_its_group() -> None:

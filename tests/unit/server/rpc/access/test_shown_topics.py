@@ -1,4 +1,4 @@
-"""Who sees which topics in lists, and that a caller who is not known sees none."""
+"""Lists show a caller what it may describe, and nothing to one that is not known."""
 
 from __future__ import annotations
 
