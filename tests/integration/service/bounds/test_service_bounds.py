@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+import urllib.request
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from stratalog.base.errors import (
     InvalidConfigError,
@@ -30,28 +30,10 @@ from stratalog.record.record import Record
 from stratalog.server.call_counts import CallKind
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.access.guarded_site import GuardedSite
-from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
+from tests.support.service.health_check import require_health, require_health_over
+from tests.support.service.service_bench import ServiceBench, service_bench, until
 
-HEALTH_S = 0.1
-"""The longest time of a health check, in each bound."""
-TRIES = 20
-"""A machine of tests may be loaded for a moment; the fastest of so many checks counts."""
 FETCH = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max_wait_ms=60_000, min_bytes=1)
-
-
-async def require_health(address: str) -> None:
-    """Health answers at once, over a connection of its own."""
-    options = (("grpc.use_local_subchannel_pool", 1),)
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
-        await channel.channel_ready()
-        stub: Any = health_pb2_grpc.HealthStub(cast(Any, channel))
-        taken_s: list[float] = []
-        while len(taken_s) < TRIES and min(taken_s, default=HEALTH_S) >= HEALTH_S:
-            begin_s = time.monotonic()
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-            taken_s.append(time.monotonic() - begin_s)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        assert min(taken_s) < HEALTH_S
 
 
 async def refusal_of(call: Any) -> LogStoreError:
@@ -217,6 +199,55 @@ async def test_calls_whose_messages_never_come_leave_room_for_other_connections(
         await bench.append("t", [b"x"])
         for call in calls:
             call.cancel()
+
+
+async def test_appends_go_on_beside_a_thousand_readers_at_the_end_of_the_log(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        bench = await stack.enter_async_context(service_bench(tmp_path, metrics_listen="127.0.0.1:0"))
+        await bench.client.admin.create_topic("t")
+        stubs = [await stack.enter_async_context(own_connection(bench.client.address)) for _ in range(4)]
+        reads = bench.server.calls[CallKind.READ]
+        streams = [stubs[number % 4].FetchStream(FETCH) for number in range(reads.limit)]
+        await until(lambda: reads.open_count == reads.limit)
+        await require_health(bench.client.address)
+        url = f"http://127.0.0.1:{bench.server.metrics_port}/metrics"
+        with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+            assert b'stratalog_server_open_calls{kind="read"} 1000.0' in answer.read()
+        error = await refusal_of(stubs[0].Fetch(FETCH))
+        assert error.fields == {"kind": "read", "limit": reads.limit}
+        for number in range(3):
+            assert await bench.append("t", [b"x"]) == number
+        # All of them see it.
+        for stream in streams[:: reads.limit // 20]:
+            assert (await stream.read()).partitions[0].next_fetch_offset > 0
+        await bench.client.admin.list_topics()
+        for stream in streams:
+            stream.cancel()
+
+
+async def test_health_answers_where_the_memory_of_requests_is_full(tmp_path: Path) -> None:
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t")
+        with closing(bench.server.append_memory.lease(bench.server.append_memory.limit_bytes)):
+            with pytest.raises(OverloadedError) as refusal:
+                await bench.append("t", [b"x"])
+            assert refusal.value.fields["limit_bytes"] == bench.server.append_memory.limit_bytes
+            await require_health(bench.client.address)
+        assert await bench.append("t", [b"x"]) == 0
+
+
+async def test_health_answers_those_who_are_connected_where_no_other_may_connect(tmp_path: Path) -> None:
+    async with (
+        service_bench(tmp_path, max_connection_count=2) as bench,
+        grpc.aio.insecure_channel(bench.client.address) as channel,
+        own_connection(bench.client.address) as late,
+    ):
+        await bench.client.admin.list_topics()
+        await require_health_over(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await late.ListOffsets(log_pb2.ListOffsetsRequest())
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await require_health_over(channel)
 
 
 async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
