@@ -12,11 +12,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -45,17 +45,6 @@ FETCH = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="t")], max
 LARGE = [Record(0, 0, None, bytes(900_000)) for _ in range(20)]
 
 
-class Bound(NamedTuple):
-    """A bound: how a server gets it, what fills it, and what asks for more."""
-
-    name: str
-    settings: Mapping[str, int]
-    fill: Callable[[Site], Any]
-    """Returns once it is full; what it returns is kept."""
-    ask: Callable[[Site], Any]
-    """Asks for one more. May raise the refusal."""
-
-
 class Site:
     """Connections to a server whose bound is filled."""
 
@@ -69,6 +58,17 @@ class Site:
         """The next connection's."""
         self.number += 1
         return self.stubs[self.number % CHANNEL_COUNT]
+
+
+class Bound(NamedTuple):
+    """A bound: how a server gets it, what fills it, and what asks for more."""
+
+    name: str
+    settings: Mapping[str, int]
+    fill: Callable[[Site], Awaitable[object]]
+    """Returns once it is full; what it returns is kept."""
+    ask: Callable[[Site], Awaitable[object]]
+    """Asks for one more. May raise the refusal."""
 
 
 async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
@@ -89,7 +89,9 @@ async def fill_reads(site: Site) -> object:
 
 
 async def fill_admin(site: Site) -> object:
-    stubs: list[Any] = [reflection_pb2_grpc.ServerReflectionStub(channel) for channel in site.channels]
+    stubs: list[Any] = [
+        reflection_pb2_grpc.ServerReflectionStub(cast(Any, channel)) for channel in site.channels
+    ]
     calls = [stubs[number % CHANNEL_COUNT].ServerReflectionInfo() for number in range(ADMIN_COUNT)]
     for call in calls:
         await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
@@ -98,7 +100,7 @@ async def fill_admin(site: Site) -> object:
 
 
 async def fill_watches(site: Site) -> object:
-    stubs: list[Any] = [health_pb2_grpc.HealthStub(channel) for channel in site.channels]
+    stubs: list[Any] = [health_pb2_grpc.HealthStub(cast(Any, channel)) for channel in site.channels]
     calls = [
         stubs[number % CHANNEL_COUNT].Watch(health_pb2.HealthCheckRequest()) for number in range(WATCH_COUNT)
     ]
@@ -120,7 +122,7 @@ async def one_connection(site: Site) -> None:
 
 
 async def watch_once(site: Site) -> None:
-    stub: Any = health_pb2_grpc.HealthStub(site.channels[0])
+    stub: Any = health_pb2_grpc.HealthStub(cast(Any, site.channels[0]))
     await stub.Watch(health_pb2.HealthCheckRequest()).read()
 
 
@@ -150,31 +152,46 @@ async def rest(_site: Site) -> None:
     await asyncio.sleep(1)
 
 
+async def append_once(site: Site) -> None:
+    await site.client.append("t", 0, LARGE[:1])
+
+
+async def append_much(site: Site) -> None:
+    await asyncio.gather(*(site.client.append("t", 0, [one]) for one in LARGE))
+
+
+async def poll_once(site: Site) -> None:
+    await site.stub().Fetch(FETCH)
+
+
+async def list_topics(site: Site) -> None:
+    await site.client.admin.list_topics()
+
+
+async def create_topic(site: Site) -> None:
+    await site.client.admin.create_topic("u")
+
+
+async def append_as_another(site: Site) -> None:
+    await append_as(site, site.number)
+
+
 BOUNDS = (
     Bound("none", {}, nothing, rest),
-    Bound("streams of appends", {}, fill_appends, lambda site: site.client.append("t", 0, LARGE[:1])),
-    Bound("streams of fetches", {}, fill_reads, lambda site: site.stub().Fetch(FETCH)),
-    Bound("other calls", {}, fill_admin, lambda site: site.client.admin.list_topics()),
+    Bound("streams of appends", {}, fill_appends, append_once),
+    Bound("streams of fetches", {}, fill_reads, poll_once),
+    Bound("other calls", {}, fill_admin, list_topics),
     Bound("watches of the health", {}, fill_watches, watch_once),
     Bound(
         "connections",
+        # The sockets that fill it, the channels, the client, and the checks.
         {"max-connections": CONNECTION_COUNT + CHANNEL_COUNT + 2},
         fill_connections,
         one_connection,
     ),
-    Bound(
-        "memory of appends",
-        {"max-request-memory": 64},
-        nothing,
-        lambda site: asyncio.gather(*(site.client.append("t", 0, [one]) for one in LARGE)),
-    ),
-    Bound("topics", {"max-topic-count": 100}, fill_topics, lambda site: site.client.admin.create_topic("u")),
-    Bound(
-        "producers",
-        {"max-partition-producer-count": 1000},
-        fill_producers,
-        lambda site: append_as(site, site.number),
-    ),
+    Bound("memory of appends", {"max-request-memory": 64}, nothing, append_much),
+    Bound("topics", {"max-topic-count": 100}, fill_topics, create_topic),
+    Bound("producers", {"max-partition-producer-count": 1000}, fill_producers, append_as_another),
 )
 
 

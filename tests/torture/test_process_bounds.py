@@ -86,9 +86,12 @@ async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
 async def test_crowds_leave_a_server_within_its_bounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--max-request-memory", str(MEMORY_MIB), "--max-read-calls", str(2 * CROWD_COUNT))
-    # One append beside the quiet streams.
-    options += ("--max-append-calls", str(CROWD_COUNT + 1))
+    options = [
+        *("--max-request-memory", str(MEMORY_MIB)),
+        *("--max-read-calls", str(2 * CROWD_COUNT)),
+        # One append beside the quiet streams.
+        *("--max-append-calls", str(CROWD_COUNT + 1)),
+    ]
     with ServerProcess(f"{tmp_path}/data", options=options) as server:
         async with Client(server.address) as client, channels(server.address) as found:
             await client.admin.create_topic("t")

@@ -235,16 +235,21 @@ class Server:
         """End what a start that fails has begun. It has accepted no append."""
         self._closing.set(ends_work=True)
         await self._grpc.stop(None)
-        engine, self._engine = self._engine, None
+        engine = self._take_engine()
         if engine is not None:
             await asyncio.to_thread(engine.end_commits)
             await self._end(engine)
             return
         await asyncio.to_thread(self._close_threads)
         # The thread of a start that was cancelled went on meanwhile: it failed, or has opened the engine.
-        engine, self._engine = self._engine, None
+        engine = self._take_engine()
         if engine is not None:
             await asyncio.to_thread(_close_engine, engine)
+
+    def _take_engine(self) -> StorageEngine | None:
+        """The engine, which is the caller's to close from now on; None if it is not open."""
+        engine, self._engine = self._engine, None
+        return engine
 
     def _open_threads(self) -> None:
         """Make the threads, and let the metrics have them."""

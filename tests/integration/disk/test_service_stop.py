@@ -159,7 +159,7 @@ async def test_idle_streams_do_not_keep_a_stop_waiting(tmp_path: Path) -> None:
     async with service_bench(tmp_path, **GRACE) as bench:
         await bench.client.admin.create_topic("t")
         async with grpc.aio.insecure_channel(bench.client.address) as channel:
-            appends = bench.client.log.AppendStream(endless())
+            appends: Any = bench.client.log.AppendStream(endless())
             assert (await appends.read()).ack.base_offset == 0
             reflection: Any = reflection_pb2_grpc.ServerReflectionStub(cast(Any, channel))
             described = reflection.ServerReflectionInfo()
@@ -191,7 +191,7 @@ async def test_a_stop_answers_the_append_in_flight_before_it_ends_its_stream(tmp
         poll = asyncio.create_task(bench.client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
         await bench.until_waiting(1, "idle")
         gate.close()
-        appends = bench.client.log.AppendStream(endless())
+        appends: Any = bench.client.log.AppendStream(endless())
         assert await asyncio.to_thread(gate.is_reached.wait, PATIENCE_S)
         stopping = asyncio.create_task(bench.server.stop())
         await poll

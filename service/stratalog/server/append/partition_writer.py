@@ -116,7 +116,7 @@ class PartitionWriter:
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
-        self._turn = 0
+        self._turn: int = 0
         """The number of the next turn."""
         self._epoch: int | None = None
         """The last leader epoch that was to be made durable before a turn. One turn at a time uses it."""

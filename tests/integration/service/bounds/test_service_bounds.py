@@ -266,7 +266,7 @@ async def test_streams_of_a_principal_are_bounded(tmp_path: Path) -> None:
     async with site.running() as server, site.client("admin") as admin:
         await admin.admin.create_topic("ours.t")
         async with site.client("ours") as one, site.client("ours") as other:
-            streams = [one.log.FetchStream(fetch), other.log.AppendStream(endless())]
+            streams: list[Any] = [one.log.FetchStream(fetch), other.log.AppendStream(endless())]
             for stream in streams:
                 await stream.initial_metadata()
             for stream in (one.log.FetchStream(fetch), other.log.AppendStream(endless())):
@@ -280,7 +280,7 @@ async def test_streams_of_a_principal_are_bounded(tmp_path: Path) -> None:
             assert open_count == 1
             streams[0].cancel()
             await until(lambda: server.calls[CallKind.READ].open_count == 0)
-            again = other.log.FetchStream(fetch)
+            again: Any = other.log.FetchStream(fetch)
             assert (await again.read()).partitions[0].next_fetch_offset == 1
             for stream in (*streams, again):
                 stream.cancel()
