@@ -30,6 +30,7 @@ from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
+from stratalog.server.fetch.closing import Closing
 from stratalog.server.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
 from tests.support.service.held_writer import BAD, SOME_LOG, HeldWriter
@@ -108,7 +109,9 @@ class Run:
         }
         """By partition: those of the deleted topics, and the current one."""
         self._arriving: asyncio.Queue[DecodedStreamAppend | None] = asyncio.Queue()
-        self.pipeline = AppendPipeline(self._source(), self._resolve, self._prepare, self.memory)
+        self.pipeline = AppendPipeline(
+            self._source(), self._resolve, self._prepare, self.memory, Closing(asyncio.get_running_loop())
+        )
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:

@@ -7,22 +7,20 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
+from tests.support.service.health_check import require_health_over
 from tests.support.service.server_process import ServerProcess
-from tests.support.service.service_bench import PATIENCE_S
 
 IS_WHOLE = float(os.environ.get("STRATALOG_TORTURE_S", "8")) > 60
 CROWD_COUNT = 1000 if IS_WHOLE else 100
@@ -40,8 +38,6 @@ CALL_BYTES = 192 << 10
 and the transport's window of 64 KiB."""
 BASE_BYTES = 96 << 20
 """Growth that does not depend on the number of calls: records, twice the memory for answers."""
-HEALTH_S = 2.0
-"""Machines of tests are loaded; without other work checks take a few milliseconds."""
 
 
 class Use(NamedTuple):
@@ -81,19 +77,21 @@ def fetch(offset: int, max_wait_ms: int = 60_000) -> log_pb2.FetchRequest:
     return log_pb2.FetchRequest(partitions=[partition], max_wait_ms=max_wait_ms, min_bytes=1)
 
 
-async def check_health(channel: grpc.aio.Channel) -> None:
-    begin_s = time.monotonic()
-    stub: Any = health_pb2_grpc.HealthStub(channel)
-    answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    assert time.monotonic() - begin_s < HEALTH_S
+async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
+    await asyncio.Event().wait()
+    yield log_pb2.AppendStreamRequest()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
 async def test_crowds_leave_a_server_within_its_bounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--max-request-memory", str(MEMORY_MIB), "--max-read-calls", str(2 * CROWD_COUNT))
+    options = [
+        *("--max-request-memory", str(MEMORY_MIB)),
+        *("--max-read-calls", str(2 * CROWD_COUNT)),
+        # One append beside the quiet streams.
+        *("--max-append-calls", str(CROWD_COUNT + 1)),
+    ]
     with ServerProcess(f"{tmp_path}/data", options=options) as server:
         async with Client(server.address) as client, channels(server.address) as found:
             await client.admin.create_topic("t")
@@ -110,14 +108,18 @@ async def test_crowds_leave_a_server_within_its_bounds(
                 stubs[number % CONNECTION_COUNT].FetchStream(fetch(end_offset))
                 for number in range(CROWD_COUNT)
             ]
-            await asyncio.gather(*(call.initial_metadata() for call in (*slow, *idle)))
-            await check_health(found[0])
+            # Producers that send nothing.
+            quiet = [
+                stubs[number % CONNECTION_COUNT].AppendStream(endless()) for number in range(CROWD_COUNT)
+            ]
+            await asyncio.gather(*(call.initial_metadata() for call in (*slow, *idle, *quiet)))
+            await require_health_over(found[0])
             beside = Use.of(server.pid)
-            beside.require(before, 2 * CROWD_COUNT)
+            beside.require(before, 3 * CROWD_COUNT)
             await client.append("t", 0, [Record(0, 0, None, b"x")])
             for call in idle:
                 assert (await call.read()).partitions[0].next_fetch_offset == end_offset + 1
-            for call in (*slow, *idle):
+            for call in (*slow, *idle, *quiet):
                 call.cancel()
 
             for _ in range(CANCELLED_COUNT // CROWD_COUNT):
@@ -128,7 +130,7 @@ async def test_crowds_leave_a_server_within_its_bounds(
                 await asyncio.sleep(0.05)
                 for call in polls:
                     call.cancel()
-            await check_health(found[1])
+            await require_health_over(found[1])
             await client.append("t", 0, [Record(0, 0, None, b"y")])
             Use.of(server.pid).require(before, CROWD_COUNT)
             # No call is left behind: as many as are allowed may begin again.

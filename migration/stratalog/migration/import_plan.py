@@ -23,12 +23,14 @@ from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.log.log_config import UNLIMITED, LogConfig
 from stratalog.migration.kafka_log_directory import INTERNAL_TOPICS, PassedOver, SourceTopic
 from stratalog.migration.stopped_broker import StoppedBroker
+from stratalog.remote.metadata.catalog.catalog_bounds import CatalogBounds
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import require_partition_count, require_topic_name
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.store_layout import shard_of
 
 RETENTION_MS = "retention.ms"
+_RAISE_BOUNDS = "raise --max-topics or --max-partitions"
 
 
 class PresentPartition(NamedTuple):
@@ -76,13 +78,18 @@ class ImportPlan(NamedTuple):
 
 
 def plan_import(
-    source: StoppedBroker, wanted: Sequence[str], config: Mapping[str, str], target: ImportTarget
+    source: StoppedBroker,
+    wanted: Sequence[str],
+    config: Mapping[str, str],
+    target: ImportTarget,
+    bounds: CatalogBounds,
 ) -> ImportPlan:
     """Plan the import of the `wanted` topics, or of all except Kafka's own if none is named.
 
     `config` has overrides; without one, retention is unlimited. Raises UnknownTopicOrPartitionError,
     TopicAlreadyExistsError, InvalidRequestError for a name that collides with another topic's,
-    InvalidConfigError, UnsupportedOperationError, DataDirectoryError, OSError.
+    LimitExceededError if the store would have more than the `bounds` allow, InvalidConfigError,
+    UnsupportedOperationError, DataDirectoryError, OSError.
     """
     config = {RETENTION_MS: str(UNLIMITED), **config}
     LogConfig.from_overrides(config)
@@ -115,6 +122,8 @@ def plan_import(
     topics = tuple(topic for topic in found_topics if topic.name not in already_imported)
     for topic in topics:
         _require_new(topic, target, [*target.catalog.topics(), *names])
+    partition_count = sum(len(topic.partitions) for topic in topics)
+    bounds.require_room(target.catalog, partition_count, len(topics), remedy=_RAISE_BOUNDS)
     new_names = {topic.name for topic in topics}
     leftovers = tuple(
         present.topic_partition for present in target.present if present.topic_partition.topic in new_names

@@ -53,6 +53,7 @@ from stratalog.migration.stopped_broker import StoppedBroker
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.catalog_bounds import DEFAULT_BOUNDS, CatalogBounds
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.head_log import StoreActor
@@ -83,6 +84,8 @@ class ImportSettings:
     """Link finished files instead of copying them."""
     owner: str
     """The owner that the import writes into the store's metadata."""
+    bounds: CatalogBounds = DEFAULT_BOUNDS
+    """The most topics and partitions that the store may have with those of the import."""
 
 
 class ImportedPartition(NamedTuple):
@@ -318,7 +321,8 @@ class TopicImporter:
             create()
 
     def _plan(self, source: StoppedBroker, target: ImportTarget) -> ImportPlan:
-        return plan_import(source, self._settings.topics, self._settings.config, target)
+        settings = self._settings
+        return plan_import(source, settings.topics, settings.config, target, settings.bounds)
 
     def _read_target(self) -> ImportTarget:
         """Read the store for a plan, without creating anything."""

@@ -66,6 +66,7 @@ from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
 from stratalog.server.rpc.access.access_gate import AccessGate
 from stratalog.server.rpc.access.reflection_servicer import REFLECTION, ReflectionServicer
+from stratalog.server.rpc.access.shown_topics import showing_all
 from stratalog.server.rpc.admin.admin_servicer import AdminServicer
 from stratalog.server.rpc.admin.operation_servicer import OperationServicer
 from stratalog.server.rpc.admin.server_info import ServerInfo
@@ -218,7 +219,7 @@ class Server:
 
     async def _open(self, loop: asyncio.AbstractEventLoop, limits: CallLimits, late: LateServices) -> None:
         """Open the engine and all that works on it, and serve."""
-        engine = self._engine = await self._open_engine(loop)
+        engine = await self._open_engine(loop)
         self._watch_engine(engine)
         if self._access_gate is not None:
             self._access_gate.operations = engine.operations
@@ -234,12 +235,21 @@ class Server:
         """End what a start that fails has begun. It has accepted no append."""
         self._closing.set(ends_work=True)
         await self._grpc.stop(None)
-        engine, self._engine = self._engine, None
-        if engine is None:
-            await asyncio.to_thread(self._close_threads)
-        else:
+        engine = self._take_engine()
+        if engine is not None:
             await asyncio.to_thread(engine.end_commits)
             await self._end(engine)
+            return
+        await asyncio.to_thread(self._close_threads)
+        # The thread of a start that was cancelled went on meanwhile: it failed, or has opened the engine.
+        engine = self._take_engine()
+        if engine is not None:
+            await asyncio.to_thread(_close_engine, engine)
+
+    def _take_engine(self) -> StorageEngine | None:
+        """The engine, which is the caller's to close from now on; None if it is not open."""
+        engine, self._engine = self._engine, None
+        return engine
 
     def _open_threads(self) -> None:
         """Make the threads, and let the metrics have them."""
@@ -280,15 +290,18 @@ class Server:
         )
         groups = self._metrics.groups
         hosts = PartitionHost(self._clock, loop, self._pools.append, self._pools.flush, groups)
-        return await self._pools.task(
-            lambda: builder.open(
+
+        def open_engine() -> StorageEngine:
+            engine = self._engine = builder.open(
                 hosts,
                 self._pools.opening,
                 lambda: self._hop_to_tell(loop),
                 lambda: self._hop_to_end(loop),
                 self._watch_logs,
             )
-        )
+            return engine
+
+        return await self._pools.task(open_engine)
 
     async def stop(self) -> None:
         """Stop cleanly, in the order of the module's description. Keeps every acknowledged record. May be
@@ -435,7 +448,8 @@ class Server:
 
         def ready(name: str, handlers: Handlers) -> grpc.GenericRpcHandler:
             checked: Handlers = refusing_undecodable(gated(handlers))
-            return limits.limiting(name, checked if gate is None else gate.guarding(name, checked))
+            guarded = showing_all(name, checked) if gate is None else gate.guarding(name, checked)
+            return limits.limiting(name, guarded)
 
         return [
             ready(LOG_SERVICE, log_handlers),
@@ -446,7 +460,7 @@ class Server:
 
     def _register_reflection(self, gate: AccessGate | None, limits: CallLimits) -> None:
         services = (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME)
-        servicer = ReflectionServicer(services, limits.statuses)
+        servicer = ReflectionServicer(services, self._closing, limits.statuses)
         handlers = refusing_undecodable(described_handlers(servicer, cast(Any, REFLECTION)))
         if gate is not None:
             handlers = gate.guarding(REFLECTION.full_name, handlers)
@@ -584,6 +598,7 @@ def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests", MAX_PENDING_CALL_COUNT),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALL_COUNT),
         ("grpc.max_allowed_incoming_connections", settings.max_connection_count),
+        ("grpc.max_concurrent_streams", settings.max_stream_count),
         # An answer is bounded by its request, but one batch may always be larger.
         ("grpc.max_send_message_length", -1),
         # Otherwise two servers share a port silently, and a client reaches either of them.

@@ -31,6 +31,7 @@ message as ``name=`value```. One table, ``stratalog.server.rpc.status``, chooses
     +-- FencingTokenMismatchError         the partition has another token: stop, or fence it
     +-- InvalidTxnStateError              end the producer's open transaction first
     +-- PrecedingAppendFailedError        decide about the failed append, then send this one with `resume`
+    +-- LimitExceededError                remove something, or have the limit in the fields raised
     +-- OverloadedError                   send it again after a pause (retriable): it had no effect
     |   +-- LowDiskSpaceError             the same, but an operator has to free space on the server's disk
     |   +-- StartingError                 the same: the server opens its logs
@@ -268,6 +269,13 @@ class PrecedingAppendFailedError(LogStoreError):
     """An earlier append of the same stream to the same partition failed, so this one was not applied."""
 
     code = "PRECEDING_APPEND_FAILED"
+
+
+class LimitExceededError(LogStoreError):
+    """There would be more of something than there may be. The request had no effect, and a pause does not
+    help. Fields: the number that there would be, and the largest one."""
+
+    code = "LIMIT_EXCEEDED"
 
 
 class OverloadedError(LogStoreError):

@@ -16,7 +16,13 @@ INT_MAX = 2**31 - 1
 FLOAT_MAX = sys.float_info.max
 """Java's Double.MAX_VALUE: Kafka's word for no limit."""
 
+MAX_VALUE_LENGTH = 4_096
+"""The longest text of a value. A number may have any number of zeros and spaces around it, and a text that is
+taken stays in the memory and the metadata of all servers of a store."""
+
 _MAX_NEAR_COUNT = 3
+_MAX_NEAR_LENGTH = 100
+"""The longest name whose neighbours are looked for: a search takes as long as the name is."""
 _DECIMAL_CHARACTERS = frozenset("0123456789+-.eE")
 
 
@@ -25,7 +31,8 @@ def unknown_key(
 ) -> InvalidConfigError:
     """The error for a key that is not known. It names the known keys whose names are near, or the remedy."""
     fields = {"name": name} if text is None else {"name": name, "value": text}
-    near = difflib.get_close_matches(name, list(known), _MAX_NEAR_COUNT)
+    is_short = len(name) <= _MAX_NEAR_LENGTH
+    near = difflib.get_close_matches(name, list(known), _MAX_NEAR_COUNT) if is_short else []
     if not near:
         return InvalidConfigError(f"`{name}` {reason}; {remedy}", **fields)
     suggestion = " or ".join(f"`{key}`" for key in near)
@@ -55,6 +62,13 @@ class ConfigKey(Generic[Value]):
 
     def parse(self, text: str) -> Value:
         """Parse a value. Raises InvalidConfigError with name, value and what is allowed."""
+        if len(text) > MAX_VALUE_LENGTH:
+            raise InvalidConfigError(
+                f"{self.name} takes no text as long as this one; give it {self.allowed}",
+                name=self.name,
+                value=text[:_MAX_NEAR_LENGTH],
+                allowed=f"at most {MAX_VALUE_LENGTH} characters: {self.allowed}",
+            )
         try:
             return self._parse(text.strip())
         except ValueError:

@@ -6,6 +6,7 @@ import random
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
+from stratalog.log.producers.producer_room import ProducerRoom
 from stratalog.log.retention.late_removal import LateRemovals
 
 
@@ -15,3 +16,4 @@ class LogEnvironment(NamedTuple):
     clock: Clock
     removals: LateRemovals
     random_source: random.Random
+    producer_room: ProducerRoom

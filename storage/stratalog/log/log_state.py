@@ -49,7 +49,7 @@ class LogState:
 
     @property
     def latest_epoch(self) -> int:
-        """The leader epoch of the last batch; -1 if none is known."""
+        """The leader epoch of the last batch, or that of the next one if it is noted; -1 if none is known."""
         latest_epoch = self.epochs.latest_epoch
         return NO_LEADER_EPOCH if latest_epoch is None else latest_epoch
 

@@ -72,6 +72,7 @@ class UnifiedLog:
         self._checkpoint = checkpoint
         self.local_log = loaded.local_log
         self.state = loaded.state
+        self.state.producers.count_in(environment.producer_room)
         self.offsets = LogOffsets(
             loaded.local_log,
             loaded.state,
@@ -266,6 +267,7 @@ class UnifiedLog:
                         self.local_log.save_active_indexes()
             finally:
                 self.availability.is_closed = True
+                self.state.producers.leave_room()
                 self.local_log.close()
 
     def check(self) -> None:

@@ -36,6 +36,7 @@ from stratalog.cleaner.cleaner_manager import CleanerManager
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_environment import LogEnvironment
+from stratalog.log.producers.producer_room import ProducerRoom
 from stratalog.log.recovery.log_recovery import LoadProgress
 from stratalog.log.retention.late_removal import LateRemovals
 from stratalog.log.unified_log import UnifiedLog
@@ -101,8 +102,10 @@ class LogManager:
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Cleans compacted logs. A change of a log that must not meet a clean pauses it."""
+        self.producer_room = ProducerRoom(settings.max_log_producer_count, settings.max_producer_count)
+        """The producers that all logs remember."""
         self._opener = LogOpener(
-            environment=LogEnvironment(clock, self.removals, seeded_random(ids)),
+            environment=LogEnvironment(clock, self.removals, seeded_random(ids), self.producer_room),
             directories=directories,
             away=self._away,
             resources=self._resources,

@@ -32,6 +32,11 @@ class LogManagerSettings:
     client may retry: a batch that it sends again afterwards is stored again."""
     producer_id_expiration_check_interval_ms: int = 10 * 60 * 1000
     """How often such producers are looked for."""
+    max_log_producer_count: int = 50_000
+    """Producers that a log remembers at most. For a new one, those that have been idle for longest are
+    forgotten; where all have written lately, the new one is refused."""
+    max_producer_count: int = 200_000
+    """Producers that all logs together remember at most, about a kilobyte each."""
     written_by_broker: bool = False
     """Kafka wrote the logs, and they were perhaps copied file by file. So the files of leader epochs may be
     older than the batches: what is newer is learnt from these, in a recovery (our own files have each epoch

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
+import grpc
 import pytest
+from google.rpc.status_pb2 import Status
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import StoppingError
@@ -25,7 +28,10 @@ from stratalog.server.configuration.settings import ServerSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.store_faults import Operation
+from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
+from tests.support.logs.hooked_disk import HookedDisk
+from tests.support.service.error_details import error_info
 from tests.support.service.service_bench import (
     PATIENCE_S,
     QUIET,
@@ -37,6 +43,15 @@ from tests.support.service.service_bench import (
 
 PARTITION_COUNT = 20
 CONFIG = {"cleanup.policy": "compact", "retention.ms": "-1"}
+APPEND = log_pb2.AppendStreamRequest(
+    topic="t", partition=0, records=log_pb2.Records(records=[log_pb2.Record(value=b"x")])
+)
+DURABLE_APPEND = log_pb2.AppendStreamRequest(
+    topic="t",
+    partition=0,
+    durability=log_pb2.DURABILITY_DISK,
+    records=log_pb2.Records(records=[log_pb2.Record(value=b"x")]),
+)
 GRACE: dict[str, Any] = {"shutdown_grace_s": PATIENCE_S}
 
 
@@ -134,6 +149,58 @@ async def test_a_stop_ends_sessions_with_a_reason(tmp_path: Path) -> None:
         await bench.server.stop()
         with pytest.raises(StoppingError):
             await session
+
+
+async def test_idle_streams_do_not_keep_a_stop_waiting(tmp_path: Path) -> None:
+    async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
+        yield APPEND
+        await asyncio.Event().wait()
+
+    async with service_bench(tmp_path, **GRACE) as bench:
+        await bench.client.admin.create_topic("t")
+        async with grpc.aio.insecure_channel(bench.client.address) as channel:
+            appends: Any = bench.client.log.AppendStream(endless())
+            assert (await appends.read()).ack.base_offset == 0
+            reflection: Any = reflection_pb2_grpc.ServerReflectionStub(cast(Any, channel))
+            described = reflection.ServerReflectionInfo()
+            await described.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            await described.read()
+            async with asyncio.timeout(PATIENCE_S / 2):
+                await bench.server.stop()
+            for call in (appends, described):
+                assert await call.code() is grpc.StatusCode.UNAVAILABLE
+                details = dict(await call.trailing_metadata())["grpc-status-details-bin"]
+                assert isinstance(details, bytes)
+                assert error_info(Status.FromString(details)).reason == StoppingError.code
+
+
+async def test_a_stop_answers_the_append_in_flight_before_it_ends_its_stream(tmp_path: Path) -> None:
+    gate = Gate()
+
+    def before(name: str, path: str) -> None:
+        if name == "sync" and path.endswith(".log"):
+            gate.pass_through()
+
+    async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
+        yield DURABLE_APPEND
+        await asyncio.Event().wait()
+
+    async with service_bench(tmp_path, filesystem=HookedDisk(before), **GRACE) as bench:
+        await bench.client.admin.create_topic("t")
+        await bench.client.admin.create_topic("idle")
+        poll = asyncio.create_task(bench.client.fetch({TopicPartition("idle", 0): 0}, max_wait_ms=60_000))
+        await bench.until_waiting(1, "idle")
+        gate.close()
+        appends: Any = bench.client.log.AppendStream(endless())
+        assert await asyncio.to_thread(gate.is_reached.wait, PATIENCE_S)
+        stopping = asyncio.create_task(bench.server.stop())
+        await poll
+        assert not appends.done()
+        gate.open()
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert (await appends.read()).ack.base_offset == 0
+            assert await appends.code() is grpc.StatusCode.UNAVAILABLE
+            await stopping
 
 
 async def test_a_signal_ends_the_upload_that_a_task_has_begun(

@@ -48,6 +48,8 @@ class ScriptedService:
         """The answer to each append of a stream; None: there is none."""
         self.ends_append_streams = False
         """A stream of appends ends at its first request."""
+        self.append_failure: LogStoreError | None = None
+        """The failure of the next stream of appends, at its first request."""
         self.append_stream_count = 0
         self.appends: list[log_pb2.AppendStreamRequest] = []
         self.is_appended = asyncio.Event()
@@ -87,6 +89,9 @@ class ScriptedService:
             self.is_appended.set()
             if self.ends_append_streams:
                 return
+            if self.append_failure is not None:
+                failure, self.append_failure = self.append_failure, None
+                await _abort(context, failure)
             if self.append_refusal is not None:
                 status = status_of_error(self.append_refusal)
                 yield log_pb2.AppendStreamResponse(sequence=request.sequence, status=status)

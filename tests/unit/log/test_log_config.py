@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError
 from stratalog.base.types import Durability
+from stratalog.log.config_key import MAX_VALUE_LENGTH
 from stratalog.log.log_config import LogConfig
 from stratalog.record.codecs.compression import Codec, require_level
 from stratalog.record.header import TimestampType
@@ -304,3 +305,19 @@ def test_an_error_about_too_much_names_the_bound(name: str, most: int) -> None:
     with pytest.raises(InvalidConfigError) as failure:
         LogConfig.from_overrides({name: str(most + 1)})
     assert str(failure.value.fields["allowed"]).endswith(f"and at most {most}")
+
+
+@pytest.mark.parametrize("name", ["retention.ms", "min.cleanable.dirty.ratio", "compaction.strategy.header"])
+def test_a_value_has_a_longest_text(name: str) -> None:
+    """Spaces around a value and zeros before it are taken, and stay in the catalog."""
+    LogConfig.from_overrides({"retention.ms": " " * (MAX_VALUE_LENGTH - 1) + "1"})
+    with pytest.raises(InvalidConfigError) as refusal:
+        LogConfig.from_overrides({name: "1".rjust(MAX_VALUE_LENGTH + 1)})
+    assert refusal.value.fields["name"] == name
+    assert len(str(refusal.value)) < 1_000
+
+
+def test_no_near_key_is_looked_for_behind_a_long_name() -> None:
+    with pytest.raises(InvalidConfigError) as refusal:
+        LogConfig.from_overrides({"retention.ms" + "s" * 1_000: "1"})
+    assert "near" not in refusal.value.fields

@@ -12,6 +12,7 @@ from stratalog.base.errors import (
     DataDirectoryInUseError,
     InvalidConfigError,
     InvalidRequestError,
+    LimitExceededError,
     LogStoreError,
     NotOwnerError,
     TopicAlreadyExistsError,
@@ -27,6 +28,7 @@ from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.remote.metadata.catalog.catalog_bounds import CatalogBounds
 from stratalog.segment.file_names import segment_path
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.kafka.import_world import ORDERS, PAYMENTS, SMALL_SEGMENTS, ImportWorld
@@ -163,6 +165,29 @@ def test_names_that_no_topic_may_have_beside_others_are_refused(world: ImportWor
     logs = world.server(MemoryFileSystem())
     logs.catalog.create("orders_eu", 1)
     world.refuse(InvalidRequestError, "orders.eu", fields={"existing_topic": "orders_eu"})
+
+
+def test_an_import_adds_no_more_than_a_store_may_have(world: ImportWorld) -> None:
+    world.refuse(
+        LimitExceededError,
+        bounds=CatalogBounds(1, 10),
+        fields={"topic_count": 2, "max_topic_count": 1},
+    )
+    world.refuse(
+        LimitExceededError,
+        bounds=CatalogBounds(2, 2),
+        fields={"partition_count": 3, "max_partition_count": 2},
+    )
+    world.run("orders", bounds=CatalogBounds(1, 2))
+    world.refuse(
+        LimitExceededError,
+        "payments",
+        bounds=CatalogBounds(1, 10),
+        fields={"topic_count": 2, "max_topic_count": 1},
+    )
+    # What is there already needs no room.
+    assert world.run("orders", bounds=CatalogBounds(1, 1)).topics == ()
+    assert len(world.run(bounds=CatalogBounds(2, 3)).topics) == 1
 
 
 def test_topics_that_share_an_id_are_refused_before_one_of_them_is_lost(world: ImportWorld) -> None:

@@ -7,11 +7,21 @@ import re
 import click
 
 from stratalog.cli.server.start_command import start
+from stratalog.log.config_key import MAX_VALUE_LENGTH
+from stratalog.log.log_config import LogConfig
+from stratalog.remote.metadata.catalog.topic_entry import MAX_FENCING_TOKEN_BYTES, MAX_NAME_LENGTH
+from stratalog.server.append.append_pipeline import MAX_IN_FLIGHT_COUNT, MAX_LANE_COUNT
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.setting import toml_text
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.configuration.settings_table import SETTINGS
+from stratalog.server.operations.operation_registry import MAX_WAITING_COUNT
+from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, MAX_ELEMENT_COUNT
+from stratalog.server.rpc.call_limits import MAX_WATCH_COUNT
+from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT, MAX_OFFSET_QUERY_COUNT
+from stratalog.server.rpc.metadata_servicer import MAX_TOPIC_COUNT
+from stratalog.server.rpc.read.record_reads import MAX_READ_PARTITION_COUNT
 from stratalog.server.rpc.status import INTERNAL_CODE, STATUS_BY_ERROR
 from tests.support.places import DOCS
 
@@ -40,6 +50,40 @@ def test_the_tables_of_settings_are_those_of_the_server() -> None:
         if name not in ("--data-dir", "--store"):
             default = toml_text(setting.default).strip('"') if setting.default not in ("", ()) else "none"
             assert documented[name][1].strip().strip("`") == default, name
+
+
+FIXED = {
+    "streams that watch the health": MAX_WATCH_COUNT,
+    "bytes of a message without records": MAX_DECODED_BYTES,
+    "elements of a message without records": MAX_ELEMENT_COUNT,
+    "partitions of a fetch": MAX_FETCH_PARTITION_COUNT,
+    "partitions of a `Read`": MAX_READ_PARTITION_COUNT,
+    "offsets of a `ListOffsets`": MAX_OFFSET_QUERY_COUNT,
+    "topics of a `Metadata`": MAX_TOPIC_COUNT,
+    "requests of a stream of appends that are under way": MAX_IN_FLIGHT_COUNT,
+    "failed partitions of a stream of appends": MAX_LANE_COUNT,
+    "characters of the name of a topic": MAX_NAME_LENGTH,
+    "characters of the value of a configuration key": MAX_VALUE_LENGTH,
+    "bytes of a fencing token": MAX_FENCING_TOKEN_BYTES,
+    "operations of one kind that wait for their turn": MAX_WAITING_COUNT,
+}
+"""The bounds that no setting changes."""
+
+
+def test_the_table_of_bounds_has_every_bound_with_its_default() -> None:
+    section = (DOCS / "operating.md").read_text().partition("\n## Bounds\n")[2]
+    rows = re.findall(r"^\| ([a-z][^|]+) \| (\d+) \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    fixed = {name: int(value) for name, value, setting, _ in rows if setting == "fixed"}
+    assert fixed == FIXED
+    names = {setting.option or setting.name: setting for setting in SETTINGS.values()}
+    of_settings = {setting.strip("`"): int(value) for _, value, setting, _ in rows if setting != "fixed"}
+    assert of_settings.pop("max.message.bytes` of the topic") == LogConfig().max_message_bytes
+    assert of_settings == {name: names[name].default for name in of_settings}
+    bounds = {name for name in names if name.lstrip("-").startswith("max-")} - {"--max-silence"}
+    assert bounds <= set(of_settings), "a bound is missing in the table"
+    codes = {error.code for error in STATUS_BY_ERROR}
+    named = {code for _, _, _, seen in rows for code in re.findall(r"`([A-Z_]+)`", seen)}
+    assert named <= codes
 
 
 class NotedTasks:

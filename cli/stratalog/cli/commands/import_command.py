@@ -18,6 +18,7 @@ from stratalog.cli.commands.import_remarks import plan_remarks, report_remarks
 from stratalog.cli.interrupts import interrupted_by_signals
 from stratalog.cli.options import config_option, data_dir_option, json_option, store_option
 from stratalog.cli.output import Cell, counted, print_json, print_table
+from stratalog.remote.metadata.catalog.catalog_bounds import DEFAULT_BOUNDS, MAX_BOUNDS, CatalogBounds
 
 if TYPE_CHECKING:
     from stratalog.migration.import_plan import ImportPlan
@@ -58,6 +59,22 @@ def import_() -> None:
     help="Also import partitions that are missing in the checkpoint files beside them. Default: refuse them,"
     " because deleted records may come back.",
 )
+@click.option(
+    "--max-topics",
+    "max_topic_count",
+    type=click.IntRange(1, MAX_BOUNDS.topic_count),
+    default=DEFAULT_BOUNDS.topic_count,
+    show_default=True,
+    help="Refuse an import after which the store would have more topics: max-topic-count of its server.",
+)
+@click.option(
+    "--max-partitions",
+    "max_partition_count",
+    type=click.IntRange(1, MAX_BOUNDS.partition_count),
+    default=DEFAULT_BOUNDS.partition_count,
+    show_default=True,
+    help="Refuse an import after which its topics would have more partitions: max-total-partition-count.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be imported, and change nothing.")
 @json_option
 def kafka(
@@ -68,23 +85,22 @@ def kafka(
     config: dict[str, str],
     copies_all: bool,
     allows_missing_checkpoints: bool,
+    max_topic_count: int,
+    max_partition_count: int,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Import topics from the log directories of a Kafka broker.
 
-    LOG_DIR... are the directories of the stopped broker. The import does not change them. Name all
-    directories of the broker: each holds the list of its own deleted records, so leave the partitions where
-    they are.
+    LOG_DIR... are all directories of the stopped broker, which the import does not change. Each holds the
+    list of its own deleted records, so leave the partitions where they are.
 
     Topics keep their names and ids. Partitions keep their offsets, log starts, leader epochs and producers. A
     log directory holds no configuration of topics: give it with --config. Without retention.ms, records are
-    kept for ever. The server of the data directory and the store must be stopped. The import fences the
-    former owner of the store, as the start of a server does. It writes to the data directory, even if the
-    server has more log directories; `stratalog log-dirs move` spreads the partitions.
+    kept for ever. The server of the data directory and the store must be stopped; the import fences it. It
+    writes to the data directory only; `stratalog log-dirs move` spreads the partitions.
 
-    An interrupted import can be repeated. A topic is imported as a whole or not at all; the import skips
-    topics that exist already with the same id.
+    An interrupted import can be repeated: topics are imported whole, and skipped if they exist with their id.
 
     \b
     Examples:
@@ -105,6 +121,7 @@ def kafka(
         shares_files=not copies_all,
         allows_missing_checkpoints=allows_missing_checkpoints,
         owner=f"{socket.gethostname()}:{os.getpid()}",
+        bounds=CatalogBounds(max_topic_count, max_partition_count),
     )
     store = open_store(store_url or default_store_url(data_dir), filesystem=filesystem, clock=clock, ids=ids)
     scheduler = ThreadScheduler(1)

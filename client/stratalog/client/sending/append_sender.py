@@ -8,7 +8,8 @@ after growing pauses. At the retry policy's deadline the queued batches of all l
 the connections, the producer id and the stream. The stream breaks for one of these reasons:
 
 * The server has no room for another call (`OverloadedError`): nothing was applied. The sender tries again in
-  the same way; at the deadline the queued batches of all lanes fail.
+  the same way; at the deadline the queued batches of all lanes fail. So it is where the server stops
+  (`StoppingError`), which answers before the end of the stream all that it has taken.
 * The transport fails, or an answer does not come in time: the outcome of the batches in flight is unknown. An
   idempotent producer sends them again, until the deadline: the server recognises those that it has. Without
   idempotence those of all lanes fail with `ServerUnavailableError`, because sending them again could store
@@ -37,7 +38,7 @@ from typing import Protocol
 
 import grpc
 
-from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError
+from stratalog.base.errors import LogStoreError, NotOwnerError, OverloadedError, StoppingError
 from stratalog.base.types import TopicPartition
 from stratalog.client.channel import ServerChannel
 from stratalog.client.errors import ClientClosedError
@@ -357,7 +358,7 @@ class AppendSender:
         `attempt_s`: as of `Patience.next_pause_s`.
         """
         in_flight_count = sum(lane.in_flight_count for lane in self._busy.values())
-        if isinstance(cause, OverloadedError):
+        if isinstance(cause, OverloadedError | StoppingError):
             may_try_again = self._may_try_again(cause, attempt_s)
             self._fail_lanes(lambda lane: lane.put_back() if may_try_again else lane.give_up(cause))
         elif in_flight_count and self._identities is not None and cause.retriable:

@@ -36,6 +36,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.pipeline.jobs.shard_view import StoreView, open_view
 from stratalog.pipeline.jobs.task_place import TaskMeans
+from stratalog.remote.metadata.catalog.catalog_bounds import MAX_BOUNDS
 from stratalog.remote.metadata.catalog.topic_entry import require_partition_count, require_topic_name
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_ref import ObjectRef
@@ -71,7 +72,7 @@ class NewTopic:
 
     def __init__(self, means: TaskMeans, name: str, partition_count: int, config: Mapping[str, str]) -> None:
         """Check that the topic can be created. `config`: its own keys. Raises TopicAlreadyExistsError,
-        InvalidRequestError, StoreError."""
+        InvalidRequestError, LimitExceededError, StoreError."""
         self.name = name
         self.topic_id: UUID = means.ids.uuid()
         self._config = dict(config)
@@ -84,6 +85,9 @@ class NewTopic:
         if name in topics:
             raise TopicAlreadyExistsError("the topic is there already; choose another name", topic=name)
         require_topic_name(name, topics)
+        MAX_BOUNDS.require_room(
+            self._view.catalog.state(), partition_count, remedy="use another store: no store has more"
+        )
         shards = {self._shard_of(number) for number in range(partition_count)}
         self._shards: dict[int, MetadataLog] = {number: self._view.shard(number) for number in sorted(shards)}
 

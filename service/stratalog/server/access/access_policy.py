@@ -22,7 +22,7 @@ _NO_DIGEST = bytes(32)
 
 
 class Quota(NamedTuple):
-    """The most that a principal may do in a second; None: no limit."""
+    """The most that a principal may do in a second, and have open at once; None: no limit."""
 
     bytes_in_per_s: int | None = None
     """Bytes of its requests."""
@@ -30,6 +30,8 @@ class Quota(NamedTuple):
     """Bytes of its answers."""
     requests_per_s: int | None = None
     """Calls, and requests in streams."""
+    open_streams: int | None = None
+    """Streams that are open at once, over all its connections."""
 
     @property
     def is_set(self) -> bool:

@@ -17,6 +17,9 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import OverloadedError
 from stratalog.server.access.access_policy import Principal, Quota
 
+RATES = tuple(name for name in Quota._fields if name.endswith("_per_s"))
+"""The limits that count in time, as the fields of a `Use`."""
+
 MAX_WAIT_S = 5.0
 """The longest wait of a call, or of a message in a stream, for its quota."""
 
@@ -80,7 +83,7 @@ class Quotas:
         OverloadedError, and charges nothing, if these are too many, or any where it may not wait."""
         limits = [
             (name, limit, amount)
-            for name, limit, amount in zip(Quota._fields, principal.quota, use, strict=True)
+            for name, limit, amount in zip(RATES, principal.quota, use, strict=False)
             if limit is not None and amount is not None
         ]
         if not limits:
@@ -109,6 +112,20 @@ class Quotas:
             counts.throttled_count += 1
             counts.throttled_s += wait_s
         return wait_s
+
+    def require_stream(self, principal: Principal, open_count: int) -> None:
+        """Raise OverloadedError if the principal may not have another stream beside so many open ones."""
+        limit = principal.quota.open_streams
+        if limit is None or open_count < limit:
+            return
+        self._counts_of(principal).refused_count += 1
+        raise OverloadedError(
+            "the principal has as many streams open as its quota allows; close some, send it again after a"
+            " pause, or raise the quota in the server's access file",
+            principal=principal.name,
+            quota="open_streams",
+            limit=limit,
+        )
 
     def settle(self, principal: Principal, bytes_out: int) -> None:
         """Charge the answer of a call that has had its effect; the next one waits for it."""

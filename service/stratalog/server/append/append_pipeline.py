@@ -12,6 +12,9 @@ The numbers of requests and of bytes in flight are bounded for each stream: beyo
 on the wire, and the transport's flow control holds the client back. A request is in flight until its answer
 is taken. Once the requests of all connections take half of the memory, a stream has one request in flight; so
 many streams slow down before one is refused.
+
+When the server stops, the stream takes no request any more, answers those in flight, and ends with
+`StoppingError`. So a request without an answer has had no effect then.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from stratalog.server.append.outgoing_answers import OutgoingAnswers
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer, StreamLane
+from stratalog.server.fetch.closing import Closing
 from stratalog.server.log_identity import named_partition
 from stratalog.server.request_memory import RequestMemory
 
@@ -57,9 +61,11 @@ class AppendPipeline:
         resolve: Resolve,
         prepare: Prepare,
         memory: RequestMemory,
+        closing: Closing,
     ) -> None:
-        """`prepare` takes the memory of a request from `memory`."""
+        """`prepare` takes the memory of a request from `memory`. `closing` ends the stream."""
         self._memory = memory
+        self._closing = closing
         self._requests = requests
         self._resolve = resolve
         self._prepare = prepare
@@ -69,7 +75,7 @@ class AppendPipeline:
         """The appends in flight that have no lane."""
         self._outgoing = OutgoingAnswers()
         self._has_news = asyncio.Event()
-        """Set when there is an answer, or the reader has ended."""
+        """Set when there is an answer, the reader has ended, or the server stops."""
         self._has_answered = asyncio.Event()
         """Set when an answer is taken."""
         self._in_flight_count = 0
@@ -84,12 +90,18 @@ class AppendPipeline:
 
     async def answers(self) -> AsyncGenerator[StreamAnswer, None]:
         """Yield one answer for each request; those of a partition in the order of its requests. Raises the
-        failure of the stream itself, after the answers to the requests before it.
+        failure of the stream itself, after the answers to the requests before it; StoppingError if the server
+        stops before the client has ended its requests.
         """
         reader = asyncio.create_task(self._read())
+        is_cut_off = False
+        self._closing.signal.enter(self._has_news)
         try:
             while self._in_flight_count > 0 or not self._has_read_all:
                 self._has_news.clear()
+                if self._closing.is_set and not self._has_read_all:
+                    # Not by the task's own end: one that has not begun has none.
+                    self._has_read_all = is_cut_off = reader.cancel()
                 while self._outgoing:
                     answer = self._outgoing.take()
                     self._in_flight_count -= 1
@@ -100,7 +112,10 @@ class AppendPipeline:
                     await self._has_news.wait()
             if self._failure is not None:
                 raise self._failure
+            if is_cut_off:
+                self._closing.check()
         finally:
+            self._closing.signal.leave(self._has_news)
             reader.cancel()
             self._abandon()
 
@@ -239,6 +254,8 @@ class AppendPipeline:
         except asyncio.CancelledError:
             # No writer will answer it.
             append.give_back_memory()
+            self._in_flight_count -= 1
+            self._has_news.set()
             raise
 
     async def _next_answer(self) -> None:

@@ -15,6 +15,9 @@ A fencing token is compared where an append is applied, with the catalog as it w
 catalog has another token, `settled` is a barrier: it answers in a turn that begins later, and no turn from
 then on applies an append with the former token, however long it has waited.
 
+The first append of a leader epoch makes the epoch durable before its batch. The writer does that on a thread
+for fsyncs, before the turn: an fsync never takes a thread of appends, unless `flush.messages` asks for one.
+
 Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
 threads of its log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other
 one. Each gives the thread back, so that busy partitions alternate; each has a number, as in `FlushWaiters`.
@@ -101,6 +104,7 @@ class PartitionWriter:
         self.commit_waiters = commit_waiters
         self._loop = loop
         self._append_threads = threads.append
+        self._flush_threads = threads.flush
         self._groups = groups or AppendGroups()
         self._flush_waiters = FlushWaiters(
             threads.flush, self._flush, self._commit, self._deliver, self._groups
@@ -112,8 +116,10 @@ class PartitionWriter:
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
-        self._turn = 0
+        self._turn: int = 0
         """The number of the next turn."""
+        self._epoch: int | None = None
+        """The last leader epoch that was to be made durable before a turn. One turn at a time uses it."""
         self._shown = self._visible_ends()
         """The ends of what readers saw after the last turn. A turn and a flush may write it at once: then
         readers are woken twice at worst."""
@@ -125,11 +131,10 @@ class PartitionWriter:
             if self._has_turn:
                 return
             self._has_turn = True
-        self._begin_turn()
+        self._begin_turn(self._turn)
 
-    def _begin_turn(self) -> None:
-        """Ask for a turn; if there is no thread for it, as at a shutdown, everything that waits fails."""
-        turn = self._turn
+    def _begin_turn(self, turn: int) -> None:
+        """Ask for this turn; if there is no thread for it, as at a shutdown, everything that waits fails."""
         try:
             self._append_threads().submit(self._take_turn, turn)
         except Exception as error:
@@ -159,10 +164,34 @@ class PartitionWriter:
             self._settling.append(future)
             has_turn, self._has_turn = self._has_turn, True
         if not has_turn:
-            self._begin_turn()
+            self._begin_turn(self._turn)
         return await future
 
+    def _writes_epoch(self, turn: int) -> bool:
+        """Whether the leader epoch must be made durable before this turn, and is now: the turn follows."""
+        try:
+            epoch = self._leader_epoch()
+        except Exception:  # noqa: BLE001 - the turn answers with it
+            return False
+        if epoch == self._epoch or self._log.appender.has_epoch(epoch):
+            return False
+        self._epoch = epoch
+        try:
+            self._flush_threads().submit(self._write_epoch, turn, epoch)
+        except Exception:
+            logger.debug("no thread for the leader epoch", exc_info=True)
+            return False
+        return True
+
+    def _write_epoch(self, turn: int, epoch: int) -> None:
+        # An executor may have refused this, and run it nevertheless: then the turn has its own number.
+        if turn == self._turn:
+            self._log.appender.write_epoch(epoch)
+            self._begin_turn(turn)
+
     def _take_turn(self, turn: int) -> None:
+        if turn == self._turn and self._writes_epoch(turn):
+            return
         with self._lock:
             if turn != self._turn:
                 return
@@ -189,7 +218,7 @@ class PartitionWriter:
         with self._lock:
             self._has_turn = has_more = bool(self._queue or self._settling)
         if has_more:
-            self._begin_turn()
+            self._begin_turn(self._turn)
         self._deliver(finished)
 
     def _settle(self, settling: Sequence[asyncio.Future[int]]) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.objectstore.open_store import store_directory
+from stratalog.remote.metadata.catalog.catalog_bounds import DEFAULT_BOUNDS
 from stratalog.remote.store_layout import MAX_SHARD_COUNT
 from stratalog.server.configuration.broker_config import BrokerConfig
 
@@ -138,6 +139,10 @@ class ServerSettings:
     max_admin_call_count: int = 200
     """All other calls that may be open at once; one more is refused as retriable."""
 
+    max_connection_call_count: int = 1_000
+    """Calls of one connection that may be open at once, as single calls or as streams; one more is refused as
+    retriable. Raise it where a proxy puts many clients on one connection."""
+
     max_connection_count: int = 4_096
     """Connections that may be open at once; one more is closed as soon as it is accepted, without words.
     Each takes a descriptor. Raise it for more clients, with the limit of open files."""
@@ -147,6 +152,21 @@ class ServerSettings:
 
     max_partition_count: int = 10_000
     """Most partitions of one topic. Each costs two open files and a directory."""
+
+    max_topic_count: int = DEFAULT_BOUNDS.topic_count
+    """Most topics of the store, counted when one is created. Each has a row in the memory of all servers of
+    the store."""
+
+    max_total_partition_count: int = DEFAULT_BOUNDS.partition_count
+    """Most partitions of all topics of the store, counted when some are created."""
+
+    max_partition_producer_count: int = 50_000
+    """Producer ids that a partition remembers. For a new one those that have been idle for longest, and for
+    15 minutes, are forgotten before they expire; where there are none, the new one is refused. Raise it for
+    topics with many short-lived producers; each takes about a kilobyte."""
+
+    max_producer_count: int = 200_000
+    """Producer ids that all partitions of the server together remember."""
 
     append_thread_count: int = 4
     """Threads that write the local logs of a log directory; one partition uses one at a time. They do not
@@ -294,6 +314,12 @@ class ServerSettings:
         one for each call. Health checks have room beyond the caps of the others."""
         counted = self.max_append_call_count + self.max_read_call_count + self.max_admin_call_count
         return counted + UNCOUNTED_CALL_COUNT
+
+    @property
+    def max_stream_count(self) -> int:
+        """Calls of one connection that the transport lets through, with room for health checks and for calls
+        that are just being refused: beyond it the client's transport lets them wait without a word."""
+        return self.max_connection_call_count + UNCOUNTED_CALL_COUNT
 
     @property
     def request_memory_share_bytes(self) -> int:

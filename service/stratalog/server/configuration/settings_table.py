@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from stratalog.log.config_key import INT_MAX
+from stratalog.remote.metadata.catalog.catalog_bounds import MAX_BOUNDS
 from stratalog.server.configuration.setting import (
     FLAG,
     Setting,
@@ -269,6 +270,11 @@ _RARE_LIMITS = (
         "Size of one partition in the answer, if the fetch has no max_bytes for it.",
     ),
     _rare("max_fetch_bytes", SIZE_BYTES, "Upper bound for max_bytes of a fetch."),
+    _rare(
+        "max_connection_call_count",
+        CALL_COUNT,
+        "Calls of one connection that may be open at once. Raise it where a proxy puts many clients on one.",
+    ),
     _rare("max_fetch_wait_ms", PERIOD_MS, "Upper bound for the wait of a fetch."),
     _rare(
         "default_partition_count",
@@ -279,6 +285,30 @@ _RARE_LIMITS = (
         "max_partition_count",
         number_kind("COUNT", 1, INT_MAX),
         "Most partitions of one topic. Each costs two open files and a directory.",
+    ),
+    _rare(
+        "max_topic_count",
+        number_kind("COUNT", 1, MAX_BOUNDS.topic_count),
+        "Most topics of the store. The creation of one more is refused.",
+    ),
+    _rare(
+        "max_total_partition_count",
+        number_kind("COUNT", 1, MAX_BOUNDS.partition_count),
+        "Most partitions of all topics of the store. The creation of more is refused.",
+    ),
+)
+
+_RARE_PRODUCERS = (
+    _rare(
+        "max_partition_producer_count",
+        number_kind("COUNT", 1, INT_MAX),
+        "Most producer ids that a partition remembers. For a new one, ids that have been idle for 15 minutes"
+        " are forgotten; where there are none, it is refused.",
+    ),
+    _rare(
+        "max_producer_count",
+        number_kind("COUNT", 1, INT_MAX),
+        "Most producer ids that all partitions together remember, about a kilobyte each.",
     ),
 )
 
@@ -321,7 +351,17 @@ _RARE_PERIODS = (
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         setting.name: setting
-        for group in (_PLACES, _ACCESS, _WORK, _LIMITS, _LOGGING, _RARE_LIMITS, _RARE_THREADS, _RARE_PERIODS)
+        for group in (
+            _PLACES,
+            _ACCESS,
+            _WORK,
+            _LIMITS,
+            _LOGGING,
+            _RARE_LIMITS,
+            _RARE_PRODUCERS,
+            _RARE_THREADS,
+            _RARE_PERIODS,
+        )
         for setting in group
     }
 )

@@ -234,6 +234,8 @@ class StorageEngineBuilder:
             tail_bytes=self._settings.tail_bytes,
             producer_id_expiration_ms=config.producer_expiration_ms,
             producer_id_expiration_check_interval_ms=config.producer_expiration_check_ms,
+            max_log_producer_count=self._settings.max_partition_producer_count,
+            max_producer_count=self._settings.max_producer_count,
             file_delete_delay_ms=config.topic_defaults.file_delete_delay_ms,
         )
         return LogManager.open(

@@ -5,6 +5,10 @@ of their own a thousand of either would leave no call to the other side, and non
 checks are of no kind and are never counted. Streams that watch the health are a kind of their own, because
 strangers may open them.
 
+One connection may have a part of them at most, so that a client that opens calls without end keeps no other
+one out. The transport has a cap on streams of its own, which is higher: beyond it the client's transport lets
+calls wait without a word. It bounds the calls whose message does not come.
+
 A call beyond its cap is refused before its message is read. It is counted once its message has arrived; so
 calls that come together may pass the first look, and the second one refuses them.
 """
@@ -54,6 +58,7 @@ class CallLimits:
             CallKind.ADMIN: CallCounts(settings.max_admin_call_count),
             CallKind.WATCH: CallCounts(MAX_WATCH_COUNT),
         }
+        self.connections = ConnectionCalls(settings.max_connection_call_count)
 
     def limiting(self, service: str, handlers: Handlers) -> grpc.GenericRpcHandler:
         """The handlers of a service behind the caps, in the form in which gRPC takes them."""
@@ -75,6 +80,39 @@ class CallLimits:
             kind=kind.value,
             limit=counts.limit,
         )
+
+    @guarded
+    async def refuse_on_connection(self, kind: CallKind, _context: Context) -> None:
+        """End a call as one too many of its connection."""
+        self.counts[kind].refused_count += 1
+        raise OverloadedError(
+            "too many calls of this connection are open; close some, use another connection, send it again"
+            " after a pause, or raise max-connection-call-count of the server",
+            kind="connection",
+            limit=self.connections.limit,
+        )
+
+
+class ConnectionCalls:
+    """Counts the open calls of each connection. Belongs to the event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._counts: dict[str, int] = {}
+
+    def enter(self, peer: str) -> bool:
+        """Count one more call of the connection, if it may have one; `leave` follows then."""
+        count = self._counts.get(peer, 0)
+        if count >= self.limit:
+            return False
+        self._counts[peer] = count + 1
+        return True
+
+    def leave(self, peer: str) -> None:
+        """Count one less."""
+        count = self._counts.pop(peer) - 1
+        if count:
+            self._counts[peer] = count
 
 
 class _Method(Protocol):
@@ -115,18 +153,22 @@ class _LimitedMethod:
         return self._refusal if self._counts.is_full else self._handler
 
     def _counting(self, handler: _Handler) -> _Handler:
-        counts = self._counts
+        counts, connections = self._counts, self._limits.connections
 
         @functools.wraps(handler)
         async def handling(request: Any, context: Context) -> Any:
             if counts.is_full:
                 return await self._refuse(request, context)
+            peer = context.peer()
+            if not connections.enter(peer):
+                return await self._limits.refuse_on_connection(self._kind, context)
             counts.accepted_count += 1
             counts.open_count += 1
             try:
                 return await handler(request, context)
             finally:
                 counts.open_count -= 1
+                connections.leave(peer)
 
         return handling
 

@@ -106,7 +106,9 @@ class LogServicer:
         limit = str(self._settings.max_request_bytes)
         await announce(context, ((MAX_REQUEST_BYTES_METADATA_KEY, limit),))
         requests = decoded(request_iterator)
-        pipeline = AppendPipeline(requests, self._intake.resolve, self._prepare, self._append_memory)
+        pipeline = AppendPipeline(
+            requests, self._intake.resolve, self._prepare, self._append_memory, self._closing
+        )
         async with aclosing(pipeline.answers()) as answers:
             async for answer in answers:
                 await send(context, self._stream_response(answer))

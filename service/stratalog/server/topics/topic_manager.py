@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.log_config import LogConfig
 from stratalog.manager.partitions.stray_partitions import PartitionClaim
 from stratalog.remote.metadata.catalog.catalog import Catalog
+from stratalog.remote.metadata.catalog.catalog_bounds import CatalogBounds
 from stratalog.remote.metadata.catalog.catalog_state import CatalogState
 from stratalog.remote.metadata.catalog.topic_entry import (
     TopicEntry,
@@ -48,6 +50,8 @@ from stratalog.server.partitions.unknown_topic import unknown_topic
 from stratalog.server.topics.topic_host import TopicHost
 
 logger = logging.getLogger(__name__)
+
+_RAISE_BOUNDS = "raise max-topic-count or max-total-partition-count of the server"
 
 
 class FollowedCatalog(NamedTuple):
@@ -81,6 +85,7 @@ class TopicManager:
         self._lock = threading.Lock()
         self.max_partition_count: int = settings.max_partition_count
         """Most partitions of one topic, and of one request."""
+        self._bounds = CatalogBounds(settings.max_topic_count, settings.max_total_partition_count)
         # Entries that could not be followed. Each is logged once and tried again with every look.
         self._refused: dict[UUID, TopicEntry] = {}
 
@@ -96,7 +101,7 @@ class TopicManager:
             self._drop_leftovers()
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str]) -> HostedTopic:
-        """Create a topic; 0 partitions means the default. Raises TopicAlreadyExistsError,
+        """Create a topic; 0 partitions means the default. Raises TopicAlreadyExistsError, LimitExceededError,
         InvalidRequestError, InvalidConfigError, NotOwnerError, StoreError; a topic that was not created
         leaves nothing behind."""
         partition_count = partition_count or self._settings.default_partition_count
@@ -168,9 +173,9 @@ class TopicManager:
         is the topic's id, or empty.
 
         Raises UnknownTopicOrPartitionError, InconsistentTopicIdError, InvalidRequestError for a number that
-        is too small or too large, NotOwnerError, StoreError: after StoreUnavailableError the partitions may
-        be added or not, and asking again is safe. DataDirectoryError if a log cannot be created: the catalog
-        has the partitions then, and every look at it tries again to open them.
+        is too small or too large, LimitExceededError, NotOwnerError, StoreError: after StoreUnavailableError
+        the partitions may be added or not, and asking again is safe. DataDirectoryError if a log cannot be
+        created: the catalog has the partitions then, and every look at it tries again to open them.
         """
         with self._lock:
             topic = self._registry.topic(name, topic_id)
@@ -181,7 +186,12 @@ class TopicManager:
                 at_least=present_count,
                 at_most=max(present_count, self.max_partition_count),
             )
-            entry = self._catalog.alter(topic.topic_id, partition_count=partition_count)
+            added_count = partition_count - present_count
+            entry = self._catalog.alter(
+                topic.topic_id,
+                partition_count=partition_count,
+                require=lambda state: self._bounds.require_room(state, added_count, 0, remedy=_RAISE_BOUNDS),
+            )
             self._apply(topic, entry)
             return self._registry.topic(name)
 
@@ -321,11 +331,18 @@ class TopicManager:
 
     def _create(self, name: str, partition_count: int, config: Mapping[str, str]) -> TopicEntry:
         """Commit to the catalog. The id is ours, so a try after an unknown outcome finds its own topic."""
-        topic_id = self._ids.uuid()
+        create = partial(
+            self._catalog.create,
+            name,
+            partition_count,
+            config,
+            topic_id=self._ids.uuid(),
+            require=lambda state: self._bounds.require_room(state, partition_count, remedy=_RAISE_BOUNDS),
+        )
         try:
-            return self._catalog.create(name, partition_count, config, topic_id=topic_id)
+            return create()
         except StoreUnavailableError:
-            return self._catalog.create(name, partition_count, config, topic_id=topic_id)
+            return create()
 
     def _undo(self, entry: TopicEntry) -> None:
         """Take back a topic whose logs could not be made. The next start finishes what fails here."""

@@ -86,6 +86,24 @@ class LogAppender:
             outcomes = self._write(validated, leader_epoch, chains)
         return self._flushed(outcomes)
 
+    def has_epoch(self, leader_epoch: int) -> bool:
+        """Whether the next append with this epoch has nothing to write but its batches."""
+        return self._state.latest_epoch == leader_epoch
+
+    def write_epoch(self, leader_epoch: int) -> None:
+        """Make the epoch of the next append durable, which the append does otherwise: its file must know the
+        epoch before a batch has it. Does nothing if that fails; the append tries again, and fails with the
+        reason."""
+        with self._lock:
+            end_offset = self._local.segments.end_offset
+            if self._availability.refusal() is not None:
+                return
+            try:
+                self._state.follow_epoch(leader_epoch, end_offset)
+                self._state.epochs.flush()
+            except (OSError, LogStoreError):
+                self._state.epochs.truncate_from_end(end_offset)
+
     def append_end_transaction_marker(
         self,
         producer_id: int,

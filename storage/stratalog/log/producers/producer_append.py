@@ -44,8 +44,11 @@ class ProducerAppend:
     """The changes of producers by one append, staged until they are committed. Guarded by UnifiedLog.lock,
     from its making to the last `commit` or `discard`."""
 
-    def __init__(self, state: ProducerStateManager) -> None:
+    def __init__(self, state: ProducerStateManager, now_ms: int) -> None:
         self._state = state
+        self._now_ms = now_ms
+        self._new_ids: set[int] = set()
+        """The staged producers that the log does not know."""
         self._staged: list[ProducerBatch] = []
         self._entries: dict[int, ProducerStateEntry] = {}
 
@@ -64,9 +67,11 @@ class ProducerAppend:
     def stage(self, batches: Sequence[ProducerBatch], origin: AppendOrigin) -> None:
         """Check the batches of one request, which have their offsets, and take all of them or none.
 
-        Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError.
+        Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError,
+        LimitExceededError.
         """
         entries: dict[int, ProducerStateEntry] = {}
+        new_ids: set[int] = set()
         for batch in batches:
             if not batch.has_producer:
                 continue
@@ -76,7 +81,12 @@ class ProducerAppend:
                 _require_current(entry, batch)
             if origin is AppendOrigin.CLIENT:
                 _require_in_sequence(entry, batch)
+                if entry.is_unknown:
+                    new_ids.add(producer_id)
+                    new_count = len(self._new_ids) + len(new_ids)
+                    self._state.require_room(new_count, self._entries.keys(), self._now_ms)
             entries[producer_id] = entry.after(batch)
+        self._new_ids |= new_ids
         self._entries |= entries
         self._staged += batches
 
@@ -91,6 +101,7 @@ class ProducerAppend:
         """Forget the staged batches, which are not in the log."""
         self._staged.clear()
         self._entries.clear()
+        self._new_ids.clear()
 
     def _entry(self, producer_id: int) -> ProducerStateEntry:
         return self._entries.get(producer_id) or self._state.entry(producer_id)

@@ -10,7 +10,8 @@ The first unstable offset is the first offset of the oldest of both. Readers of 
 every transaction below has ended for good.
 
 State follows the log: `append` moves it by one batch, by the same rule for a leader, a follower and a
-recovery. So the state at an offset depends only on the log below it, and on expired producers. A snapshot has
+recovery. So the state at an offset depends only on the log below it, and on producers that have expired, or
+were forgotten for new ones. A snapshot has
 only the newest batch of each producer, and no unreplicated transactions. A reload that knows the high
 watermark begins below it, and so finds the latter again.
 
@@ -20,10 +21,12 @@ Crash: only the snapshots are durable. Opening a log loads one and replays the b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from stratalog.base.errors import LimitExceededError
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_fold import CompletedTransaction, ProducerFold
+from stratalog.log.producers.producer_room import IDLE_MS, ProducerRoom
 from stratalog.log.producers.producer_snapshot import ProducerSnapshot
 from stratalog.log.producers.producer_snapshot_files import ProducerSnapshotFiles
 from stratalog.log.producers.producer_state_entry import ProducerStateEntry
@@ -39,6 +42,11 @@ class ProducerStateManager:
         self.snapshot_files = snapshot_files
         self.expiration_ms = producer_id_expiration_ms
         self._fold = ProducerFold(ProducerSnapshot(0, ()))
+        self._room: ProducerRoom | None = None
+        self._counted = 0
+        """The producers that `_room` has counted."""
+        self._none_idle_before_ms = 0
+        """No producer may be forgotten for a new one before this time, as of the last look."""
         # (first offset, marker's offset) as a heap. An entry that the high watermark has passed leaves when
         # it is on top.
         self._unreplicated: list[tuple[int, int]] = []
@@ -84,6 +92,7 @@ class ProducerStateManager:
         assert batch.header.next_offset > self._map_end_offset
         self._map_end_offset = batch.header.next_offset
         completed = self._fold.follow(batch)
+        self._note_count()
         if completed is not None:
             heapq.heappush(self._unreplicated, (completed.first_offset, completed.last_offset))
         self._note_first_unstable_offset()
@@ -120,6 +129,70 @@ class ProducerStateManager:
         """
         entries = self._fold.producers.values()
         self._fold.forget([entry.producer_id for entry in entries if self._is_expired(entry, now_ms)])
+        self._note_count()
+
+    def count_in(self, room: ProducerRoom) -> None:
+        """Take part in the bounds of these logs, until `leave_room`."""
+        self._room = room
+        self._note_count()
+
+    def leave_room(self) -> None:
+        """Count no more: the log is closed. May be called twice."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.add(-self._counted)
+            self._counted = 0
+
+    def require_room(self, new_count: int, staged: Collection[int], now_ms: int) -> None:
+        """Make room for so many producers that are not known. Those that have been idle for longest are
+        forgotten, as if they had expired, but none of the `staged` ones, and none that has an open
+        transaction. Raises LimitExceededError if too many were active lately."""
+        room = self._room
+        if room is None:
+            return
+        missing_count = self._missing_count(room, new_count)
+        if missing_count > 0 and now_ms >= self._none_idle_before_ms:
+            self._forget_idle(missing_count, staged, now_ms)
+            missing_count = self._missing_count(room, new_count)
+        if missing_count <= 0:
+            return
+        if len(self.producers) + new_count > room.max_log_count:
+            raise LimitExceededError(
+                "the partition knows as many producers as it may, all of which have written lately; use fewer"
+                " producers, append without an id, or raise max-partition-producer-count of the server",
+                producer_count=len(self.producers) + new_count,
+                max_producer_count=room.max_log_count,
+            )
+        raise LimitExceededError(
+            "the partitions of the server know as many producers as they may; use fewer producers, append"
+            " without an id, lower producer.id.expiration.ms, or raise max-producer-count of the server",
+            producer_count=room.count + new_count,
+            max_producer_count=room.max_total_count,
+        )
+
+    def _missing_count(self, room: ProducerRoom, new_count: int) -> int:
+        """How many producers are too many with so many new ones."""
+        return new_count + max(len(self.producers) - room.max_log_count, room.count - room.max_total_count)
+
+    def _forget_idle(self, count: int, staged: Collection[int], now_ms: int) -> None:
+        """Forget the producers that have been idle for longest, at least `count` and a sixteenth of all, so
+        that not every new one takes a look at all."""
+        may_go = sorted(
+            (entry.last_timestamp_ms, entry.producer_id)
+            for entry in self.producers.values()
+            if entry.current_txn_first_offset is None and entry.producer_id not in staged
+        )
+        if may_go:
+            self._none_idle_before_ms = may_go[0][0] + IDLE_MS
+        idle = [producer_id for last_ms, producer_id in may_go if last_ms + IDLE_MS <= now_ms]
+        self._fold.forget(idle[: max(count, len(self.producers) // 16)])
+        self._note_count()
+
+    def _note_count(self) -> None:
+        """Let the room know how many producers there are."""
+        if self._room is not None and len(self._fold.producers) != self._counted:
+            self._room.add(len(self._fold.producers) - self._counted)
+            self._counted = len(self._fold.producers)
 
     def _is_expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
         return (
@@ -186,6 +259,8 @@ class ProducerStateManager:
 
     def _reset(self, snapshot: ProducerSnapshot) -> None:
         self._fold = ProducerFold(snapshot)
+        self._none_idle_before_ms = 0
+        self._note_count()
         self._unreplicated.clear()
         self._high_watermark = 0
         self._map_end_offset = snapshot.end_offset
@@ -194,6 +269,7 @@ class ProducerStateManager:
     def check(self) -> None:
         """Assert that producers, transactions and offsets agree."""
         self._fold.check(self._map_end_offset)
+        assert self._counted == (0 if self._room is None else len(self.producers))
         assert all(first < marker < self._map_end_offset for first, marker in self._unreplicated)
         unreplicated = [first for first, marker in self._unreplicated if marker >= self._high_watermark]
         undecided = [first for _, first in self._fold.open_transactions]

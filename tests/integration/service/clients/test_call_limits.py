@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,12 +24,11 @@ from stratalog.record.record import Record
 from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.v1 import log_pb2, operation_pb2, operation_pb2_grpc
+from tests.support.service.health_check import require_health_over
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 CAPS: dict[str, Any] = {"max_append_call_count": 2, "max_read_call_count": 2, "max_admin_call_count": 2}
 LISTEN = "127.0.0.1:0"
-HEALTH_S = 1.0
-"""Ten times the aim, because machines of tests are loaded."""
 APPEND = log_pb2.AppendRequest(
     topic="t", partition=0, records=log_pb2.Records(records=[log_pb2.Record(value=b"x")])
 )
@@ -65,17 +63,6 @@ async def administer(bench: ServiceBench) -> None:
 
 
 CALLS = {CallKind.APPEND: append, CallKind.READ: fetch, CallKind.ADMIN: administer}
-
-
-async def health(channel: grpc.aio.Channel) -> int:
-    """The status in the answer to a health check."""
-    check: grpc.aio.UnaryUnaryMultiCallable[Any, Any] = channel.unary_unary(
-        "/grpc.health.v1.Health/Check",
-        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-        response_deserializer=health_pb2.HealthCheckResponse.FromString,
-    )
-    answer: health_pb2.HealthCheckResponse = await check(health_pb2.HealthCheckRequest())
-    return answer.status
 
 
 async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
@@ -144,9 +131,7 @@ async def test_a_full_kind_leaves_room_for_the_others_and_for_health(tmp_path: P
             await CALLS[kind](bench)
         assert caught.value.retriable
         assert caught.value.fields["kind"] == kind.value
-        begin_s = time.monotonic()
-        assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
-        assert time.monotonic() - begin_s < HEALTH_S
+        await require_health_over(channel)
         assert counts(bench, kind).refused_count == 1
         # A call that ends makes room, also for a client that waits.
         accepted_count = counts(bench, kind).accepted_count
@@ -169,7 +154,7 @@ async def test_watches_of_the_health_take_no_room_from_other_calls(tmp_path: Pat
             await one_more.read()
         assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "--max" not in str(refusal.value.details())
-        assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
+        await require_health_over(channel)
 
 
 async def test_reflection_is_counted_as_other_calls_are(tmp_path: Path) -> None:
@@ -229,7 +214,7 @@ async def test_a_call_whose_message_comes_late_is_refused_then(tmp_path: Path) -
         for call in early:
             await call.wait_for_connection()
         # They are with the server, which answers this later call of their connection.
-        await health(channel)
+        await require_health_over(channel)
         assert counts(bench, CallKind.APPEND).open_count == 0
         early[0].cancel()
         async with filled(bench, CallKind.APPEND):

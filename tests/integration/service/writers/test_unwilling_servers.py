@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, NotOwnerError, OverloadedError
+from stratalog.base.errors import (
+    InvalidRequestError,
+    LogStoreError,
+    NotOwnerError,
+    OverloadedError,
+    StoppingError,
+)
 from stratalog.client.client import Client
 from stratalog.client.errors import ServerUnavailableError, unreachable
 from stratalog.client.retry import Patience, RetryPolicy
@@ -61,6 +67,24 @@ async def test_the_deadline_of_refusals_is_that_of_all_queued_batches(refusal: t
         for outcome in await asyncio.gather(*deliveries, return_exceptions=True):
             assert isinstance(outcome, refusal)
         await producer.close()
+
+
+@pytest.mark.parametrize("end", [OverloadedError, StoppingError])
+async def test_a_batch_is_sent_again_if_its_stream_ends_without_an_effect(end: type[LogStoreError]) -> None:
+    service = ScriptedService([])
+    service.append_failure = end("come again")
+    service.append_refusal = InvalidRequestError("seen")
+    async with (
+        scripted(service) as there,
+        Client(there, retry=PATIENT) as client,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        # Without numbers a server would not recognise it.
+        producer = client.producer(linger_ms=0, idempotent=False)
+        with pytest.raises(InvalidRequestError):
+            await producer.send("t", None, b"x")
+        await producer.close()
+    assert (len(service.appends), service.append_stream_count) == (2, 2)
 
 
 async def test_a_stream_that_needs_another_owner_does_not_wait_for_its_end() -> None:

@@ -15,6 +15,7 @@ from stratalog.base.errors import (
     LogStoreError,
     OverloadedError,
     PrecedingAppendFailedError,
+    StoppingError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.types import Durability
@@ -25,6 +26,7 @@ from stratalog.server.append.append_pipeline import AppendPipeline
 from stratalog.server.append.partition_writer import PartitionWriter
 from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from stratalog.server.append.stream_lane import StreamAnswer
+from stratalog.server.fetch.closing import Closing
 from stratalog.server.request_memory import RequestMemory
 from stratalog.v1 import log_pb2
 from tests.support.service.held_writer import BAD, SOME_LOG, HeldWriter
@@ -76,13 +78,20 @@ class Stream:
         self.may_end.set()
         self._requests = requests
         self._sequences = range(len(requests)) if sequences is None else sequences
-        self.pipeline = AppendPipeline(self._source(), self._resolve, self._prepare, self.memory)
+        self.closing = Closing(asyncio.get_running_loop())
+        self.pipeline = AppendPipeline(
+            self._source(), self._resolve, self._prepare, self.memory, self.closing
+        )
         self._task = asyncio.create_task(self._run())
 
     @property
     def answered(self) -> list[int]:
         """The sequences of the answers, in order."""
         return [answer.sequence for answer in self.answers]
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done()
 
     @property
     def errors(self) -> dict[int, type[Exception]]:
@@ -142,6 +151,10 @@ class Stream:
 
     def cancel(self) -> None:
         self._task.cancel()
+
+    def stop(self) -> None:
+        """The server stops."""
+        self.closing.set(ends_work=True)
 
     async def settle(self) -> None:
         """Until nothing moves any more without the writers."""
@@ -355,7 +368,8 @@ async def test_refusals_that_the_client_does_not_read_are_bounded_too(
     def refuse(_: DecodedStreamAppend, __: AppendSession | None) -> tuple[PartitionWriter, PendingAppend]:
         raise UnknownTopicOrPartitionError("no such partition")
 
-    answers = AppendPipeline(source(), resolved, refuse, RequestMemory(100)).answers()
+    closing = Closing(asyncio.get_running_loop())
+    answers = AppendPipeline(source(), resolved, refuse, RequestMemory(100), closing).answers()
     first = await anext(answers)
     for _ in range(50):
         await asyncio.sleep(0)
@@ -495,3 +509,54 @@ async def test_a_partition_without_requests_and_without_a_failure_has_no_state()
     assert stream.pipeline.lane_count == 3, "those that have failed"
     stream.may_end.set()
     await stream.write_until_done()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_stop_ends_an_idle_stream_at_once(has_begun: bool) -> None:
+    stream = Stream([])
+    stream.may_end.clear()
+    if has_begun:
+        await stream.settle()
+    stream.stop()
+    await stream.write_until_done()
+    assert isinstance(stream.failure, StoppingError)
+    assert stream.failure.retriable
+
+
+async def test_a_stop_lets_a_stream_answer_what_is_in_flight_and_take_no_more() -> None:
+    stream = Stream([Request(number % 2, b"%d" % number) for number in range(20)])
+    while stream.taken < 5:
+        await asyncio.sleep(0)
+    stream.stop()
+    await stream.settle()
+    assert not stream.has_ended, "its answers are missing"
+    taken = sum(len(writer.waiting) for writer in stream.writers)
+    assert taken <= 6, "one may be on its way"
+    await stream.write_until_done()
+    assert isinstance(stream.failure, StoppingError)
+    assert sorted(stream.answered) == list(range(taken))
+    written = [one for writer in stream.writers for one in writer.written]
+    assert sorted(written) == [b"%d" % number for number in range(taken)], "no other has an effect"
+
+
+async def test_a_stop_forgets_a_request_that_waits_for_another_writer() -> None:
+    stream = Stream([Request(0, b"a"), Request(1, b"x"), Request(0, b"b")])
+    while stream.taken < 2:
+        await asyncio.sleep(0)
+    stream.replace_writer(0)
+    await stream.settle()
+    assert stream.taken == 3
+    stream.stop()
+    await stream.write_until_done()
+    assert isinstance(stream.failure, StoppingError)
+    assert sorted(stream.answered) == [0, 1]
+    assert stream.replaced[0].written == [b"a"]
+    assert stream.writers[0].written == []
+
+
+async def test_a_stop_is_no_failure_of_a_stream_whose_client_has_sent_all() -> None:
+    stream = Stream([Request(0, b"a")])
+    await stream.settle()
+    stream.stop()
+    await stream.write_until_done()
+    assert (stream.answered, stream.failure) == ([0], None)

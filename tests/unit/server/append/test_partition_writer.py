@@ -44,6 +44,8 @@ class FakeLog:
         self.stored: list[bytes] = []
         self.recovery_point = self.tiered_end_offset = 0
         self.min_durability = Durability.OS
+        self.epoch = EPOCH
+        self.takes_epochs = True
         self.flush_error: Exception | None = None
         self.sync_error: LogStoreError | None = None
         """The sync of a group for `flush.messages` fails with it."""
@@ -64,6 +66,14 @@ class FakeLog:
         return ends.get(self.min_durability, self.tiered_end_offset)
 
     last_stable_offset = high_watermark
+
+    def has_epoch(self, leader_epoch: int) -> bool:
+        return self.epoch == leader_epoch
+
+    def write_epoch(self, leader_epoch: int) -> None:
+        self.calls.append(f"epoch {leader_epoch}")
+        if self.takes_epochs:
+            self.epoch = leader_epoch
 
     def append_group(
         self,
@@ -224,6 +234,40 @@ async def test_appends_during_a_run_form_the_next_group() -> None:
     await bench.run_all()
     assert bench.log.calls == ["append 1", "append 2"]
     assert (await first).base_offset == 0
+
+
+async def test_a_new_leader_epoch_is_made_durable_before_the_turn() -> None:
+    bench = Bench()
+    bench.log.epoch = EPOCH - 1
+    futures = [bench.append(b"a"), bench.append(b"b")]
+    bench.executor.run_one()
+    assert bench.log.calls == []
+    futures.append(bench.append(b"c"))
+    await bench.run_all()
+    assert bench.log.calls == [f"epoch {EPOCH}", "append 3"]
+    assert [(await future).base_offset for future in futures] == [0, 1, 2]
+    bench.submit(b"d")
+    await bench.run_all()
+    assert bench.log.calls[2:] == ["append 1"]
+
+
+async def test_an_epoch_that_cannot_be_made_durable_is_left_to_the_append() -> None:
+    bench = Bench()
+    bench.log.epoch, bench.log.takes_epochs = EPOCH - 1, False
+    for _ in range(2):
+        bench.submit(b"a")
+        await bench.run_all()
+    assert bench.log.calls == [f"epoch {EPOCH}", "append 1", "append 1"]
+
+
+async def test_an_epoch_without_a_thread_is_left_to_the_append() -> None:
+    bench = Bench()
+    bench.log.epoch = EPOCH - 1
+    future = bench.append(b"a")
+    bench.executor.finds_no_thread = True
+    await bench.run_all()
+    assert bench.log.calls == ["append 1"], "what was refused, and ran nevertheless, has no effect"
+    assert (await future).base_offset == 0
 
 
 async def test_one_bad_request_does_not_harm_its_group() -> None:

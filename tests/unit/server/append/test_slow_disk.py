@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -59,11 +61,15 @@ class SlowDisk:
         self.gate = Gate()
         self.sync_count = 0
         """Fsyncs of segments in the first directory that have begun."""
+        self.syncing_threads: set[threading.Thread] = set()
+        """The threads of fsyncs."""
         self._pools = WorkerPools(ServerSettings(data_dir=DATA_DIR), ManualClock())
         self._machine = LogMachine(HookedDisk(self._before), data_dirs=DATA_DIRS)
         self._manager = self._machine.open()
 
     def _before(self, name: str, path: str) -> None:
+        if name.startswith("sync"):
+            self.syncing_threads.add(threading.current_thread())
         if name == "sync" and path.startswith(f"{DATA_DIR}/") and path.endswith(".log"):
             self.sync_count += 1
             self.gate.pass_through()
@@ -81,6 +87,12 @@ class SlowDisk:
             lambda: None,
         )
         return Written(log, writer, RequestMemory(1 << 20))
+
+    def append_threads(self, directory: str) -> set[threading.Thread]:
+        """The threads that have appended in the directory."""
+        pool = self._pools.append(directory)
+        assert isinstance(pool, ThreadPoolExecutor)
+        return set(pool._threads)  # pyright: ignore[reportPrivateUsage]  # only tests look
 
     def close(self) -> None:
         self.gate.open()
@@ -114,6 +126,20 @@ async def test_the_next_group_is_written_while_the_last_one_is_flushed() -> None
             assert [(await each).base_offset for each in (first, behind)] == [0, 1]
         assert disk.sync_count == 2, "one for what was written before it began, and one for the rest"
         assert slow.log.offsets.recovery_point == 3
+
+
+async def test_no_append_syncs_on_a_thread_of_appends() -> None:
+    """Not even the first one, which makes its leader epoch durable."""
+    with slow_disk() as disk:
+        slow = disk.partition("slow", DATA_DIR)
+        disk.syncing_threads.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            await slow.append(OS)
+            assert disk.syncing_threads, "the leader epoch is durable"
+            await slow.append(DISK)
+        assert disk.append_threads(DATA_DIR)
+        assert not disk.append_threads(DATA_DIR) & disk.syncing_threads
+        slow.log.check()
 
 
 async def test_an_fsync_that_hangs_holds_up_no_other_log_directory() -> None:

@@ -136,6 +136,8 @@ class AccessGate:
         self._streams: set[_OpenStream] = set()
         self._waiting_counts: Counter[str] = Counter()
         """Calls that wait for their quota before they begin, by principal."""
+        self._stream_counts: Counter[str] = Counter()
+        """Open streams, by the principal that began them."""
         self.statuses = statuses
         # One for all such calls, because callers keep handlers. A handler of streams begins before the first
         # message is read, whichever form the client's call has.
@@ -288,11 +290,17 @@ class AccessGate:
         @functools.wraps(handler)
         async def handling(request: Any, context: Context) -> Any:
             admission = await self._admit(request, permission, context)
+            name = admission.principal.name
+            try:
+                self._quotas.require_stream(admission.principal, self._stream_counts[name])
+            except OverloadedError as error:
+                return await self.refuse(request, error, context)
             stream = _OpenStream(admission, permission, names_topics_later=has_many_requests)
             if has_many_requests:
                 request = self._each(request, stream)
             metered = cast(Context, _MeteredContext(context, self._charge_answer, stream))
             self._streams.add(stream)
+            self._stream_counts[name] += 1
             try:
                 async with stream.scope:
                     return await handler(request, metered)
@@ -301,6 +309,9 @@ class AccessGate:
                     raise
             finally:
                 self._streams.discard(stream)
+                self._stream_counts[name] -= 1
+                if not self._stream_counts[name]:
+                    del self._stream_counts[name]
             return await self.refuse(request, stream.failure, context)
 
         return handling

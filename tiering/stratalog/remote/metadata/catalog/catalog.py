@@ -110,11 +110,12 @@ class Catalog(CommittedLog[CatalogState]):
         *,
         topic_id: UUID | None = None,
         next_producer_id: int = 0,
+        require: Callable[[CatalogState], None] | None = None,
     ) -> TopicEntry:
         """Create a topic with a fresh hash key, and a fresh id unless `topic_id` is given.
 
         The same commit takes all producer ids below `next_producer_id`: those of batches that the topic
-        brings.
+        brings. `require` looks at the catalog that the topic would be added to, and raises if it must not be.
 
         A call with `topic_id` may be repeated after StoreUnavailableError: it returns the topic that the
         first call created. Raises InvalidRequestError for an invalid name or number, TopicAlreadyExistsError.
@@ -128,7 +129,7 @@ class Catalog(CommittedLog[CatalogState]):
             config=MappingProxyType(dict(config or {})),
             hash_key=self._log.ids.secret(HASH_KEY_BYTES),
         )
-        self._commit(lambda state: judge_create(state, create, next_producer_id))
+        self._commit(lambda state: judge_create(state, create, next_producer_id, require))
         return self.state().entries[create.topic_id]
 
     def alter(
@@ -137,12 +138,20 @@ class Catalog(CommittedLog[CatalogState]):
         *,
         partition_count: int | None = None,
         config: Mapping[str, str] | None = None,
+        require: Callable[[CatalogState], None] | None = None,
     ) -> TopicEntry:
-        """Replace a topic's configuration, or raise its number of partitions, or both.
+        """Replace a topic's configuration, or raise its number of partitions, or both. `require` looks at the
+        catalog before the change, and raises if it must not be made.
 
         Raises UnknownTopicOrPartitionError, InvalidRequestError if the number would shrink.
         """
-        return self._commit(lambda state: judge_alter(state, topic_id, partition_count, config)).outcome
+
+        def judge(state: CatalogState) -> Judgement[TopicEntry]:
+            if require is not None:
+                require(state)
+            return judge_alter(state, topic_id, partition_count, config)
+
+        return self._commit(judge).outcome
 
     def alter_config(
         self, topic_id: UUID, change: Callable[[Mapping[str, str]], Mapping[str, str]]
@@ -229,14 +238,22 @@ class Catalog(CommittedLog[CatalogState]):
         self.state().check()
 
 
-def judge_create(state: CatalogState, create: CreateTopic, next_producer_id: int = 0) -> Judgement[None]:
-    """Valid if the name is free. Also takes the producer ids below `next_producer_id`."""
+def judge_create(
+    state: CatalogState,
+    create: CreateTopic,
+    next_producer_id: int = 0,
+    require: Callable[[CatalogState], None] | None = None,
+) -> Judgement[None]:
+    """Valid if the name is free, and `require` raises nothing. Also takes the producer ids below
+    `next_producer_id`."""
     same_id = state.entries.get(create.topic_id)
     if same_id is not None and same_id.name == create.name and not same_id.is_deleted:
         return Judgement((), None)  # an earlier attempt of this call landed
     if same_id is not None or state.named(create.name) is not None:
         raise TopicAlreadyExistsError("the topic is there already; choose another name", topic=create.name)
     require_topic_name(create.name, state.topics())
+    if require is not None:
+        require(state)
     takes_ids = next_producer_id > state.next_producer_id
     return Judgement((create, TakeProducerIds(next_producer_id)) if takes_ids else (create,), None)
 
