@@ -94,8 +94,9 @@ def head_of_section(
     max_timestamp: int,
     producer: BatchProducer = NO_PRODUCER,
 ) -> bytes:
-    """Make the header of a producer's batch, whose bytes lie before those of its records section: the codec has
-    compressed the section, and offsets begin at 0. Raises InvalidRequestError if it is too large for one batch.
+    """Make the header of a producer's batch, whose bytes lie before those of its records section: the codec
+    has compressed the section, and offsets begin at 0. Raises InvalidRequestError if the section is too large
+    for one batch.
     """
     assert records_count > 0
     producer.check()
