@@ -66,7 +66,7 @@ class TailRead(NamedTuple):
     """Whole batches, and the offset after the last one; without batches the offset of the call."""
 
     chunks: tuple[Buffer, ...]
-    """As those of `FetchData`."""
+    """Whole batches; each is in one chunk or in two, see `FetchData`."""
     next_offset: int
 
 
