@@ -44,9 +44,9 @@ class _Wire:
             self.bench.identity = ProducerIdentity(identity.producer_id + 1, 0)
         taken = self.bench.take_batch()
         if taken is not None:
-            header = parse_header(taken.batch)
+            header = parse_header(taken.batch.head)
             numbers = (header.producer_id, header.producer_epoch, header.base_sequence)
-            value = decode(taken.batch)[0].value or b""
+            value = decode(b"".join(taken.batch))[0].value or b""
             self._requests.append(SentBatch(self.bench.sequence, value, numbers, taken.resume))
 
     def arrive(self) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.codecs.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Codec, decompress
@@ -79,7 +77,7 @@ def crc_matches(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     end = position + LOG_OVERHEAD + header.batch_length
     if end > len(buffer):
         _require_whole(header, position, len(buffer))
-    return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
+    return kernels.crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
 
 
 def verify(

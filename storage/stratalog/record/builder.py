@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crc32c import crc32c
-
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch_producer import BatchProducer
@@ -87,7 +85,7 @@ def encode_batch(
     return _assemble(header, compress(codec, payload, level))
 
 
-def batch_of_section(
+def head_of_section(
     section: Buffer,
     *,
     codec: Codec,
@@ -96,8 +94,9 @@ def batch_of_section(
     max_timestamp: int,
     producer: BatchProducer = NO_PRODUCER,
 ) -> bytes:
-    """Make a batch of a producer out of its records section, which the codec has compressed: offsets begin at
-    0. Raises InvalidRequestError if the section is too large for one batch.
+    """Make the header of a producer's batch, whose bytes lie before those of its records section: the codec
+    has compressed the section, and offsets begin at 0. Raises InvalidRequestError if the section is too large
+    for one batch.
     """
     assert records_count > 0
     producer.check()
@@ -116,7 +115,7 @@ def batch_of_section(
         base_sequence=producer.base_sequence,
         records_count=records_count,
     )
-    return _assemble(header, section)
+    return _head(header, section)
 
 
 def rebuild_batch(
@@ -229,13 +228,17 @@ def _require_int64(timestamp: int, header: BatchHeader) -> None:
 
 def _assemble(header: BatchHeader, section: Buffer) -> bytes:
     """Join header and records section into a batch, and fill in length and checksum."""
+    return b"".join((_head(header, section), section))
+
+
+def _head(header: BatchHeader, section: Buffer) -> bytes:
+    """The header with the length and the checksum of a batch with that records section."""
     batch_length = HEADER_SIZE - LOG_OVERHEAD + len(section)
     if batch_length > MAX_BATCH_LENGTH:
         raise InvalidRequestError("the records are too large for one batch; send fewer at once")
     packed = bytearray(header.pack())
     packed[BATCH_LENGTH_POSITION:LEADER_EPOCH_POSITION] = batch_length.to_bytes(4)
-    crc = crc32c(section, crc32c(packed[ATTRIBUTES_POSITION:]))
+    crc = kernels.crc32c(section, kernels.crc32c(packed[ATTRIBUTES_POSITION:]))
     packed[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4)
-    batch = b"".join((packed, section))
-    assert len(batch) == HEADER_SIZE + len(section)
-    return batch
+    assert len(packed) == HEADER_SIZE
+    return bytes(packed)

@@ -1,9 +1,9 @@
 """The bytes of an append that stay in memory, without a copy until a reader needs them.
 
 An append has its batches in many parts: new prefixes, and the rest as it lies in the requests. Where the
-parts are large they are kept as they are, and joined for the first reader; so an append that has no reader
-while its bytes are in memory costs no copy. Small parts are joined at once, because each costs memory of its
-own.
+parts are large they are kept as they are, and joined for the first reader that needs them in one piece; so
+an append without such a reader costs no copy. Small parts are joined at once, because each costs memory of
+its own.
 
 A kept part keeps its whole request. So the requests must be hardly larger than their batches, or a client
 could fill the memory with other fields; and their bytes must not change, which only `bytes` promise.

@@ -2,7 +2,7 @@
 
 What was just appended is read at once, by readers that wait for it and by an upload. It was proved before it
 was written, and these bytes have not left the process since. So they need no read of the file, and no second
-proof. They are copied once, for their first reader, see `KeptBytes`.
+proof. A reader that wants a part of them copies all of them once, see `KeptBytes`.
 
 A tail is one piece of the log: each block continues the one before it, from the oldest block to the log's
 last append. An append that is not kept, or any other change of the files, empties it. So the first batch of
@@ -19,9 +19,11 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
+from stratalog.base.filesystem import Buffer
 from stratalog.record.native.batch_row import AppendedBatch
 from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.split_batch import SplitBatch
 from stratalog.segment.tail_memory import TailMemory
 
 MAX_BLOCKS_PER_READ = 32
@@ -49,17 +51,22 @@ class TailBlock(NamedTuple):
     def memory_bytes(self) -> int:
         return self.kept.size_bytes + _BLOCK_BYTES + _BATCH_BYTES * len(self.ends)
 
-    def part(self, begin: int, end: int) -> bytes | memoryview:
+    def pieces(self, begin: int, end: int) -> Sequence[Buffer]:
         """Those of the bytes. A view holds the whole block as long as a reader holds it, so a small part is a
         copy: readers hold at most twice the bytes that they have read."""
+        if len(self.ends) == 1:
+            parts = self.kept.parts
+            if SplitBatch.of(parts) is not None:
+                return parts
         view = memoryview(self.kept.joined())[begin:end]
-        return view if 2 * len(view) >= self.kept.size_bytes else bytes(view)
+        return (view if 2 * len(view) >= self.kept.size_bytes else bytes(view),)
 
 
 class TailRead(NamedTuple):
     """Whole batches, and the offset after the last one; without batches the offset of the call."""
 
-    chunks: tuple[bytes | memoryview, ...]
+    chunks: tuple[Buffer, ...]
+    """Whole batches; each is in one chunk or in two, see `FetchData`."""
     next_offset: int
 
 
@@ -138,7 +145,7 @@ class LogTail:
         """
         with self._memory.lock:
             blocks = self._since(offset)
-        chunks: list[bytes | memoryview] = []
+        chunks: list[Buffer] = []
         next_offset = offset
         for block in blocks[:MAX_BLOCKS_PER_READ]:
             first = bisect_left(block.last_offsets, next_offset)
@@ -153,8 +160,9 @@ class LogTail:
                 if not min_one:
                     return TailRead((), offset)
                 stop = first + 1
-            chunks.append(block.part(begin, block.ends[stop - 1]))
-            max_bytes -= len(chunks[-1])
+            end = block.ends[stop - 1]
+            chunks += block.pieces(begin, end)
+            max_bytes -= end - begin
             next_offset = block.last_offsets[stop - 1] + 1
             if stop < len(block.ends):
                 break
@@ -163,7 +171,9 @@ class LogTail:
                 return None
         return TailRead(tuple(chunks), next_offset)
 
-    def batches_at(self, segment: LogSegment, offset: int, position: int, size: int) -> memoryview | None:
+    def batches_at(
+        self, segment: LogSegment, offset: int, position: int, size: int
+    ) -> memoryview | SplitBatch | None:
         """Whole batches, at least one and at most `size` bytes, from that position of the segment on, where
         the batch begins that is the first to end at or above `offset`. None if the tail does not have
         them."""
@@ -177,7 +187,8 @@ class LogTail:
         stop = bisect_right(block.ends, begin + size)
         if begin != (block.ends[first - 1] if first else 0) or stop <= first:
             return None
-        return memoryview(block.kept.joined())[begin : block.ends[stop - 1]]
+        split = SplitBatch.of(block.kept.parts)
+        return split or memoryview(block.kept.joined())[begin : block.ends[stop - 1]]
 
     def check(self) -> None:
         """Assert that the blocks are one piece, up to the end of the last segment among them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from stratalog.client.messages import FetchAnswer, FetchedPartition, FetchStart,
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.error_details import error_info
-from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
+from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 T0 = TopicPartition("t", 0)
 
@@ -52,6 +54,23 @@ async def test_a_fetch_begins_at_the_record_that_was_asked_for(bench: ServiceBen
         answer = await fetch_one(bench, offset)
         assert values_of(answer, offset) == [b"%d" % number for number in range(offset, 5)]
         assert (answer.next_fetch_offset, answer.high_watermark, answer.last_stable_offset) == (5, 5, 5)
+
+
+async def test_calls_that_have_ended_leave_no_memory_to_the_garbage_collector(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    await bench.append("t", [b"0"])
+    gc.collect()
+    gc.disable()
+    try:
+        await fetch_one(bench, 0)
+        await fetch_one(bench, 1, max_wait_ms=1)
+        partition = log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=0))
+        call = bench.client.log.FetchStream(log_pb2.FetchRequest(partitions=[partition]))
+        await call.read()
+        call.cancel()
+        await until(lambda: not any(isinstance(one, FetchSession) for one in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 async def test_one_failing_partition_does_not_hide_the_others(bench: ServiceBench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from copy import copy
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicPartition
@@ -11,9 +12,9 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.client.sending.partition_lane import PartitionLane, TakenBatch
 from stratalog.client.sending.producer_identities import ProducerIdentity
-from stratalog.client.sending.sealed_batch import BatchContents, SealedBatch
+from stratalog.client.sending.sealed_batch import BatchContents, EncodedBatch, SealedBatch
 from stratalog.record.batch import decode
-from stratalog.record.builder import encode_batch
+from stratalog.record.builder import NO_PRODUCER, encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
@@ -67,7 +68,7 @@ class LaneBench:
     def take(self, limit_bytes: int | None = LIMIT_BYTES) -> tuple[int, bytes, bool] | None:
         """The sequence, the first value and the resume of the next request."""
         batch = self.take_batch(limit_bytes)
-        return None if batch is None else (self.sequence, decode(batch[0])[0].value or b"", batch[1])
+        return None if batch is None else (self.sequence, _first_value(batch.batch), batch.resume)
 
     def take_batch(self, limit_bytes: int | None = LIMIT_BYTES) -> TakenBatch | None:
         """The next request."""
@@ -82,8 +83,8 @@ class LaneBench:
         """The first value, the producer id and the base sequence of each request that may be sent now."""
         taken: list[tuple[bytes, int, int]] = []
         while (request := self.take_batch()) is not None:
-            header = parse_header(request[0])
-            taken.append((decode(request[0])[0].value or b"", header.producer_id, header.base_sequence))
+            header = parse_header(request.batch.head)
+            taken.append((_first_value(request.batch), header.producer_id, header.base_sequence))
         return taken
 
     def take_all(self) -> list[tuple[int, bytes, bool]]:
@@ -119,5 +120,8 @@ class LaneBench:
     def _split(self, batch: SealedBatch, halves: Sequence[SealedBatch]) -> None:
         del self._values[batch]
         for half in halves:
-            assert half.encoded is not None
-            self._values[half] = decode(half.encoded)[0].value or b""
+            self._values[half] = _first_value(copy(half).encode(NO_PRODUCER))
+
+
+def _first_value(batch: EncodedBatch) -> bytes:
+    return decode(b"".join(batch))[0].value or b""

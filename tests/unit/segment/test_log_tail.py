@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from stratalog.log.fetch_data import whole_chunks
+from stratalog.record.builder import encode_batch
+from stratalog.record.header import MAGIC_POSITION
 from stratalog.record.native.batch_row import AppendedBatch
-from stratalog.segment.kept_bytes import KeptBytes
+from stratalog.record.record import Record
+from stratalog.segment.kept_bytes import MIN_PART_BYTES, KeptBytes
 from stratalog.segment.log_segment import LogSegment
 from stratalog.segment.log_tail import MAX_BLOCKS_PER_READ, LogTail
 from stratalog.segment.tail_memory import TailMemory
@@ -91,12 +95,26 @@ def test_batches_of_a_place_in_a_file() -> None:
         (1, 150, 1_000, data[100:]),
     ):
         found = tail.batches_at(SEGMENT, offset, position, size)
-        assert found is not None
+        assert isinstance(found, memoryview)
         assert bytes(found) == wanted
     assert tail.batches_at(SEGMENT, 0, 50, 99) is None
     assert tail.batches_at(SEGMENT, 0, 49, 1_000) is None
     assert tail.batches_at(SEGMENT, 1, 50, 1_000) is None
     assert tail.batches_at(OTHER_SEGMENT, 0, 50, 1_000) is None
+
+
+def test_a_large_batch_stays_in_its_two_pieces() -> None:
+    batch = encode_batch([Record(0, 0, None, bytes(2 * MIN_PART_BYTES))])
+    tail = LogTail(TailMemory(1 << 20))
+    pieces = (batch[:MAGIC_POSITION], memoryview(batch)[MAGIC_POSITION:])
+    tail.add(SEGMENT, 0, KeptBytes(pieces), [AppendedBatch(len(batch), 0, 0, 0, 1)])
+    data = add(tail, 1, 100, position=len(batch))
+    found = tail.read(0, 1 << 20, 2, min_one=True)
+    assert found is not None
+    assert [id(chunk) for chunk in found.chunks[:2]] == [id(piece) for piece in pieces]
+    assert list(whole_chunks(found.chunks)) == [batch, data]
+    assert tail.batches_at(SEGMENT, 0, 0, len(batch)) == pieces
+    assert tail.batches_at(SEGMENT, 0, 0, len(batch) - 1) is None
 
 
 def test_readers_hold_at_most_twice_the_bytes_that_they_have_read() -> None:

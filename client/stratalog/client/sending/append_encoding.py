@@ -7,6 +7,9 @@ in protobuf's wire format: every parser reads this as the message that log.proto
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from stratalog.base.filesystem import Buffer
 from stratalog.base.message_fields import sized_field_head
 from stratalog.v1 import log_pb2
 
@@ -15,7 +18,8 @@ _BATCHES_NUMBER = (
 )
 
 
-def encode_stream_request(fields: log_pb2.AppendStreamRequest, batch: bytes) -> bytes:
-    """A serialised `AppendStreamRequest` with that batch. `fields` has everything else."""
+def encode_stream_request(fields: log_pb2.AppendStreamRequest, batch: Sequence[Buffer]) -> bytes:
+    """A serialised `AppendStreamRequest` with the batch of these parts. `fields` has everything else."""
     assert fields.WhichOneof("payload") is None
-    return b"".join((fields.SerializeToString(), sized_field_head(_BATCHES_NUMBER, len(batch)), batch))
+    head = sized_field_head(_BATCHES_NUMBER, sum(map(len, batch)))
+    return b"".join((fields.SerializeToString(), head, *batch))

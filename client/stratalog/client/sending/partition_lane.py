@@ -58,7 +58,7 @@ from stratalog.client.owner_channels import REFUSALS
 from stratalog.client.retry import Patience, RetryPolicy
 from stratalog.client.sending.batch_receipt import UNKNOWN_OFFSET
 from stratalog.client.sending.producer_identities import ProducerIdentity
-from stratalog.client.sending.sealed_batch import SealedBatch
+from stratalog.client.sending.sealed_batch import EncodedBatch, SealedBatch
 from stratalog.record.batch_producer import MAX_SEQUENCE, BatchProducer, add_to_sequence
 from stratalog.record.builder import NO_PRODUCER
 from stratalog.v1 import log_pb2
@@ -82,7 +82,7 @@ UNKNOWN_PRODUCER_CODE = "UNKNOWN_PRODUCER_ID"
 class TakenBatch(NamedTuple):
     """A batch that the lane has passed on to the stream."""
 
-    batch: bytes
+    batch: EncodedBatch
     resume: bool
     """Whether its request begins the partition anew."""
     topic_id: str

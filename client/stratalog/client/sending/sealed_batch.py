@@ -16,7 +16,7 @@ from stratalog.base.types import Durability, TopicPartition
 from stratalog.client.sending.batch_receipt import BatchReceipt
 from stratalog.record.batch import decode
 from stratalog.record.batch_producer import BatchProducer, add_to_sequence
-from stratalog.record.builder import MAX_BATCH_LENGTH, NO_PRODUCER, batch_of_section, encode_batch
+from stratalog.record.builder import MAX_BATCH_LENGTH, NO_PRODUCER, encode_batch, head_of_section
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.record.native.record_accumulator import OpenBatch
@@ -31,12 +31,20 @@ class BatchContents(NamedTuple):
     codec: Codec
 
 
+class EncodedBatch(NamedTuple):
+    """The bytes of a batch, in order. They are joined in the request that they are sent in."""
+
+    head: bytes
+    section: Buffer
+    """The records section, compressed."""
+
+
 class SealedBatch:
     """A batch that is queued or in flight. Guarded by its producer."""
 
     __slots__ = (
+        "_head",
         "contents",
-        "encoded",
         "first_index",
         "is_in_doubt",
         "producer",
@@ -69,10 +77,10 @@ class SealedBatch:
         self.size_bytes = size_bytes
         self.section = section
         self.topic_id = topic_id
-        self.encoded: bytes | None = None
-        """The batch as it is sent."""
+        self._head: bytes | None = None
+        """The bytes before the records section, as they are sent."""
         self.producer: BatchProducer | None = None
-        """The producer fields of `encoded`, once it has been sent or shall be sent with them."""
+        """The producer fields of the batch, once it has been sent or shall be sent with them."""
         self.is_in_doubt = False
         """It may be stored: it was sent, and the connection failed before its answer."""
 
@@ -98,11 +106,11 @@ class SealedBatch:
         assert self.section is not None
         return HEADER_SIZE + len(self.section)
 
-    def encode(self, producer: BatchProducer) -> bytes:
+    def encode(self, producer: BatchProducer) -> EncodedBatch:
         """The batch with these producer fields."""
-        if self.encoded is None or self.producer != producer:
-            assert self.section is not None
-            self.encoded = batch_of_section(
+        assert self.section is not None
+        if self._head is None or self.producer != producer:
+            self._head = head_of_section(
                 self.section,
                 codec=self.contents.codec,
                 records_count=self.contents.record_count,
@@ -110,10 +118,8 @@ class SealedBatch:
                 max_timestamp=self.contents.max_timestamp,
                 producer=producer,
             )
-            # One copy of the records is enough.
-            self.section = memoryview(self.encoded)[HEADER_SIZE:]
             self.producer = producer
-        return self.encoded
+        return EncodedBatch(self._head, self.section)
 
     def acknowledge(self, base_offset: int, durability: Durability) -> None:
         """Note that its records are stored."""
@@ -133,7 +139,7 @@ class SealedBatch:
         """Two batches with the same records, in order, and with the same sequence numbers if it has any.
         Needs several records."""
         middle = self.record_count // 2
-        first, second = halved(self.encode(self.producer or NO_PRODUCER), middle)
+        first, second = halved(b"".join(self.encode(self.producer or NO_PRODUCER)), middle)
         first_size_bytes = self.size_bytes * middle // self.record_count
         return (
             self._part(first, self.first_index, first_size_bytes),
@@ -149,7 +155,7 @@ class SealedBatch:
         part = SealedBatch(
             self.topic_partition, self.receipt, first_index, contents, size_bytes, section, self.topic_id
         )
-        part.encoded = encoded
+        part._head = encoded[:HEADER_SIZE]
         part.producer = _producer(header, 0) if header.has_producer_id else None
         part.is_in_doubt = self.is_in_doubt
         return part

@@ -23,7 +23,7 @@ from stratalog.client.retry import LONG_WORK, Patience
 from stratalog.pipeline.sink.decision_log import Decision, TargetPlan
 from stratalog.record.batch import batches, decode
 from stratalog.record.batch_producer import BatchProducer
-from stratalog.record.builder import MAX_BATCH_LENGTH, batch_of_section, encode_batch
+from stratalog.record.builder import MAX_BATCH_LENGTH, encode_batch, head_of_section
 from stratalog.record.header import HEADER_SIZE, parse_header
 
 _FETCH_BYTES = 8 << 20
@@ -104,8 +104,9 @@ class TargetAppender:
         header = parse_header(batch)
         decision = self._appends.decision
         topic, topic_id, partition = self._plan.target
-        numbered = batch_of_section(
-            memoryview(batch)[HEADER_SIZE:],
+        section = memoryview(batch)[HEADER_SIZE:]
+        head = head_of_section(
+            section,
             codec=header.codec,
             records_count=header.records_count,
             base_timestamp=header.base_timestamp,
@@ -113,7 +114,7 @@ class TargetAppender:
             producer=BatchProducer(decision.producer_id, decision.producer_epoch, sequence),
         )
         ack = await self._appends.client.append_batches(
-            topic, partition, numbered, durability=durability, topic_id=topic_id
+            topic, partition, b"".join((head, section)), durability=durability, topic_id=topic_id
         )
         # The next search of the log begins behind it.
         self._plan = self._plan._replace(end_offset=ack.last_offset + 1)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stratalog.base.clock import Clock
 from stratalog.base.errors import RecordTooLargeError
 from stratalog.pipeline.sink.topic_demands import TopicDemands, naming_topic
-from stratalog.record.builder import batch_of_section
+from stratalog.record.builder import head_of_section
 from stratalog.record.codecs.compression import Codec, compress
 from stratalog.record.native.record_accumulator import OpenBatch, RecordAccumulator
 from stratalog.record.record_rows import RecordRows
@@ -120,13 +120,15 @@ class TargetBatches(RecordAccumulator):
         size_bytes = batch.size_bytes
         section = batch.take_section()
         self.release(size_bytes)
-        encoded = batch_of_section(
-            section if self._codec is Codec.NONE else compress(self._codec, section),
+        compressed = section if self._codec is Codec.NONE else compress(self._codec, section)
+        head = head_of_section(
+            compressed,
             codec=self._codec,
             records_count=batch.record_count,
             base_timestamp=batch.base_timestamp,
             max_timestamp=batch.max_timestamp,
         )
+        encoded = b"".join((head, compressed))
         return TargetBatch(Target(batch.topic, batch.topic_id, batch.partition), encoded, batch.record_count)
 
 

@@ -125,7 +125,7 @@ class ServerSettings:
     """Memory for the records of running requests, over all connections. Half is for appends: one more is
     refused as retriable. Half is for answers of fetches, which get smaller; a quarter of this half may hold
     tiered data. At least twice `max_request_bytes`. The process takes about twice as much, since the
-    transport copies, and a sixteenth for the newest records, which are read from memory (`tail_bytes`).
+    transport copies, and an eighth for the newest records, which are read from memory (`tail_bytes`).
     Raise it for many producers of large batches on a slow disk, lower it if memory is short."""
 
     max_append_call_count: int = 1_000
@@ -329,7 +329,7 @@ class ServerSettings:
     @property
     def tail_bytes(self) -> int:
         """Memory for the newest records of all partitions, beside that of requests."""
-        return self.max_request_memory_bytes // 16
+        return self.max_request_memory_bytes // 8
 
 
 def default_store_url(data_dir: str) -> str:

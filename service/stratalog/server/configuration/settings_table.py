@@ -193,7 +193,7 @@ _LIMITS = (
         MEMORY_MIB,
         "Memory for the records of running requests. Half is for appends: above it, the server refuses more,"
         " and clients send them again. Half is for answers of fetches: near it, they get smaller. The process"
-        " takes about twice as much memory, and a sixteenth for the newest records.",
+        " takes about twice as much memory, and an eighth for the newest records.",
     ),
     _option(
         "max-append-calls",

@@ -16,6 +16,7 @@ import enum
 from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import LogStoreError, OffsetOutOfRangeError, StoreError
+from stratalog.base.filesystem import Buffer
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
@@ -94,7 +95,7 @@ class ReadablePartition(Protocol):
 class Collected(NamedTuple):
     """The data of a cursor for an answer."""
 
-    chunks: list[bytes | memoryview]
+    chunks: list[Buffer]
     size_bytes: int
     """The size of all chunks."""
     aborted_transactions: tuple[AbortedTransaction, ...]
@@ -158,7 +159,7 @@ class FetchCursor:
         """Where the cursor ends; None for never. The last read may lead behind it."""
         self.is_announced = True
         """The client knows where the cursor is. Otherwise that is news, without data, too."""
-        self.chunks: list[bytes | memoryview] = []
+        self.chunks: list[Buffer] = []
         self.size_bytes = 0
         self.tiered_size_bytes = 0
         """The part of the size that `TieredReads` has brought."""

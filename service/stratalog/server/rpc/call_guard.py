@@ -154,6 +154,18 @@ async def send(context: Context, response: object) -> None:
     await _while_connected(context.write(response))
 
 
+def call_at_end(close: Callable[[], None]) -> None:
+    """Call `close` when the call of this handler has ended: its last answer is sent, or it was given up.
+
+    The callbacks of gRPC's context would do the same, but a context holds them, and they hold the context:
+    such a call, with the memory of the transport for it, stays until the garbage collector looks at objects
+    that are as old. A server lets it do so rarely.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "a handler runs in the task of its call"
+    task.add_done_callback(lambda _: close())
+
+
 async def _while_connected(sending: Awaitable[None]) -> None:
     try:
         await sending

@@ -8,7 +8,7 @@ from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.isolation import Isolation
 from stratalog.record.batch_producer import MAX_PRODUCER_EPOCH, MAX_SEQUENCE, BatchProducer
-from stratalog.record.builder import NO_PRODUCER, batch_of_section
+from stratalog.record.builder import NO_PRODUCER, head_of_section
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.plain.plain_records import encode_plain
@@ -54,7 +54,7 @@ def plain_batch(records: Buffer, max_bytes: int, now_ms: int, producer: BatchPro
     """Encode plain records, a message `Records`, into one uncompressed batch of at most `max_bytes`. Raises
     InvalidRequestError, RecordTooLargeError."""
     made = encode_plain(records, now_ms, max_bytes - HEADER_SIZE)
-    return batch_of_section(
+    head = head_of_section(
         made.section,
         codec=Codec.NONE,
         records_count=made.records_count,
@@ -62,6 +62,7 @@ def plain_batch(records: Buffer, max_bytes: int, now_ms: int, producer: BatchPro
         max_timestamp=made.max_timestamp,
         producer=producer,
     )
+    return b"".join((head, made.section))
 
 
 def batch_producer(request: log_pb2.AppendRequest | log_pb2.AppendStreamRequest) -> BatchProducer:

@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from stratalog.base.filesystem import Buffer
 from stratalog.base.message_fields import sized_field_head
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.server.fetch.fetch_cursor import FetchCursor
@@ -38,7 +39,7 @@ _BATCHES_NUMBER = _MESSAGES["FetchedPartition"].fields_by_name["batches"].number
 class _Shared(NamedTuple):
     """An answer, and the chunks in it, whose names no other objects get as long as these are here."""
 
-    chunks: tuple[bytes | memoryview, ...]
+    chunks: tuple[Buffer, ...]
     answer: bytes
 
 
@@ -69,7 +70,7 @@ class FetchEncoder:
         return shared.answer
 
     def _encoded(self, cursors: Iterable[FetchCursor]) -> bytes:
-        parts: list[bytes | memoryview] = []
+        parts: list[Buffer] = []
         errors = AnswerErrors(self._statuses)
         for cursor in cursors:
             fetch_offset = cursor.start

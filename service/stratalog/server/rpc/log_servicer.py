@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
@@ -35,7 +35,7 @@ from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.request_memory import RequestMemories
 from stratalog.server.rpc import convert
 from stratalog.server.rpc.append_intake import AppendIntake
-from stratalog.server.rpc.call_guard import Context, announce, decoded, guarded, send
+from stratalog.server.rpc.call_guard import Context, announce, call_at_end, decoded, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.fetch_encoding import FetchEncoder
 from stratalog.server.rpc.offset_lookup import OffsetLookup
@@ -115,13 +115,13 @@ class LogServicer:
 
     @guarded
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
-        session = await self._session(request, context)
+        session = await self._session(request)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
         return self._encoder.encode(session.cursors)
 
     @guarded
     async def FetchStream(self, request: log_pb2.FetchRequest, context: Context) -> None:
-        session = await self._session(request, context)
+        session = await self._session(request)
         # A session may have nothing to send for long; the headers show its client that it is open.
         await announce(context)
         responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), self._encoder.encode)
@@ -183,7 +183,7 @@ class LogServicer:
         status = self.statuses.status(answer.error, "LogServicer.AppendStream", answer.topic_partition)
         return log_pb2.AppendStreamResponse(sequence=answer.sequence, status=status)
 
-    async def _session(self, request: log_pb2.FetchRequest, context: Context) -> FetchSession:
+    async def _session(self, request: log_pb2.FetchRequest) -> FetchSession:
         if not request.partitions:
             raise InvalidRequestError("a fetch names one partition at least")
         if len(request.partitions) > MAX_FETCH_PARTITION_COUNT:
@@ -198,9 +198,7 @@ class LogServicer:
             request.max_bytes or self._settings.default_fetch_bytes, self._settings.max_fetch_bytes
         )
         session = FetchSession(cursors, self._pools, self._closing, self._fetch_memory, max_bytes)
-        # The stubs ask for a class of their own where grpc takes any function.
-        on_done = cast(Any, lambda _: session.close())  # pyright: ignore[reportUnknownLambdaType]  # as above
-        context.add_done_callback(on_done)
+        call_at_end(session.close)
         return session
 
     async def _cursor(self, request: log_pb2.FetchPartition, isolation: Isolation) -> FetchCursor:

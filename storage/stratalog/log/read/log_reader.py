@@ -26,6 +26,7 @@ from stratalog.log.read.segment_info import (
 from stratalog.record.header import HEADER_SIZE, BatchHeader, parse_header
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
 from stratalog.segment.log_segment import LogSegment
+from stratalog.segment.split_batch import SplitBatch
 from stratalog.segment.timestamp_offset import TimestampOffset
 
 
@@ -246,7 +247,7 @@ class LogReader:
 
     def recent_batches(
         self, source: SegmentSource, offset: int, position: int, size: int
-    ) -> memoryview | None:
+    ) -> memoryview | SplitBatch | None:
         """Whole batches of the source from memory, at most `size` bytes from `position` on, where the first
         batch lies that ends at or above `offset`. They were proved when they were appended. None if they are
         not in memory, or the log takes no changes."""

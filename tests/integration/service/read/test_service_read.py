@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from stratalog.base.types import TopicPartition
+from stratalog.client.messages import fetched_parts
 from stratalog.log.isolation import Isolation
 from stratalog.log.read.log_reader import LogReader
 from stratalog.record.builder import encode_batch
@@ -74,6 +75,16 @@ async def with_topic(
     bench: ServiceBench, partition_count: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
     await bench.client.admin.create_topic("t", partition_count, config)
+
+
+async def test_a_large_batch_that_is_still_in_memory_is_read_as_a_whole(bench: ServiceBench) -> None:
+    await with_topic(bench)
+    values = [bytes(100_000), b"small", b"x" * 90_000]
+    for value in values:
+        await bench.append("t", [value])
+    assert values_of(await read_plain(bench, log_pb2.ReadRequest(topic="t"))) == {0: values}
+    [answer] = await bench.client.fetch({TopicPartition("t", 0): 0})
+    assert [one.value for part in fetched_parts(answer, 0) for one in part.records] == values
 
 
 async def refusal(bench: ServiceBench, request: log_pb2.ReadRequest) -> tuple[grpc.StatusCode, str]:

@@ -501,7 +501,7 @@ async def test_a_batch_that_the_server_is_past_is_stored(expected_sequence: int)
     # The others keep their numbers, and the first one resumes.
     request = bench.take_batch()
     assert request is not None
-    assert (request.resume, parse_header(request.batch).base_sequence) == (True, 2)
+    assert (request.resume, parse_header(request.batch.head).base_sequence) == (True, 2)
     # It is as durable as those behind it.
     assert bench.outcomes == []
     bench.acknowledge(5, 9, durability=log_pb2.DURABILITY_OBJECT)

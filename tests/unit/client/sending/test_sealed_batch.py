@@ -70,14 +70,14 @@ async def test_an_outcome_of_a_half_is_that_of_its_records() -> None:
     batch = encode_batch([Record(0, 0, None, b"%d" % n) for n in range(7)])
     contents = BatchContents(7, 0, 0, Codec.NONE)
     sealed = SealedBatch(HERE, receipt, 0, contents, 1001, batch[HEADER_SIZE:])
-    assert sealed.encode(NO_PRODUCER) == batch
+    assert b"".join(sealed.encode(NO_PRODUCER)) == batch
     waiting = [asyncio.ensure_future(Delivery(receipt, place, 5)) for place in (0, 1, 4, 6)]
     await asyncio.sleep(0)
     first, second = sealed.halves()
     assert first.size_bytes + second.size_bytes == 1001
     assert [(half.first_index, half.record_count) for half in (first, second)] == [(0, 3), (3, 4)]
     for half in (first, second):
-        values = [record.value for record in decode(half.encode(NO_PRODUCER))]
+        values = [record.value for record in decode(b"".join(half.encode(NO_PRODUCER)))]
         assert values == [b"%d" % (half.first_index + place) for place in range(half.record_count)]
     first.acknowledge(100, Durability.OS)
     assert [receipt.is_settled(place) for place in range(7)] == [True] * 3 + [False] * 4
@@ -101,4 +101,5 @@ async def test_a_sealed_batch_is_what_the_encoder_makes(codec: Codec) -> None:
     _, [batch] = accumulator.take_batches()
     sealed = SealedBatch.of(batch, codec, compress(codec, batch.take_section()))
     for producer in (NO_PRODUCER, BatchProducer(9, 0, 7), BatchProducer(10, 0, 0)):
-        assert sealed.encode(producer) == encode_batch(records, codec=codec, producer=producer)
+        encoded = b"".join(sealed.encode(producer))
+        assert encoded == encode_batch(records, codec=codec, producer=producer)

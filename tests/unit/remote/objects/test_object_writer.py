@@ -16,6 +16,7 @@ from stratalog.record.builder import encode_batch, rebuild_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import (
     CONTROL_BIT,
+    MAGIC_POSITION,
     TRANSACTIONAL_BIT,
     parse_header,
 )
@@ -30,6 +31,7 @@ from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction, SliceEntry
 from stratalog.remote.objects.spool import Spool
 from stratalog.remote.store_layout import StoreLayout
+from stratalog.segment.split_batch import SplitBatch
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from tests.support.decoded_records import decode_all
@@ -212,6 +214,19 @@ def test_a_slice_whose_records_are_all_gone_still_covers_its_range() -> None:
     assert entry.leader_epochs == (LeaderEpoch(1, 12),)
     assert entry.key_stream is not None, "an empty stream is as usable as any"
     audit_object(store, LAYOUT, finished.ref)
+
+
+def test_each_damaged_byte_of_a_batch_in_two_pieces_is_found() -> None:
+    batch = encode_batch([Record(0, 1, b"k", b"value")])
+    with ObjectWriter(filesystem(), header(), settings()) as writer:
+        writer.begin_slice(TOPIC_ID, "t", 0, base_offset=0, key_hashing=HASHING)
+        for position in range(MAGIC_POSITION, len(batch)):
+            damaged = bytearray(batch)
+            damaged[position] ^= 1
+            split = SplitBatch(batch[:MAGIC_POSITION], bytes(damaged[MAGIC_POSITION:]))
+            with pytest.raises((CorruptRecordError, UnsupportedOperationError)):
+                writer.append_split(split)
+            assert (writer.next_offset, writer.data_bytes) == (0, 0)
 
 
 def test_a_damaged_batch_is_not_taken_and_those_before_it_are() -> None:

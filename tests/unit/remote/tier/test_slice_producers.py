@@ -3,12 +3,15 @@ log."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import MAGIC_POSITION
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_directory import read_slice_index
@@ -239,3 +242,21 @@ def test_a_damaged_file_ends_the_upload_unless_memory_has_its_batches(
     assert [type(one.error) for one in report.failed] == [CorruptRecordError] * (end_offset < 3)
     tip = TopicIdPartition(topic.topic_id, 0)
     assert logs.metadata.state().partition(tip).tiered_end_offset == end_offset
+
+
+def test_large_batches_make_the_same_object_from_memory_as_from_the_file() -> None:
+    objects: list[dict[str, bytes]] = []
+    for tail_bytes in (0, 4 << 20):
+        site = TieredSite(max_object_bytes=8 << 20, tail_bytes=tail_bytes)
+        logs = site.start()
+        logs.create_topic("t", 1)
+        for number, (codec, key) in enumerate([(Codec.NONE, b"k"), (Codec.ZSTD, b"k"), (Codec.NONE, None)]):
+            value = random.Random(number).randbytes(2 * LARGE_BATCH_BYTES)
+            data = encode_batch([Record(0, site.clock.now_ms(), key, value)] * 2, codec=codec)
+            logs.logs[T0].appender.append_as_leader(data, logs.claimed.epoch)
+        logs.logs[T0].flusher.flush()
+        assert not logs.upload_tails().failed
+        keys = [one.key for one in site.bucket.list("") if one.size > 4 * LARGE_BATCH_BYTES]
+        objects.append({key: bytes(site.bucket.get(key).data) for key in keys})
+    assert len(objects[0]) == 1
+    assert objects[0] == objects[1]

@@ -46,6 +46,7 @@ from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStreamRef,
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, DataSink, Parts, Spool
 from stratalog.remote.store_layout import StoreLayout
+from stratalog.segment.split_batch import SplitBatch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +202,14 @@ class ObjectWriter:
             good = _owned(data, good_bytes)
             builder.sum_up(good)
             self._data.append(good)
+
+    def append_split(self, batch: SplitBatch) -> None:
+        """Add one batch, unchanged, whose pieces stay as they are. Raises as `append`; nothing has changed
+        then."""
+        assert self._builder is not None
+        self._builder.add_split(batch)
+        self._data.append(batch.beginning)
+        self._data.append(batch.rest)
 
     def carry(self, entry: SliceEntry, index: SliceIndex) -> None:
         """Take over all facts about a whole slice of the partition, whose bytes follow unchanged with

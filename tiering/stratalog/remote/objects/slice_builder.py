@@ -49,6 +49,7 @@ from stratalog.remote.objects.slice_index import (
     encode_slice_index,
 )
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.split_batch import SplitBatch
 
 _NO_RECORDS = -(2**63)
 """Highest timestamp of an interval without records: below every real timestamp."""
@@ -145,6 +146,14 @@ class SliceBuilder:
         header = parse_header(data, position)
         self._add_batch(data, position, header, payload)
         return position + header.size_in_bytes
+
+    def add_split(self, batch: SplitBatch) -> None:
+        """Add one batch, also to the checksum. Raises as `add`."""
+        header = batch.header
+        # Seen from its second piece, it begins before it.
+        self._add_batch(batch.rest, -len(batch.beginning), header, None)
+        self._data_crc = batch.crc_behind(self._data_crc, header)
+        self._summed_bytes += batch.size_bytes
 
     def _begin_limit(self, data: Buffer, position: int) -> int:
         """The end of the index interval of the batch at `position`: batches that begin before it are in

@@ -40,8 +40,9 @@ from stratalog.remote.objects.key_stream import KeyHashing
 from stratalog.remote.objects.object_writer import ObjectWriter
 from stratalog.remote.objects.slice_clock import SliceClock
 from stratalog.remote.objects.slice_span import SliceSpan
-from stratalog.remote.tier.slice_producers import SliceProducers, note_batches
+from stratalog.remote.tier.slice_producers import SliceProducers, note_batches, note_split
 from stratalog.remote.tier.upload_plan import SHARES_PER_OBJECT, Share
+from stratalog.segment.split_batch import SplitBatch
 
 logger = logging.getLogger(__name__)
 
@@ -191,16 +192,19 @@ class PartitionUpload:
         self.needs_object = not copied_bytes and share.size_bytes >= whole_bytes
 
     def _append(
-        self, writer: ObjectWriter, data: Buffer, slice_start_bytes: int, state: SliceProducers
+        self, writer: ObjectWriter, data: Buffer | SplitBatch, slice_start_bytes: int, state: SliceProducers
     ) -> bool:
         """Append batches to the slice. Returns False if the slice must end here."""
         before_bytes = writer.data_bytes
-        noted = note_batches(data)
+        noted = note_split(data) if isinstance(data, SplitBatch) else note_batches(data)
         end_position = self._clock.take(noted.rows, noted.end_position)
         is_cut = end_position < noted.end_position
         self.error = None if is_cut else noted.error
         try:
-            writer.append(memoryview(data)[:end_position])
+            if not isinstance(data, SplitBatch):
+                writer.append(memoryview(data)[:end_position])
+            elif not is_cut:
+                writer.append_split(data)
         except UnsupportedOperationError as error:
             # A slice with the most records it can hold goes on in the next object. An empty slice is not
             # full.
@@ -228,7 +232,7 @@ class PartitionUpload:
                 self.since_ms = self._sources[0].since_ms
                 self._position = self._sources[0].first_position
 
-    def _read(self, room_bytes: int, batch_room_bytes: int, read_bytes: int) -> Buffer:
+    def _read(self, room_bytes: int, batch_room_bytes: int, read_bytes: int) -> Buffer | SplitBatch:
         """Whole batches that fit into `room_bytes`, or else one that fits into `batch_room_bytes`; empty if
         there is none. Raises StoppingError.
         """

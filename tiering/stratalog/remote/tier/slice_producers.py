@@ -29,6 +29,7 @@ from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch, OpenTransaction
 from stratalog.segment.batch_headers import row_of
 from stratalog.segment.indexes.transaction_index import AbortedTransaction
+from stratalog.segment.split_batch import SplitBatch
 
 MAX_PRODUCER_COUNT = 20_000
 """Producers in a slice's snapshot, 46 bytes each. If there are more, those idle for longest are left out, as
@@ -154,6 +155,13 @@ def note_batches(data: Buffer) -> NotedBatches:
     except CorruptRecordError as error:
         return NotedBatches(noted, position, error, all_rows)
     return NotedBatches(noted, position, None, all_rows)
+
+
+def note_split(batch: SplitBatch) -> NotedBatches:
+    """The same of one batch."""
+    header, size_bytes = batch.header, batch.size_bytes
+    row = row_of(0, header)._replace(is_noted=True)
+    return NotedBatches([(size_bytes, ProducerBatch(header))], size_bytes, None, [row])
 
 
 def _rows_at(data: Buffer, position: int) -> list[BatchRow]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
 from stratalog.base.types import TopicPartition
+from stratalog.log.fetch_data import whole_chunks
 from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.record.reading.record_stream import RecordPiece, record_stream
 from stratalog.record.record import Record
@@ -173,7 +174,7 @@ class ReadEncoder:
             return
         chunks, _, aborted = one.collected
         is_readable = readable_batches(aborted)
-        for chunk in chunks:
+        for chunk in whole_chunks(chunks):
             yield from record_stream(chunk, is_readable, one.start_offset, one.next_offset, self._reserve)
 
     def _limited(self, piece: RecordPiece) -> list[Record]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
-from stratalog.server.rpc.call_guard import Context, announce, guarded, send
+from stratalog.server.rpc.call_guard import Context, announce, call_at_end, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.read.record_reads import RecordReads
 from stratalog.v1 import log_pb2
@@ -28,9 +28,7 @@ class ReadServicer:
     @guarded
     async def Read(self, request: log_pb2.ReadRequest, context: Context) -> None:
         read = await self._reads.begin(request)
-        # The stubs ask for a class of their own where grpc takes any function.
-        on_done = cast(Any, lambda _: read.close())  # pyright: ignore[reportUnknownLambdaType]  # as above
-        context.add_done_callback(on_done)
+        call_at_end(read.close)
         await announce(context)
         async with aclosing(read.responses()) as responses:
             async for response in responses:

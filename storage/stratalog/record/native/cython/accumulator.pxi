@@ -125,7 +125,9 @@ cdef class OpenBatch:
     def take_section(self):
         """See ``record_accumulator``."""
         cdef Section taken = Section.__new__(Section)
-        taken.data = self.section.data
+        # It stays until it is acknowledged, and half of its room may be empty. Less room needs no copy.
+        cdef uint8_t *fitted = <uint8_t *> PyMem_Realloc(self.section.data, self.section.size)
+        taken.data = self.section.data if fitted == NULL else fitted
         taken.size = <Py_ssize_t> self.section.size
         self.section.data = NULL
         self.section.room = 0
