@@ -1,11 +1,11 @@
 """How long a health check takes while thousands of appends come at once, beside bare grpcio.
 
-A client process with 64 connections sends 5,000 unary appends of one small record without a pause, and waits for
-all answers. Beside it this process asks for the health of the server, one check after the other. The slowest check
-that began in the rush counts, of the middle one of several rushes: one check that the machine holds up says nothing.
-The reference is a bare server that answers the same calls at once. A second row has the promised 100 ms as its
-reference, and a third the time until all appends have their answers; those that the server refuses because its cap
-is reached count as answered.
+A client process with 64 connections sends 5,000 unary appends of one small record without a pause, and waits
+for all answers. Beside it this process asks for the health of the server, one check after the other. The
+slowest check that began in the rush counts, of the middle one of several rushes: one check that the machine
+holds up says nothing. The reference is a bare server that answers the same calls at once. A second row has
+the promised 100 ms as its reference, and a third the time until all appends have their answers; those that
+the server refuses because its cap is reached count as answered.
 """
 
 from __future__ import annotations

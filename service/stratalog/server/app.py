@@ -116,8 +116,8 @@ _SERVICES = (_LOG, _ADMIN, _OPERATION, _TIER)
 SERVICES = tuple(one.full_name for one in _SERVICES)
 
 _METHODS_WITH_QUEUES = ((health_servicer.SERVICE_NAME, "Check"), (LOG_SERVICE, "Append"))
-"""gRPC accepts one call after the other out of each queue, and has one queue for all methods that are not here. A
-rush of appends fills its own, so other calls need not wait behind it."""
+"""gRPC accepts one call after the other out of each queue, and has one queue for all methods not in here.
+A rush of appends fills its own, so other calls need not wait behind it."""
 
 
 class Server:
