@@ -32,7 +32,7 @@ from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 
 PROMISED_MS = 100.0
 TARGET = 0.5
-"""Of bare grpcio, which only answers."""
+"""The bare server only answers."""
 CALL_COUNT = 5_000
 CONNECTION_COUNT = 64
 PARTITION_COUNT = 16
@@ -69,7 +69,9 @@ async def serve_bare() -> None:
         (LOG.strip("/"), "Append", append),
         (CHECK.split("/")[1], "Check", check),
     ):
-        handlers = {method: grpc.unary_unary_rpc_method_handler(answer)}
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            method: grpc.unary_unary_rpc_method_handler(answer)
+        }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -118,7 +120,7 @@ async def send_appends(address: str) -> None:
 
 def check_until(channel: grpc.Channel, ended: threading.Event) -> list[float]:
     """How long each of the checks until then took, in seconds."""
-    check = channel.unary_unary(CHECK)
+    check: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(CHECK)
     taken_s: list[float] = []
     while not ended.is_set():
         begin = time.perf_counter()

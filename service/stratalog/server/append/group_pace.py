@@ -16,7 +16,7 @@ from __future__ import annotations
 MOST_APPENDS = 8
 """Beyond this one append more saves little."""
 LONGEST_WAIT_S = 0.003
-"""Of an append, for others of its group."""
+"""The longest wait of an append for others of its group."""
 ENOUGH_BYTES = 16 << 10
 """Requests of this size together are written at once: their bytes cost more than their group."""
 

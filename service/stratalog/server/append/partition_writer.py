@@ -117,7 +117,7 @@ class PartitionWriter:
         """The number of the next turn."""
         self._pace = GroupPace()
         self._waiting_bytes = 0
-        """Of the queue, while it waits for more."""
+        """The bytes of the queue, while it waits for more."""
         self._wait: asyncio.TimerHandle | None = None
         """Ends the wait for more. Belongs to the event loop."""
         self._shown = self._visible_ends()
