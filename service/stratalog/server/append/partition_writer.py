@@ -113,7 +113,7 @@ class PartitionWriter:
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
-        self._turn = 0
+        self._turn: int = 0
         """The number of the next turn."""
         self._pace = GroupPace()
         self._waiting_bytes = 0
