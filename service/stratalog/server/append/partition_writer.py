@@ -1,11 +1,11 @@
 """The writer of a partition: appends that arrive together are written together and fsynced together.
 
-Requests queue up while the writer is busy, and for a moment where many come (`GroupPace`). A turn takes the
-whole queue and writes it in groups, in the order of the requests: each group with one ``writev``, under one
-lock, whichever sessions its requests belong to. It acknowledges the requests at ``os``. Those at ``disk``
-wait in `FlushWaiters` for a flush, beside which the next groups are written; those at ``object`` wait in
-`CommitWaiters` for the commit of their records, which a task of the shard makes; it does the fsync, too.
-Behind one at ``disk`` of their session they wait for its flush first.
+Requests queue up while the writer is busy. A turn takes the whole queue and writes it in groups, in the order
+of the requests: each group with one ``writev``, under one lock, whichever sessions its requests belong to. It
+acknowledges the requests at ``os``. Those at ``disk`` wait in `FlushWaiters` for a flush, beside which the
+next groups are written; those at ``object`` wait in `CommitWaiters` for the commit of their records, which a
+task of the shard makes; it does the fsync, too. Behind one at ``disk`` of their session they wait for its
+flush first.
 
 A session stops at its first failure: the log stores no request of a session behind a failed one, also inside
 a group. The first failure of a session is answered as it is, and what was not written then as behind it. What
@@ -44,7 +44,6 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.header import ATTRIBUTES_POSITION, HEADER_SIZE, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.flush_waiters import FlushWaiters
-from stratalog.server.append.group_pace import LONGEST_WAIT_S, GroupPace
 from stratalog.server.append.pending_append import (
     AppendSession,
     Outcome,
@@ -113,13 +112,8 @@ class PartitionWriter:
         self._queue: list[PendingAppend] = []
         self._settling: list[asyncio.Future[int]] = []
         self._has_turn = False
-        self._turn: int = 0
+        self._turn = 0
         """The number of the next turn."""
-        self._pace = GroupPace()
-        self._waiting_bytes = 0
-        """The bytes of the queue, while it waits for more."""
-        self._wait: asyncio.TimerHandle | None = None
-        """Ends the wait for more. Belongs to the event loop."""
         self._shown = self._visible_ends()
         """The ends of what readers saw after the last turn. A turn and a flush may write it at once: then
         readers are woken twice at worst."""
@@ -129,28 +123,7 @@ class PartitionWriter:
         with self._lock:
             self._queue.append(append)
             if self._has_turn:
-                self._pace.note_busy()
                 return
-            self._waiting_bytes += append.size_bytes
-            must_wait = self._pace.must_wait(len(self._queue), self._waiting_bytes)
-            self._has_turn = not must_wait
-        if must_wait:
-            if self._wait is None:
-                self._wait = self._loop.call_later(LONGEST_WAIT_S, self._end_wait)
-            return
-        if self._wait is not None:
-            self._wait.cancel()
-            self._wait = None
-        self._begin_turn()
-
-    def _end_wait(self) -> None:
-        """Begin the turn of a group that has waited for the longest time."""
-        self._wait = None
-        with self._lock:
-            if self._has_turn or not self._queue:
-                # `settled` has begun a turn.
-                return
-            self._pace.note_lost_wait(len(self._queue))
             self._has_turn = True
         self._begin_turn()
 
@@ -166,7 +139,7 @@ class PartitionWriter:
                     # It takes place nevertheless.
                     return
                 self._turn += 1
-                pending, self._queue, self._waiting_bytes = self._queue, [], 0
+                pending, self._queue = self._queue, []
                 settling, self._settling = self._settling, []
                 self._has_turn = False
             refusal = StoppingError(
@@ -194,7 +167,7 @@ class PartitionWriter:
             if turn != self._turn:
                 return
             self._turn += 1
-            pending, self._queue, self._waiting_bytes = self._queue, [], 0
+            pending, self._queue = self._queue, []
             settling, self._settling = self._settling, []
         assert self._has_turn, "one turn at a time"
         assert pending or settling, "a turn begins only where something waits"

@@ -33,7 +33,6 @@ from tests.support.service.held_writer import SOME_LOG
 
 BAD = b"bad"
 EPOCH = 7
-PATIENCE_S = 30.0
 
 
 class FakeLog:
@@ -753,42 +752,3 @@ async def test_a_writer_settles_without_appends_and_not_as_a_former_owner() -> N
     await former.run_all()
     with pytest.raises(NotOwnerError):
         await refused
-
-
-async def test_where_many_come_a_group_waits_for_more_for_a_moment() -> None:
-    bench = Bench()
-    async with asyncio.timeout(PATIENCE_S):
-        # The first one begins a turn, and finds others behind it.
-        for _ in range(10):
-            bench.submit(b"a")
-        await bench.run_all()
-        bench.submit(b"a")
-        assert not bench.executor.waiting
-        bench.submit(b"a")
-        assert len(bench.executor.waiting) == 1
-        await bench.run_all()
-        assert bench.log.calls == ["append 10", "append 2"]
-        bench.submit(b"a")
-        lone = bench.appends[-1]
-        while not bench.executor.waiting:
-            # Until its time is over.
-            await asyncio.sleep(0)
-        await bench.run_all()
-        assert (await lone.future).base_offset == 12
-        bench.submit(b"a")
-        assert len(bench.executor.waiting) == 1, "none came, so the next one does not wait"
-        await bench.run_all()
-
-
-async def test_a_barrier_takes_along_what_waits_for_more() -> None:
-    bench = Bench()
-    for _ in range(10):
-        bench.submit(b"a")
-    await bench.run_all()
-    bench.submit(b"a")
-    settled = asyncio.ensure_future(bench.writer.settled())
-    await asyncio.sleep(0)
-    await bench.run_all()
-    assert bench.log.calls == ["append 10", "append 1"]
-    await asyncio.wait_for(settled, PATIENCE_S)
-    assert bench.appends[-1].future.done()
