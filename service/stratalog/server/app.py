@@ -116,6 +116,10 @@ _TIER = tier_pb2.DESCRIPTOR.services_by_name["TierService"]
 _SERVICES = (_LOG, _ADMIN, _OPERATION, _TIER)
 SERVICES = tuple(one.full_name for one in _SERVICES)
 
+_METHODS_WITH_QUEUES = ((health_servicer.SERVICE_NAME, "Check"), (LOG_SERVICE, "Append"))
+"""gRPC accepts one call after the other out of each queue, and has one queue for all methods not in here.
+A rush of appends fills its own, so other calls need not wait behind it."""
+
 
 class Server:
     """One server in this process. Belongs to the event loop on which it is started.
@@ -399,6 +403,9 @@ class Server:
         # serves.
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
         services = meter.metering(late if gate is None else gate.known_callers(late))
+        for service, method in _METHODS_WITH_QUEUES:
+            # No handler: the ones below have it. gRPC's stubs do not have the method.
+            cast(Any, self._grpc).add_registered_method_handlers(service, {method: None})
         self._grpc.add_generic_rpc_handlers((checks, services))
         self._register_reflection(gate, limits)
 

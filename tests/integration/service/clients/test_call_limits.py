@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.v1 import log_pb2, operation_pb2, operation_pb2_grpc
 from tests.support.service.health_check import require_health_over
+from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, operation_pb2, operation_pb2_grpc
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 CAPS: dict[str, Any] = {"max_append_call_count": 2, "max_read_call_count": 2, "max_admin_call_count": 2}
@@ -63,6 +65,22 @@ async def administer(bench: ServiceBench) -> None:
 
 
 CALLS = {CallKind.APPEND: append, CallKind.READ: fetch, CallKind.ADMIN: administer}
+
+
+async def health(channel: grpc.aio.Channel) -> int:
+    """The status in the answer to a health check."""
+    check: grpc.aio.UnaryUnaryMultiCallable[Any, Any] = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    answer: health_pb2.HealthCheckResponse = await check(health_pb2.HealthCheckRequest())
+    return answer.status
+
+
+async def describe(channel: grpc.aio.Channel) -> object:
+    """A call that has no queue of its own."""
+    return await admin_pb2_grpc.AdminServiceStub(channel).ListTopics(admin_pb2.ListTopicsRequest())
 
 
 async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
@@ -247,3 +265,20 @@ async def test_a_rush_of_calls_is_refused_in_words(tmp_path: Path) -> None:
         for call in rush:
             call.cancel()
         await until_open(bench, CallKind.READ, 0)
+
+
+@pytest.mark.parametrize("asks", [health, describe])
+async def test_a_rush_of_appends_holds_up_no_other_call(
+    tmp_path: Path, asks: Callable[[grpc.aio.Channel], Awaitable[object]]
+) -> None:
+    """Appends have a queue of their own, so a call that comes behind them is answered before most of them."""
+    async with service_bench(tmp_path) as bench, grpc.aio.insecure_channel(bench.client.address) as channel:
+        await bench.client.admin.create_topic("t")
+        await asks(channel)
+        rush = [asyncio.ensure_future(bench.client.log.Append(APPEND)) for _ in range(400)]
+        # The client's loop sends all of them before it sends the next call.
+        await asyncio.sleep(0)
+        await asks(channel)
+        answered_count = sum(call.done() for call in rush)
+        assert answered_count < len(rush) // 2
+        await asyncio.gather(*rush)
