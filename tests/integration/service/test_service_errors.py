@@ -18,6 +18,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
 from stratalog.client.client import Client
@@ -259,6 +261,14 @@ POOL: DescriptorPool = log_pb2.DESCRIPTOR.pool
 METHODS: list[MethodDescriptor] = [
     method for name in SERVICES for method in POOL.FindServiceByName(name).methods
 ]
+FOREIGN_METHODS: list[MethodDescriptor] = [
+    method
+    for service in (
+        cast(Any, health_pb2).DESCRIPTOR.services_by_name["Health"],
+        cast(Any, reflection_pb2).DESCRIPTOR.services_by_name["ServerReflection"],
+    )
+    for method in service.methods
+]
 
 
 def raw_call(channel: grpc.aio.Channel, method: MethodDescriptor) -> Callable[[bytes], Awaitable[object]]:
@@ -285,7 +295,7 @@ async def refuse_undecodable(bench: ServiceBench, method: MethodDescriptor, data
     assert status.message == "the message cannot be decoded; send it as the contract of the call says"
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
+@pytest.mark.parametrize("method", [*METHODS, *FOREIGN_METHODS], ids=lambda method: str(method.name))
 async def test_a_message_that_cannot_be_decoded_is_refused_in_plain_words(
     bench: ServiceBench, method: MethodDescriptor, caplog: pytest.LogCaptureFixture
 ) -> None:
