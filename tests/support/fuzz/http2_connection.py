@@ -17,6 +17,14 @@ _END_STREAM, _END_HEADERS = 0x1, 0x4
 _STREAM = 1
 _ENCODINGS = ("", "identity", "gzip", "deflate", "snappy", "no such encoding", "x" * 5000)
 _TIMEOUTS = ("", "10S", "1n", "-1S", "99999999H", "S", "x" * 100)
+_ODD_HEADERS = (
+    ("x-odd-bin", "!"),
+    ("x-odd-bin", "AAAA"),
+    ("x-odd-bin", "a" * 9000),
+    # No UTF-8, which the transport lets through.
+    ("x-odd", "\udce9"),
+    ("authorization", "Bearer \udce9"),
+)
 _CONTENT_TYPES = ("application/grpc", "application/grpc", "application/grpc+proto", "text/plain", "")
 
 
@@ -31,7 +39,7 @@ def header(name: str, value: str) -> bytes:
 
 
 def _hpack_text(text: str) -> bytes:
-    data = text.encode()
+    data = text.encode(errors="surrogateescape")
     if len(data) < 127:
         return bytes((len(data),)) + data
     rest, length = len(data) - 127, bytearray((127,))
@@ -52,10 +60,7 @@ def odd_call(random: Random, path: str, messages: Sequence[bytes]) -> bytes:
         ("content-type", random.choice(_CONTENT_TYPES)),
         ("grpc-encoding", random.choice(_ENCODINGS)),
         ("grpc-timeout", random.choice(_TIMEOUTS)),
-        *(
-            ("x-odd-bin", random.choice(("!", "AAAA", "a" * 9000)))
-            for _ in range(random.choice((0, 0, 1, 3)))
-        ),
+        *(random.choice(_ODD_HEADERS) for _ in range(random.choice((0, 0, 1, 3)))),
     ]
     sent = [(name, value) for name, value in headers if value or random.random() < 0.2]
     body = b"".join(_odd_message(random, data) for data in messages)

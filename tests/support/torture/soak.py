@@ -10,6 +10,7 @@ the weather was calm from the begin of an append to its end.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ OPTIONS = (
     *("--upload-interval", "1", "--max-request-memory", "64"),
     *("--config", "remote.append.commit.interval.ms=50", "--config", "log.retention.check.interval.ms=1000"),
 )
+_SCRATCH = bytes(BURST_COUNT * 100)
 SETTLE_S = 3.0
 """A spell or a restart still counts as bad weather for so long, because records have waited."""
 
@@ -43,12 +45,20 @@ class Fifth:
     def __init__(self) -> None:
         self.latencies_ms: dict[Durability, list[float]] = {one: [] for one in Durability}
         """Of appends in calm weather."""
+        self.reference_ms: list[float] = []
+        """Of small files that this process fsyncs, which say how busy the machine is."""
         self.uses: list[ProcessUse] = []
 
     def percentile_ms(self, durability: Durability, percent: int) -> float:
         """A percentile of the latencies; 0 where there are too few."""
-        found = self.latencies_ms[durability]
-        return quantiles(found, n=100)[percent - 1] if len(found) > 1 else 0.0
+        return _percentile(self.latencies_ms[durability], percent)
+
+    def slowness(self, earlier: Fifth) -> float:
+        """How many times as slow as in an earlier fifth the machine is, without the server; at least 1."""
+        return max(
+            1.0,
+            *(_percentile(self.reference_ms, at) / _percentile(earlier.reference_ms, at) for at in (50, 90)),
+        )
 
     @property
     def use(self) -> ProcessUse:
@@ -60,7 +70,13 @@ class Fifth:
             f"{one.config_value} {self.percentile_ms(one, 50):.1f} / {self.percentile_ms(one, 99):.1f} ms"
             for one in Durability
         )
-        return f"p50 / p99 of appends: {latencies}; {self.use if self.uses else 'not measured'}"
+        reference = f"{_percentile(self.reference_ms, 50):.1f} / {_percentile(self.reference_ms, 99):.1f} ms"
+        use = self.use if self.uses else "not measured"
+        return f"p50 / p99 of appends: {latencies}, of a bare fsync {reference}; {use}"
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return quantiles(values, n=100)[percent - 1] if len(values) > 1 else 0.0
 
 
 @dataclass(slots=True)
@@ -103,6 +119,7 @@ class Soak:
         ]
         self._report = SoakReport(topics=self._topics)
         self._is_enough = asyncio.Event()
+        self._scratch = directory / "scratch"
         self._begin_s = 0.0
         self._bad_until_s = 0.0
         """The end of the last bad weather, or of its aftermath."""
@@ -121,6 +138,7 @@ class Soak:
                         tasks.create_task(topic.tail(client))
                     tasks.create_task(self._read_cold(client))
                     tasks.create_task(self._measure())
+                    tasks.create_task(self._measure_machine())
                     await self._change_weather()
                     self._is_enough.set()
             assert await asyncio.to_thread(server.stop) == 0
@@ -145,6 +163,20 @@ class Soak:
             now_s = time.monotonic()
             if self._weather.is_calm and now_s > self._bad_until_s:
                 self._fifth(now_s).uses.append(ProcessUse.of(self._server.pid))
+
+    async def _measure_machine(self) -> None:
+        def fsync() -> None:
+            with self._scratch.open("wb") as file:
+                file.write(_SCRATCH)
+                file.flush()
+                os.fsync(file.fileno())
+
+        while not self._is_enough.is_set():
+            begin_s = time.monotonic()
+            await asyncio.to_thread(fsync)
+            end_s = time.monotonic()
+            self._fifth(begin_s).reference_ms.append((end_s - begin_s) * 1000)
+            await asyncio.sleep(PAUSE_S)
 
     def _fifth(self, now_s: float) -> Fifth:
         part = (now_s - self._begin_s) / self._duration_s
