@@ -42,7 +42,9 @@ PART_COUNT = 10 if IS_WHOLE else 2
 MEASURED_AT = [INPUT_COUNT * number // PART_COUNT for number in range(PART_COUNT + 1)]
 """The server is measured at these inputs, but for the first one. The last measure is compared with the
 first."""
-GROWTH_BYTES = 64 << 20
+GROWTH_BYTES = 128 << 20
+"""The heap keeps the memory of the most elements that requests had at the same moment, which comes late by
+chance. A leak of 150 bytes an input shows in a million of them."""
 GROWTH_COUNT = 10
 """Descriptors and threads that may be more at the end: pools grow to their bounds as they are needed."""
 AGAIN = "repeat it with STRATALOG_SIMULATION_FIRST_SEED={seed} STRATALOG_FUZZ_INPUT={number}"
@@ -127,7 +129,7 @@ def require_level(before: ProcessUse, after: ProcessUse) -> None:
     assert after.thread_count - before.thread_count <= GROWTH_COUNT
 
 
-def test_the_fields_of_a_message_are_told_apart() -> None:
+def test_the_fields_of_a_message_are_found() -> None:
     fields = [b"\x08\x96\x01", b"\x12\x03abc", b"\x1d1234", b"\x2112345678", varint(100 << 3 | 2) + b"\x00"]
     assert fields_of(b"".join(fields)) == fields
     assert fields_of(b"\x08\x01\x12\x05abc") == [b"\x08\x01", b"\x12\x05abc"]

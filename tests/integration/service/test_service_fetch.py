@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stratalog.client.messages import FetchAnswer, FetchedPartition, FetchStart,
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -342,3 +344,21 @@ async def test_the_errors_of_as_many_partitions_as_a_fetch_may_name_fit_an_answe
     assert {type(error) for error in errors} == {UnknownTopicOrPartitionError}
     assert errors[0].fields == {"topic": name, "partition": 1, "partition_count": 1}
     assert errors[-1].fields == {}
+
+
+async def test_a_fetch_leaves_nothing_for_the_collector_of_garbage(bench: ServiceBench) -> None:
+    """Thousands of partitions may fail in one fetch, and the collector comes rarely."""
+    await with_topic(bench)
+    absent = [log_pb2.FetchPartition(topic="absent", partition=number) for number in range(20)]
+    behind = log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=7))
+    request = log_pb2.FetchRequest(partitions=[*absent, behind])
+    gc.collect()
+    gc.disable()
+    try:
+        response = await bench.client.log.Fetch(request)
+        assert all(one.HasField("error") for one in response.partitions)
+        async with asyncio.timeout(PATIENCE_S):
+            while any(isinstance(one, FetchCursor) for one in gc.get_objects()):
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

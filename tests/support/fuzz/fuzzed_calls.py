@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple, cast
 
 import grpc
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.error_details_pb2 import ErrorInfo
@@ -217,7 +217,7 @@ def _metadata(random: Random) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def _fault_of(status: Status) -> str:
-    """What is wrong with a status of ours; empty: nothing."""
+    """The fault of a status of ours; empty: none."""
     info = ErrorInfo()
     if not any(detail.Unpack(info) for detail in status.details) or info.domain != ERROR_DOMAIN:
         return f"has a status without our details: {status!s:.300}"
@@ -235,6 +235,6 @@ def _statuses_in(message: Message) -> Iterator[Status]:
             yield message
         return
     for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE and not field.message_type.GetOptions().map_entry:
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for inner in value if field.is_repeated else (value,):
                 yield from _statuses_in(inner)

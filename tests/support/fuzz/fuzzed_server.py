@@ -74,7 +74,7 @@ class FuzzedServer:
             self._controls.append(value)
 
     async def settled_use(self) -> ProcessUse:
-        """What the process has once no call is open, and no topic is left but the control topic, which has
+        """The use of the process once no call is open, and no topic is left but the control topic, which has
         what was acknowledged."""
         async with asyncio.timeout(SETTLE_S):
             while await self.open_calls():

@@ -11,7 +11,7 @@ MAX_CHANGED_BYTES = 256 << 10
 """Changed messages are cut off there: larger ones only take time."""
 
 MAX_FIELD_COUNT = 50
-"""Fields that are told apart."""
+"""Fields that are looked for."""
 
 _VARINT, _FIXED_64, _BYTES, _GROUP, _END_GROUP, _FIXED_32 = range(6)
 _HUGE = (2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
@@ -35,7 +35,7 @@ def varint(number: int) -> bytes:
 
 
 def fields_of(data: bytes) -> list[bytes]:
-    """The first fields of a message with their tags, as far as they can be told apart; the rest is the last
+    """The first fields of a message with their tags, as far as they can be found; the rest is the last
     one."""
     fields: list[bytes] = []
     begin = 0

@@ -176,7 +176,7 @@ class RandomRequests:
         random, kind = self._random, field.cpp_type
         if kind == FieldDescriptor.CPPTYPE_STRING:
             return self._text(field) if field.type == FieldDescriptor.TYPE_STRING else self._bytes(field)
-        if kind == FieldDescriptor.CPPTYPE_ENUM:
+        if field.enum_type is not None:
             if self._is_wild():
                 return random.choice((-1, 0, 99, 2**31 - 1, -(2**31)))
             return random.choice(field.enum_type.values).number
@@ -204,6 +204,7 @@ class RandomRequests:
         random = self._random
         if self._is_wild():
             return random.choice((*_TEXTS, "é" * random.randrange(2000)))
+        assert field.containing_type is not None
         owner = field.containing_type.name
         if owner.startswith("Config") or (owner == "DescribeConfigsRequest" and field.name == "names"):
             return self._setting()[field.name == "value"]

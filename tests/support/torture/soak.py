@@ -40,13 +40,13 @@ SETTLE_S = 3.0
 
 
 class Fifth:
-    """What was measured in one fifth of the time. Belongs to the event loop."""
+    """The measures of one fifth of the time. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.latencies_ms: dict[Durability, list[float]] = {one: [] for one in Durability}
-        """Of appends in calm weather."""
+        """Times of appends in calm weather."""
         self.reference_ms: list[float] = []
-        """Of small files that this process fsyncs, which say how busy the machine is."""
+        """Times of fsyncs by this process alone, which show how busy the machine is."""
         self.uses: list[ProcessUse] = []
 
     def percentile_ms(self, durability: Durability, percent: int) -> float:
@@ -81,7 +81,7 @@ def _percentile(values: Sequence[float], percent: int) -> float:
 
 @dataclass(slots=True)
 class SoakReport:
-    """What a soak has seen. Belongs to the event loop."""
+    """The counts and measures of a soak. Belongs to the event loop."""
 
     fifths: Sequence[Fifth] = field(default_factory=lambda: [Fifth() for _ in range(FIFTH_COUNT)])
     kill_count: int = 0

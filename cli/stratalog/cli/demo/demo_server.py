@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ class DemoServer:
 
     def __init__(self, data_dir: Path, store_url: str, log_path: Path) -> None:
         """`log_path` is where it writes all its output, of one start behind that of another."""
-        self._program = ("-m", "stratalog.cli", "server", "start")
+        self._program: Sequence[str] = ("-m", "stratalog.cli", "server", "start")
         self._options = ["--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--store", store_url]
         self._log_path = log_path
         self._log_begin = 0
