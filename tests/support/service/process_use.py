@@ -11,7 +11,7 @@ IS_SHOWN = Path("/proc/self/status").exists()
 
 
 class ProcessUse(NamedTuple):
-    """What a process has at one moment."""
+    """The use of a process at one moment."""
 
     descriptor_count: int
     thread_count: int
