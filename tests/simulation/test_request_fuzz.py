@@ -74,7 +74,10 @@ async def send_all(fuzz: Fuzz, server: FuzzedServer, address: str, numbers: Iter
                 await server.tend()
             if number % CHECK_COUNT == 0:
                 await server.check()
-            fault = await within_time(fuzz, channel, one)
+            try:
+                fault = await within_time(fuzz, channel, one)
+            except OSError as error:
+                fault = f"no connection ({error}), {server.last_words()}"
             if fault:
                 faults.append(f"{fault}: {AGAIN.format(seed=SEED, number=number)}: {one}")
 

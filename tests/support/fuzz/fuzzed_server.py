@@ -103,6 +103,11 @@ class FuzzedServer:
         ]
         return counted + _FAULTS_IN_LOG.findall(self._process.said)
 
+    def last_words(self) -> str:
+        """The exit code of the process, and the end of its log."""
+        lines = [line for line in self._process.said.splitlines() if "hpack_parser" not in line]
+        return f"exit code {self._process.exit_code}, its log ends with {lines[-10:]}"
+
     async def _counts(self) -> list[tuple[str, str, float]]:
         port = re.findall(r"metrics are at port (\d+)", self._process.said)[-1]
 

@@ -81,6 +81,17 @@ def odd_call(random: Random, path: str, messages: Sequence[bytes]) -> bytes:
     return _PREFACE + (changed(random, connection) if random.random() < 0.3 else connection)
 
 
+def call_of_path(path: str) -> bytes:
+    """The bytes of a connection with one call, without a message; surrogates in the path are single bytes."""
+    headers = ((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "localhost"))
+    block = b"".join(
+        header(*one) for one in (*headers, ("te", "trailers"), ("content-type", "application/grpc"))
+    )
+    return (
+        _PREFACE + frame(_SETTINGS, 0, 0, b"") + frame(_HEADERS, _END_HEADERS | _END_STREAM, _STREAM, block)
+    )
+
+
 def _odd_message(random: Random, data: bytes) -> bytes:
     flag = random.choice((0, 0, 1, 2, 255))
     length = random.choice((len(data), len(data), 0, len(data) + 1, 2**31 - 1, 2**32 - 1))
