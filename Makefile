@@ -64,8 +64,9 @@ simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with n
 	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier tests/integration/restore tests/cluster \
 		$$(grep -rlE 'CrashSweep\(|Sampling\(|some_seeds\(|whole_only' tests/unit tests/integration/kafka tests/integration/service) $(ARGS)
 
-torture: $(DEV)  ## Local logs under everything at once, and clients through restarts, for ten minutes each
+torture: $(DEV)  ## Local logs under everything at once, clients through restarts and kills for ten minutes each, and a soak of an hour
 	@export STRATALOG_TORTURE_S=$${STRATALOG_TORTURE_S:-600}; \
+	export STRATALOG_SOAK_S=$${STRATALOG_SOAK_S:-3600}; \
 	export STRATALOG_TORTURE_SEED=$${STRATALOG_TORTURE_SEED:-$$(date +%s)}; \
 	$(BIN)/python -m pytest tests/torture $(ARGS)
 

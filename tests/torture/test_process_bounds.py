@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
@@ -20,6 +20,7 @@ from stratalog.client.client import Client
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.health_check import require_health_over
+from tests.support.service.process_use import IS_SHOWN, ProcessUse
 from tests.support.service.server_process import ServerProcess
 
 IS_WHOLE = float(os.environ.get("STRATALOG_TORTURE_S", "8")) > 60
@@ -40,26 +41,10 @@ BASE_BYTES = 96 << 20
 """Growth that does not depend on the number of calls: records, twice the memory for answers."""
 
 
-class Use(NamedTuple):
-    """The descriptors, threads and memory of a process."""
-
-    descriptor_count: int
-    thread_count: int
-    resident_bytes: int
-
-    @classmethod
-    def of(cls, pid: int) -> Use:
-        status = Path(f"/proc/{pid}/status").read_text().splitlines()
-        values = {
-            line.split(":")[0]: line.split()[1] for line in status if line.startswith(("VmRSS", "Threads"))
-        }
-        count = len(os.listdir(f"/proc/{pid}/fd"))
-        return cls(count, int(values["Threads"]), int(values["VmRSS"]) << 10)
-
-    def require(self, before: Use, call_count: int) -> None:
-        assert self.descriptor_count <= MAX_DESCRIPTOR_COUNT + CONNECTION_COUNT
-        assert self.thread_count <= MAX_THREAD_COUNT
-        assert self.resident_bytes - before.resident_bytes <= BASE_BYTES + call_count * CALL_BYTES
+def require(use: ProcessUse, before: ProcessUse, call_count: int) -> None:
+    assert use.descriptor_count <= MAX_DESCRIPTOR_COUNT + CONNECTION_COUNT
+    assert use.thread_count <= MAX_THREAD_COUNT
+    assert use.resident_bytes - before.resident_bytes <= BASE_BYTES + call_count * CALL_BYTES
 
 
 @asynccontextmanager
@@ -82,7 +67,7 @@ async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:
     yield log_pb2.AppendStreamRequest()
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it reads /proc")
+@pytest.mark.skipif(not IS_SHOWN, reason="it reads /proc")
 async def test_crowds_leave_a_server_within_its_bounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +85,7 @@ async def test_crowds_leave_a_server_within_its_bounds(
                 end_offset = (await client.append("t", 0, [Record(0, 0, None, VALUE)])).base_offset + 1
             await client.fetch({TopicPartition("t", 0): 0})
             stubs: list[Any] = [log_pb2_grpc.LogServiceStub(channel) for channel in found]
-            before = Use.of(server.pid)
+            before = ProcessUse.of(server.pid)
 
             # Readers that take one answer and no more, and readers at the end of the log.
             slow = [stubs[number % CONNECTION_COUNT].FetchStream(fetch(0)) for number in range(CROWD_COUNT)]
@@ -114,8 +99,8 @@ async def test_crowds_leave_a_server_within_its_bounds(
             ]
             await asyncio.gather(*(call.initial_metadata() for call in (*slow, *idle, *quiet)))
             await require_health_over(found[0])
-            beside = Use.of(server.pid)
-            beside.require(before, 3 * CROWD_COUNT)
+            beside = ProcessUse.of(server.pid)
+            require(beside, before, 3 * CROWD_COUNT)
             await client.append("t", 0, [Record(0, 0, None, b"x")])
             for call in idle:
                 assert (await call.read()).partitions[0].next_fetch_offset == end_offset + 1
@@ -132,12 +117,12 @@ async def test_crowds_leave_a_server_within_its_bounds(
                     call.cancel()
             await require_health_over(found[1])
             await client.append("t", 0, [Record(0, 0, None, b"y")])
-            Use.of(server.pid).require(before, CROWD_COUNT)
+            require(ProcessUse.of(server.pid), before, CROWD_COUNT)
             # No call is left behind: as many as are allowed may begin again.
             polls = [stubs[number % CONNECTION_COUNT].Fetch(fetch(0, 0)) for number in range(CROWD_COUNT)]
             for answer in await asyncio.gather(*polls):
                 assert answer.partitions[0].next_fetch_offset > 0
             with capsys.disabled():
                 sys.stdout.write(
-                    f"\nbefore the crowds {before}, beside them {beside}, then {Use.of(server.pid)}\n"
+                    f"\nbefore the crowds {before}, beside them {beside}, then {ProcessUse.of(server.pid)}\n"
                 )

@@ -16,6 +16,7 @@ LOG_FORMATS = ("text", "json")
 LOG_FORMAT_HELP = "Log lines as text, or as JSON: time, level, logger, message, and fields of the message."
 
 _QUIET_LIBRARIES = ("boto3", "botocore", "s3transfer", "urllib3")
+_GRPC_LIBRARY = "grpc._cython.cygrpc"
 _FIELD = re.compile(r"(?<![\w.])([a-z]\w*)=`([^`]*)`")
 _NUMBER = re.compile(r"-?\d{1,18}")
 
@@ -24,9 +25,16 @@ def log_to_stderr(level: str, log_format: str) -> None:
     """Log to standard error from now on: lines of at least this level, in one of `LOG_FORMATS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_json_lines() if log_format == "json" else logging.Formatter(TEXT_FORMAT))
+    handler.addFilter(_is_of_use)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _QUIET_LIBRARIES:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """False for a line of gRPC, with a traceback, about a header that is no UTF-8. gRPC goes on with the
+    header as Latin-1, and strangers could fill the log with such headers."""
+    return record.name != _GRPC_LIBRARY or not str(record.msg).startswith("Invalid encoding on")
 
 
 def fields_of(message: str) -> dict[str, str | int]:

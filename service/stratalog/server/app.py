@@ -171,6 +171,7 @@ class Server:
         """Bytes of fetch answers that are not sent yet."""
         self.calls: Mapping[CallKind, CallCounts] = {}
         """Open calls by kind, once started."""
+        self._transport_watch: asyncio.Task[None] | None = None
         self.port = 0
         """The port of gRPC, once started."""
         self.metrics_port = 0
@@ -187,12 +188,9 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._open_access()
-        self._grpc = grpc.aio.server(
-            interceptors=() if self._tracing is None else (self._tracing.interceptor,),
-            options=_server_options(self.settings),
-            maximum_concurrent_rpcs=self.settings.max_call_count,
-        )
-        self.port = self._take_port()
+        self._grpc = self._new_transport()
+        require_free(self.settings.listen)
+        self.port = self._take_port(self.settings.listen)
         self._metrics = ServerMetrics()
         self._metrics.process = ProcessCollector(registry=None)
         try:
@@ -212,6 +210,7 @@ class Server:
         self._register_early(limits, late)
         try:
             await self._grpc.start()
+            self._transport_watch = loop.create_task(self._watch_transport())
             if self.reloaded_files:
                 # Metrics are served while the logs are opened, which may take long.
                 look = partial(self.look_at_access, loop)
@@ -386,14 +385,42 @@ class Server:
         if self._access is not None and self._access.file in news and self._access_gate is not None:
             loop.call_soon_threadsafe(self._access_gate.recheck)
 
-    def _take_port(self) -> int:
-        require_free(self.settings.listen)
+    def _new_transport(self) -> grpc.aio.Server:
+        return grpc.aio.server(
+            interceptors=() if self._tracing is None else (self._tracing.interceptor,),
+            options=_server_options(self.settings),
+            maximum_concurrent_rpcs=self.settings.max_call_count,
+        )
+
+    async def _watch_transport(self) -> None:
+        """Open the transport again when it has ended by itself. gRPC's accepting loop fails at a call whose
+        path is no UTF-8, which any stranger can send, and closes all connections. Ends when the transport is
+        stopped; a cancellation would cancel the stop."""
+        while True:
+            try:
+                await self._grpc.wait_for_termination()
+            except UnicodeDecodeError:
+                logger.warning("a call whose path is no UTF-8 has ended all connections; listening again")
+            else:
+                return
+            self._grpc = self._new_transport()
+            self._take_port(f"{listen_address(self.settings.listen)[0]}:{self.port}")
+            self._add_handlers()
+            await self._grpc.start()
+
+    def _add_handlers(self) -> None:
+        for service, method in _METHODS_WITH_QUEUES:
+            # No handler: the ones below have it. gRPC's stubs do not have the method.
+            cast(Any, self._grpc).add_registered_method_handlers(service, {method: None})
+        self._grpc.add_generic_rpc_handlers(self._handlers)
+
+    def _take_port(self, address: str) -> int:
         try:
             if self._tls is None:
-                return self._grpc.add_insecure_port(self.settings.listen)
-            return self._grpc.add_secure_port(self.settings.listen, self._tls.credentials())
+                return self._grpc.add_insecure_port(address)
+            return self._grpc.add_secure_port(address, self._tls.credentials())
         except RuntimeError as error:
-            raise cannot_listen(self.settings.listen, str(error)) from None
+            raise cannot_listen(address, str(error)) from None
 
     def _register_early(self, limits: CallLimits, late: LateServices) -> None:
         """Register the services that answer before the engine is open, and those that refuse until then."""
@@ -403,11 +430,8 @@ class Server:
         # serves.
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
         services = meter.metering(late if gate is None else gate.known_callers(late))
-        for service, method in _METHODS_WITH_QUEUES:
-            # No handler: the ones below have it. gRPC's stubs do not have the method.
-            cast(Any, self._grpc).add_registered_method_handlers(service, {method: None})
-        self._grpc.add_generic_rpc_handlers((checks, services))
-        self._register_reflection(gate, limits)
+        self._handlers = (checks, services, self._reflection(gate, limits))
+        self._add_handlers()
 
     def _services(
         self, engine: StorageEngine, limits: CallLimits, statuses: ErrorStatuses
@@ -465,14 +489,14 @@ class Server:
             ready(_TIER.full_name, described_handlers(tier_servicer, _TIER)),
         ]
 
-    def _register_reflection(self, gate: AccessGate | None, limits: CallLimits) -> None:
+    def _reflection(self, gate: AccessGate | None, limits: CallLimits) -> grpc.GenericRpcHandler:
         services = (*SERVICES, health_servicer.SERVICE_NAME, reflection.SERVICE_NAME)
         servicer = ReflectionServicer(services, self._closing, limits.statuses)
         handlers = refusing_undecodable(described_handlers(servicer, cast(Any, REFLECTION)))
         if gate is not None:
             handlers = gate.guarding(REFLECTION.full_name, handlers)
         service = limits.limiting(REFLECTION.full_name, handlers)
-        self._grpc.add_generic_rpc_handlers((service if gate is None else gate.known_callers(service),))
+        return service if gate is None else gate.known_callers(service)
 
     def _open_gate(self, statuses: ErrorStatuses) -> AccessGate | None:
         """The gate before all calls; None without an access file."""

@@ -21,7 +21,7 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.partition_signal import PartitionSignal, waiting_for
 from stratalog.server.rpc.call_guard import Context, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
-from stratalog.server.rpc.method_handlers import Handlers, described_handlers
+from stratalog.server.rpc.method_handlers import Handlers, described_handlers, refusing_undecodable
 
 # Its stubs have another class for the descriptor, and lack the messages of List.
 _SERVICE = cast(ServiceDescriptor, health_pb2.DESCRIPTOR.services_by_name["Health"])
@@ -42,13 +42,14 @@ class HealthServicer:
 
     def method_handlers(self) -> Handlers:
         """The handlers by the names of their calls."""
-        return described_handlers(self, _SERVICE)
+        return refusing_undecodable(described_handlers(self, _SERVICE))
 
     def report(self, *, is_serving: bool) -> None:
         """Change the health of the server and of all services. At first none serves."""
         self._is_serving = is_serving
         self._changed.notify()
 
+    @guarded
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
@@ -56,6 +57,7 @@ class HealthServicer:
             await context.abort(grpc.StatusCode.NOT_FOUND, "the server has no service of this name")
         return self._health_of(request.service)
 
+    @guarded
     async def List(self, request: Message, context: Context) -> Message:
         response: Message = _LIST_RESPONSE(statuses={name: self._health_of(name) for name in self._names})
         return response

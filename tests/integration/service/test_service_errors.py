@@ -18,14 +18,18 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 
 from stratalog.client.client import Client
+from stratalog.client.retry import RetryPolicy
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.server.app import SERVICES
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc, partition_pb2
+from tests.support.fuzz.http2_connection import call_of_path, send_bytes
 from tests.support.service.error_details import error_info, retry_info
 from tests.support.service.odd_requests import odd_requests
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench
@@ -259,6 +263,14 @@ POOL: DescriptorPool = log_pb2.DESCRIPTOR.pool
 METHODS: list[MethodDescriptor] = [
     method for name in SERVICES for method in POOL.FindServiceByName(name).methods
 ]
+FOREIGN_METHODS: list[MethodDescriptor] = [
+    method
+    for service in (
+        cast(Any, health_pb2).DESCRIPTOR.services_by_name["Health"],
+        cast(Any, reflection_pb2).DESCRIPTOR.services_by_name["ServerReflection"],
+    )
+    for method in service.methods
+]
 
 
 def raw_call(channel: grpc.aio.Channel, method: MethodDescriptor) -> Callable[[bytes], Awaitable[object]]:
@@ -285,7 +297,7 @@ async def refuse_undecodable(bench: ServiceBench, method: MethodDescriptor, data
     assert status.message == "the message cannot be decoded; send it as the contract of the call says"
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: str(method.name))
+@pytest.mark.parametrize("method", [*METHODS, *FOREIGN_METHODS], ids=lambda method: str(method.name))
 async def test_a_message_that_cannot_be_decoded_is_refused_in_plain_words(
     bench: ServiceBench, method: MethodDescriptor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,6 +328,16 @@ async def test_the_requests_before_one_that_cannot_be_decoded_are_answered(bench
                 answers.append(log_pb2.AppendStreamResponse.FromString(data))  # noqa: PERF401 - the stream fails
     assert [(one.sequence, one.ack.base_offset) for one in answers] == [(1, 0), (2, 1)]
     assert described(statuses[0])[:2] == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_REQUEST")
+
+
+async def test_a_path_that_is_no_unicode_does_not_end_the_server(tmp_path: Path) -> None:
+    """gRPC's accepting loop fails at it, and ends all connections: the server listens again."""
+    async with service_bench(tmp_path) as bench:
+        await bench.client.admin.create_topic("t", config=LOCAL)
+        for _ in range(2):
+            await send_bytes(bench.client.address, call_of_path("/\udcaf"), 0.1)
+            async with Client(bench.client.address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as client:
+                assert [one.name for one in await client.admin.list_topics()] == ["t"]
 
 
 # --- requests without sense --------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from stratalog.client.messages import FetchAnswer, FetchedPartition, FetchStart,
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.fetch.fetch_cursor import FetchCursor
 from stratalog.server.fetch.fetch_session import FetchSession
 from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT
 from stratalog.testing.memory_filesystem import MemoryFileSystem
@@ -361,3 +362,31 @@ async def test_the_errors_of_as_many_partitions_as_a_fetch_may_name_fit_an_answe
     assert {type(error) for error in errors} == {UnknownTopicOrPartitionError}
     assert errors[0].fields == {"topic": name, "partition": 1, "partition_count": 1}
     assert errors[-1].fields == {}
+
+
+@pytest.mark.parametrize("call", ["Fetch", "Read"])
+async def test_a_failed_call_leaves_nothing_for_the_collector_of_garbage(
+    bench: ServiceBench, call: str
+) -> None:
+    """Thousands of partitions may fail in one call, and the collector comes rarely."""
+    await with_topic(bench)
+    kept = (FetchCursor, OffsetOutOfRangeError, UnknownTopicOrPartitionError)
+    behind = log_pb2.Position(offset=7)
+    gc.collect()
+    gc.disable()
+    try:
+        if call == "Fetch":
+            absent = [log_pb2.FetchPartition(topic="absent", partition=number) for number in range(20)]
+            asked = [*absent, log_pb2.FetchPartition(topic="t", start=behind)]
+            response = await bench.client.log.Fetch(log_pb2.FetchRequest(partitions=asked))
+            assert all(one.HasField("error") for one in response.partitions)
+        else:
+            parts = [log_pb2.ReadPartition(partition=number, start=behind) for number in range(20)]
+            read = log_pb2.ReadRequest(topic="t", partitions=parts)
+            answers = [one async for answer in bench.client.log.Read(read) for one in answer.partitions]
+            assert sum(one.HasField("error") for one in answers) == len(parts)
+        async with asyncio.timeout(PATIENCE_S):
+            while any(isinstance(one, kept) for one in gc.get_objects()):
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

@@ -37,6 +37,12 @@ class ServerProcess(DemoServer):
         assert self._process is not None, "the server runs"
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a process that has ended by itself; None while it runs."""
+        assert self._process is not None, "the server was started"
+        return self._process.poll()
+
     def add_options(self, *options: str) -> None:
         """Further options for the next start; of an option that comes again the last counts."""
         self._options += options

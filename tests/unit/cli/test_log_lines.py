@@ -74,6 +74,19 @@ def test_libraries_log_no_requests(monkeypatch: pytest.MonkeyPatch, log_format: 
     assert "this one" in stderr.getvalue()
 
 
+@pytest.mark.parametrize("log_format", LOG_FORMATS)
+def test_headers_of_strangers_fill_no_log(monkeypatch: pytest.MonkeyPatch, log_format: str) -> None:
+    with logged(monkeypatch, "info", log_format) as stderr:
+        grpc_logger = logging.getLogger("grpc._cython.cygrpc")
+        try:
+            b"\xe9".decode()
+        except UnicodeDecodeError:
+            grpc_logger.exception("Invalid encoding on %s", b"\xe9")
+        grpc_logger.error("Unexpected error in a handler")
+    [line] = stderr.getvalue().splitlines()
+    assert "Unexpected error in a handler" in line
+
+
 @pytest.mark.parametrize(
     ("message", "fields"),
     [

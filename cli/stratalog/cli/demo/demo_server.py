@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -29,6 +30,7 @@ class DemoServer:
 
     def __init__(self, data_dir: Path, store_url: str, log_path: Path) -> None:
         """`log_path` is where it writes all its output, of one start behind that of another."""
+        self._program: Sequence[str] = ("-m", "stratalog.cli", "server", "start")
         self._options = ["--data-dir", str(data_dir), "--listen", "127.0.0.1:0", "--store", store_url]
         self._log_path = log_path
         self._log_begin = 0
@@ -54,7 +56,7 @@ class DemoServer:
         with self._log_path.open("ab") as log:
             self._log_begin = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "stratalog.cli", "server", "start", *self._options, *options],
+                [sys.executable, *self._program, *self._options, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -83,6 +83,8 @@ class FetchSession:
         """
         self._lease.close()
         self._tiered.close()
+        # gRPC's objects of the call hold this session, and each other until the collector comes.
+        self.cursors = []
 
     @property
     def size_bytes(self) -> int:

@@ -175,7 +175,14 @@ async def _while_connected(sending: Awaitable[None]) -> None:
 
 
 async def _abort(context: Context, status: Status) -> NoReturn:
-    """End the call with the status, and with its details in the trailing metadata."""
+    """End the call with the status, and with its details in the trailing metadata. Ends the handler as `send`
+    does."""
     rich = rpc_status.to_status(status)  # pyright: ignore[reportUnknownMemberType]  # its parameter has no type
-    await context.abort(rich.code, rich.details, tuple(rich.trailing_metadata or ()))
+    try:
+        await context.abort(rich.code, rich.details, tuple(rich.trailing_metadata or ()))
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:
+        logger.debug("a refusal could not be sent, because the call has ended: %s", error)
+        raise asyncio.CancelledError from error
     raise AssertionError("abort always raises")

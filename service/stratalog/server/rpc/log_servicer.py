@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError
+from stratalog.base.errors import InvalidRequestError, LogStoreError, RecordTooLargeError, forget_frames
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.server.append.append_decoding import (
@@ -217,6 +217,8 @@ class LogServicer:
             if request.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
                 await self._pools.cold_read(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
+            # Its frames hold this one, and so the cursor: thousands of them would wait for the collector.
+            forget_frames(error)
             return FetchCursor(topic_partition, error, offset, max_bytes)
         cursor = FetchCursor(topic_partition, partition, offset, max_bytes, isolation)
         if request.HasField("last_fetched_epoch"):

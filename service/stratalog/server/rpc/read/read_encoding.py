@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError
+from stratalog.base.errors import LogStoreError, OverloadedError, RecordTooLargeError, forget_frames
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import whole_chunks
 from stratalog.record.reading.readable_batches import readable_batches
@@ -105,6 +105,8 @@ class ReadEncoder:
     def close(self) -> None:
         """Give back the memory."""
         self._lease.close()
+        # gRPC's objects of the call hold this encoder, and each other until the collector comes.
+        self.failures = {}
 
     def heartbeat(self) -> bytes:
         return self._begun().SerializeToString()
@@ -122,6 +124,7 @@ class ReadEncoder:
             try:
                 yield from self._records_of(one)
             except LogStoreError as error:
+                forget_frames(error)
                 self.failures[one.partition] = failure = error
                 where = f"a read from {one.topic_partition}"
                 status = self._statuses.status(error, where, one.topic_partition)

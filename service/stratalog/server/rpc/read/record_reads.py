@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import InvalidRequestError, LogStoreError
+from stratalog.base.errors import InvalidRequestError, LogStoreError, forget_frames
 from stratalog.base.types import TopicPartition
 from stratalog.log.isolation import Isolation
 from stratalog.server.configuration.settings import ServerSettings
@@ -97,6 +97,8 @@ class RecordReads:
             if wanted.HasField("last_fetched_epoch") and not partition.is_continued_here(offset, epoch):
                 await self._pools.cold_read(partial(partition.ensure_continued, offset, epoch))
         except LogStoreError as error:
+            # Its frames hold this one, and so the cursor: thousands of them would wait for the collector.
+            forget_frames(error)
             return self._new_cursor(TopicPartition(request.topic, wanted.partition), error, isolation)
         return self._begun(partition, isolation, offset, end_offset)
 

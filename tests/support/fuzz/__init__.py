@@ -1,0 +1,1 @@
+"""Random inputs for the calls of a server, and the judgement of its answers."""
