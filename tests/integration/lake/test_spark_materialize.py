@@ -117,7 +117,7 @@ def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path)
         (["--values", "protobuf", "--schema", "file"], "--message"),
         (["--values", "avro"], "--schema"),
         (["--values", "avro", "--schema", f"{tmp_path}/missing.avsc"], "--schema"),
-        (["--values", "confluent-avro", "--schema", str(no_schema)], "schema"),
+        (["--values", "confluent-avro", "--schema", str(no_schema), "--schema-id", "1"], "schema"),
         (["--values", "protobuf", "--schema", str(no_schema), "--message", "m"], "message"),
     ):
         place = ["--store", f"file://{tmp_path}", "--to", "delta", "--table", f"file://{tmp_path}/table"]
