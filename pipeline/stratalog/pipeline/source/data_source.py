@@ -11,13 +11,16 @@ the standard library.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    DataSourceWriter,
-)
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
+except ImportError as error:
+    raise ImportError(f"Stratalog needs PySpark 4.3: {error}") from error
 from pyspark.sql.types import StructType
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
