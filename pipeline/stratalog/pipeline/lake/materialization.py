@@ -204,7 +204,7 @@ class Materialization:
         return ""
 
     def _change(self, table: LakeTable, step: _Step) -> tuple[TableChange, _Outcome]:
-        written = self._written(step)
+        written = self._written(table, step)
         changed: list[ChangedFile] = []
         if not step.reason:
             search = DeadRowSearch(
@@ -244,7 +244,7 @@ class Materialization:
         added = [file for one in written for file in one.files]
         return TableChange(position, added, changed, is_full=bool(step.reason)), outcome
 
-    def _written(self, step: _Step) -> list[WrittenRows]:
+    def _written(self, table: LakeTable, step: _Step) -> list[WrittenRows]:
         """The last records of the keys behind the position, in files that nothing names yet."""
         former = None if step.reason else step.state.position
         starts: Mapping[int, int] = {} if former is None else former.offsets
@@ -262,7 +262,11 @@ class Materialization:
             range_count=max(lanes, -(-record_count * _ENTRY_BYTES // _RANGE_BYTES)),
             groups_a_writer=per_writer,
             writer=RowWriter(
-                self._open_table, step.refresh_id, self._order.values, keeps_keys=not step.reason
+                self._open_table,
+                step.refresh_id,
+                self._order.values,
+                table.rows_directory(step.refresh_id),
+                keeps_keys=not step.reason,
             ),
         )
         return run_exchange(self._cluster, exchange)
