@@ -2,8 +2,8 @@
 `pyspark_`.
 
 One broken module of that kind hides every Python data source of an environment, so this one never fails to
-import, and imports little. Where the source cannot be imported, one takes its place that says why when a query
-names it.
+import, and imports little. Where the source cannot be imported, another one takes its place, which says why
+when a query names it.
 """
 
 from __future__ import annotations

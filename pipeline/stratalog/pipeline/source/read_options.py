@@ -50,7 +50,15 @@ OPTION_NAMES = (
 )
 """All of them; docs/spark.md says what they mean."""
 
-_NOT_IN_STREAMS = ("endingOffsets", "endingTimestamp", "snapshot", "lease")
+_ENDLESS = "not in a stream, which has no end"
+_NOT_IN_STREAMS = {
+    **dict.fromkeys(("endingOffsets", "endingTimestamp", "snapshot", "lease"), _ENDLESS),
+    "pushdown": "not in a stream, which reads all records",
+}
+_NOT_IN_QUERIES = dict.fromkeys(
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"), "only in a stream, whose batches it bounds"
+)
+_COLUMN_OPTIONS = ("columns", "includeHeaders")
 _COMMIT = re.compile(r"(?:(\d+):)?(\d+)")
 
 
@@ -114,9 +122,13 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
     given = _Given(options)
     topics, pattern = given.topics()
     ending = given.bound("ending", LATEST)
-    for name in _NOT_IN_STREAMS:
-        if is_stream and given.has(name):
-            raise wrong_option(name, options[name], "not in a stream, which has no end")
+    for name, allowed in (_NOT_IN_STREAMS if is_stream else _NOT_IN_QUERIES).items():
+        if given.has(name):
+            raise wrong_option(name, options[name], allowed)
+    if all(given.has(name) for name in _COLUMN_OPTIONS):
+        raise wrong_option(
+            "includeHeaders", options["includeHeaders"], "not with columns: name headers there"
+        )
     if given.has(SERVER) and given.has("snapshot"):
         raise wrong_option(
             SERVER, options[SERVER], "not with snapshot: no server has the tail of that moment"
@@ -154,6 +166,14 @@ def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if not set(names) <= COLUMNS_BY_NAME.keys() or len(set(names)) < len(names):
         raise wrong_option("columns", text, f"different ones of {', '.join(COLUMNS_BY_NAME)}")
     return names
+
+
+def require_schema_alone(options: Mapping[str, str], names: tuple[str, ...]) -> None:
+    """Raise InvalidConfigError if an option asks for other columns than the schema of the query has, whose
+    names these are."""
+    for name in _COLUMN_OPTIONS:
+        if name in options and wanted_columns(options) != names:
+            raise wrong_option(name, options[name], f"not with a schema, which has {', '.join(names)}")
 
 
 def is_pushdown_wanted(options: Mapping[str, str]) -> bool:
