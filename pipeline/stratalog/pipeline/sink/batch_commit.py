@@ -50,8 +50,9 @@ class BatchCommit:
 
     async def commit(self, batch: int, tasks: Sequence[StagedTask]) -> Decision | None:
         """Append the rows of these tasks, unless the batch was decided on before: then those of then, as far
-        as they are missing. Returns the decision of then; None if the rows are those of these tasks. Raises InvalidRequestError for a batch before the last one, LogStoreError; the
-        same call may be repeated, also with other attempts."""
+        as they are missing. Returns the decision of then; None if the rows are those of these tasks. Raises
+        InvalidRequestError for a batch before the last one, LogStoreError; the same call may be repeated,
+        also with other attempts."""
         staged = [task for task in tasks if task.batch_count]
         is_resumed = True
         while True:
