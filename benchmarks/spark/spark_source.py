@@ -194,6 +194,10 @@ class Scans:
     def ceiling(self) -> None:
         drain(self._prepared(ROWS).load())
 
+    def nothing(self) -> None:
+        """As many tasks as the ceiling has, without a batch."""
+        drain(self._prepared(ROWS).option("batches", 0).load())
+
     def counted_keys(self) -> None:
         keys = self._source("stratalog").schema(KEY_SCHEMA).load()
         assert keys.groupBy("key").count().count() == 7
@@ -261,6 +265,25 @@ def measure_scans(scans: Scans, total_bytes: int) -> Iterator[Row]:
         yield _row(work, total_bytes / 1e6, ours_s, reference_s, target)
 
 
+def measure_bound(scans: Scans, total_bytes: int) -> Iterator[Row]:
+    """The most that a source can reach at any size, without the fixed cost of a query: it pays at least for
+    its own decoding, and for the way of the values into the JVM."""
+    ceiling_s, nothing_s = processor_seconds(scans.ceiling, scans.nothing)
+    bare_s, tuples_s = processor_seconds(scans.bare, scans.tuples)
+    bound_s = ceiling_s - nothing_s + bare_s
+    megabytes = total_bytes / 1e6
+    yield Row(
+        work="a query that reads nothing / ceiling",
+        unit="cpu-s",
+        ours=nothing_s,
+        reference=ceiling_s,
+        target=1.0,
+        is_cost=True,
+    )
+    yield _row("most without fixed cost / bare decoder", megabytes, bound_s, bare_s, 0.6)
+    yield _row("most without fixed cost / tuples", megabytes, bound_s, tuples_s - nothing_s, 5.0)
+
+
 def _row(work: str, megabytes: float, ours_s: float, reference_s: float, target: float) -> Row:
     return Row(
         work=work, unit="MB/cpu-s", ours=megabytes / ours_s, reference=megabytes / reference_s, target=target
@@ -302,7 +325,9 @@ def measure(quick: bool) -> Iterator[Row]:
         found = filled_store(Path(directory, "store"), total_bytes)
         spark = session(directory)
         try:
-            yield from measure_scans(Scans(spark, found, total_bytes), total_bytes)
+            scans = Scans(spark, found, total_bytes)
+            yield from measure_scans(scans, total_bytes)
+            yield from measure_bound(scans, total_bytes)
         finally:
             spark.stop()
     yield measure_hour(1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Generator, Mapping
@@ -55,10 +56,30 @@ def job_session(name: str, master: str, conf: Mapping[str, str]) -> Generator[Sp
         builder = builder.config(key, value)
     session = _started(builder, master)
     try:
-        yield session
+        with _quiet_query_errors():
+            yield session
     finally:
         if former is None:
             session.stop()
+
+
+@contextmanager
+def _quiet_query_errors() -> Generator[None]:
+    """Keep PySpark from logging each error of a query as JSON with the traces of two languages. The error has
+    the reason."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [
+        PySparkLogger.getLogger(name) for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _started(builder: SparkSession.Builder, master: str) -> SparkSession:

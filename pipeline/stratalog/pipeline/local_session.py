@@ -41,7 +41,7 @@ def why_spark_cannot_run() -> str | None:
     import importlib.util
 
     if importlib.util.find_spec("pyspark") is None:
-        return "pyspark is not installed (pip install 'stratalog[spark]')"
+        return "pyspark is not installed (pip install '.[spark]' in a checkout)"
     version = java_version()
     if version is None:
         return f"no Java was found (Spark needs {MINIMUM_JAVA_VERSION} or later)"

@@ -35,3 +35,11 @@ def wrong_option(name: str, value: str, allowed: str) -> InvalidConfigError:
         value=value[:200],
         allowed=allowed,
     )
+
+
+def flag_option(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """The value of an option that is true or false. Raises InvalidConfigError for another one."""
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise wrong_option(name, text, "true or false")
+    return text == "true"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.lake.table_formats import FORMATS, TableFormat
+from tests.support.places import REPOSITORY
 from tests.support.tiered.tiered_store import TieredStore
 
 if TYPE_CHECKING:
@@ -72,6 +74,28 @@ def run(orders: Orders, form: TableFormat, directory: Path, *arguments: str) -> 
     return CliRunner().invoke(stratalog, ["spark", "materialize", "orders", *place, *values, *arguments])
 
 
+def require_documented_readers(spark: SparkSession, table: Path) -> None:
+    """The programs of docs/spark_jobs.md find the rows of the table, and no dead ones."""
+    from pyspark.errors import AnalysisException
+
+    names: dict[str, Any] = {"spark": spark}
+    lists: list[list[str]] = []
+    text = (REPOSITORY / "docs/spark_jobs.md").read_text()
+    for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(program.replace("/srv/orders", str(table)), names)
+        lists.append(sorted(names["files"]))
+    assert lists[0] == lists[1]
+    found = [
+        sorted((row["partition"], row["offset"]) for row in names["orders"].collect()),
+        sorted((row["partition"], row["offset"]) for row in names["by_duckdb"].to_pylist()),
+        sorted((row.partition, row.offset) for row in names["by_pandas"].itertuples()),
+    ]
+    assert found == [[(number, offset) for number in (0, 1) for offset in (0, 4, 6)]] * 3
+    # A reader that lists the folders finds nothing rather than dead rows.
+    with pytest.raises(AnalysisException):
+        spark.read.parquet(str(table))
+
+
 @pytest.mark.parametrize("form", FORMATS, ids=lambda one: one.name)
 def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: TableFormat) -> None:
     orders, table = Orders(tmp_path), tmp_path / "table"
@@ -102,6 +126,8 @@ def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: Ta
     assert "incremental refresh: the table has 6 rows" in second.stdout
     names = {(row["value"]["id"], row["value"]["name"]) for row in form.read(table)}
     assert names == {(1, "first"), (2, "changed"), (4, None)}
+    if form.name == "parquet":
+        require_documented_readers(spark, table)
     wrong = run(orders, form, table, "--schema", "id WRONG")
     assert isinstance(wrong.exception, InvalidConfigError)
     third = run(orders, form, table)
@@ -117,7 +143,7 @@ def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path)
         (["--values", "protobuf", "--schema", "file"], "--message"),
         (["--values", "avro"], "--schema"),
         (["--values", "avro", "--schema", f"{tmp_path}/missing.avsc"], "--schema"),
-        (["--values", "confluent-avro", "--schema", str(no_schema)], "schema"),
+        (["--values", "confluent-avro", "--schema", str(no_schema), "--schema-id", "1"], "schema"),
         (["--values", "protobuf", "--schema", str(no_schema), "--message", "m"], "message"),
     ):
         place = ["--store", f"file://{tmp_path}", "--to", "delta", "--table", f"file://{tmp_path}/table"]

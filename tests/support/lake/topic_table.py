@@ -58,6 +58,7 @@ class TopicTable:
         max_task_bytes: int | None = None,
         max_changed_records: int = 1_000,
         lease_s: int | None = None,
+        fails_on_data_loss: bool = True,
     ) -> MaterializeReport:
         """Bring the table to the latest state."""
         order = MaterializeOrder(
@@ -66,6 +67,7 @@ class TopicTable:
             is_full=is_full,
             max_changed_records=max_changed_records,
             lease_s=lease_s,
+            fails_on_data_loss=fails_on_data_loss,
             max_task_bytes=max_task_bytes or self._random.choice((100, 1_000, 1 << 20)),
         )
         run = Materialization(self.cluster, self._place, lambda: self.table_store, order)

@@ -67,6 +67,11 @@ def test_memory_is_new_each_time() -> None:
         "s3://bucket?addressing=sideways",
         "s3://bucket?secret_access_key=hunter2",
         "s3://AKID:hunter2@bucket/prefix",
+        "s3a://AKID:hunter2@bucket/prefix",
+        "s3a://AKID:hunter2?hunter2@bucket/prefix",
+        "s3a://bucket/prefix?secret=hunter2",
+        "AKID:hunter2@bucket/prefix",
+        "memory://AKID:hunter2@name?sync=no",
     ],
 )
 def test_what_is_no_url_of_a_store_is_refused(url: str) -> None:

@@ -44,7 +44,7 @@ def open_store(
         raise InvalidConfigError(
             "this kind of store takes no query in its url; remove it",
             name="store",
-            value=url.partition("?")[0],
+            value=_shown(url),
             allowed=_ALLOWED,
         )
     directory = store_directory(url)
@@ -53,8 +53,18 @@ def open_store(
     if url == "memory://":
         return MemoryObjectStore(clock)
     raise InvalidConfigError(
-        "this is not the url of an object store; correct it", name="store", value=url[:200], allowed=_ALLOWED
+        "this is not the url of an object store; correct it",
+        name="store",
+        value=_shown(url)[:200],
+        allowed=_ALLOWED,
     )
+
+
+def _shown(url: str) -> str:
+    """The URL without what may be a secret: user, password and query."""
+    before, _, behind = url.rpartition("@")
+    scheme, is_url, _ = before.partition("://")
+    return f"{scheme if is_url else ''}{is_url}{behind.partition('?')[0]}"
 
 
 def store_directory(url: str) -> str | None:

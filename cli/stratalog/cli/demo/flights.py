@@ -64,8 +64,8 @@ def require_installed() -> None:
     for name in (_DISTRIBUTION, "pandas", "pyroaring"):
         if importlib.util.find_spec(name) is None:
             raise click.ClickException(
-                f"the demonstration needs {name}, which is not installed: run `pip install 'stratalog[demo]'`"
-                " (or `make demo`)"
+                f"the demonstration needs {name}, which is not installed: run `pip install '.[demo]'`"
+                " in a checkout (or `make demo`)"
             )
 
 

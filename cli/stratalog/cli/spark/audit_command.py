@@ -19,8 +19,10 @@ from stratalog.cli.store_repair.verify_command import print_proof
 if TYPE_CHECKING:
     from stratalog.compaction.tier_verification import VerificationReport
     from stratalog.pipeline.jobs.store_audit import AuditReport
+    from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 _EXIT_UNFINISHED = 2
+_LISTED_GAPS = 1000
 
 
 @click.command()
@@ -45,6 +47,8 @@ def audit(
     checksum, the order of offsets, directories and indexes, key streams against their data, and that no key
     has two records below compacted_upto. Each task reads some objects, or proves some partitions.
 
+    Offsets that the metadata records as lost (gaps) are shown, and are no findings.
+
     Exit code: 0 all is well, 1 there are findings, 2 the audit could not finish.
 
     \b
@@ -61,7 +65,10 @@ def audit(
         print_json(
             {
                 "finding_count": report.finding_count,
-                "verification": value_document(report.verification._replace(gaps=())),
+                "verification": {
+                    **value_document(report.verification._replace(gaps=())),
+                    "gaps": [_gap_document(live) for live in report.verification.gaps],
+                },
                 "proof": value_document(report.proof),
             }
         )
@@ -95,3 +102,23 @@ def _print_verification(report: VerificationReport) -> None:
         place = f"{finding.topic}-{finding.partition}, offsets {finding.base_offset}-{finding.end_offset}"
         click.echo(f"{finding.kind.value}: {place} in object {finding.object_name}: {finding.reason}")
     print_rest(len(report.findings), report.finding_count, "finding")
+    for live in report.gaps[:_LISTED_GAPS]:
+        click.echo(
+            "recorded gap: {topic_id}-{partition}, offsets {base_offset}-{end_offset}, {reason}".format(
+                **_gap_document(live)
+            )
+        )
+    print_rest(min(len(report.gaps), _LISTED_GAPS), len(report.gaps), "recorded gap")
+
+
+def _gap_document(live: LiveSlice) -> dict[str, object]:
+    """A recorded loss as JSON."""
+    assert live.gap is not None, "it is a gap"
+    return {
+        "topic_id": str(live.entry.topic_id),
+        "partition": live.entry.partition,
+        "base_offset": live.base_offset,
+        "end_offset": live.end_offset,
+        "reason": live.gap.reason,
+        "time_ms": live.gap.time_ms,
+    }

@@ -25,8 +25,8 @@ from stratalog.cli.spark.spark_job import spark_job
 @config_option("--option", text="Set an option of the format, such as header=true; may be repeated.")
 @config_option(
     "--column",
-    text="The SQL expression of key, value, timestamp, headers or partition, such as key=id; may be repeated."
-    " Default: the column of that name.",
+    text="The SQL expression of key, value, timestamp, headers or partition, such as 'key=string(id)'; may be"
+    " repeated. Default: the column of that name.",
 )
 @click.option(
     "--order-by",
@@ -73,7 +73,7 @@ def backfill(
 
     \b
     Examples:
-      stratalog spark backfill /data/orders --topic orders --column key=id
+      stratalog spark backfill /data/orders --topic orders --column 'key=string(id)'
       stratalog spark backfill --query "select * from lake.orders" --topic orders
     """
     from stratalog.pipeline.jobs.task_place import ExecutorPlace

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from stratalog.base.errors import InvalidConfigError
-from stratalog.cli.options import json_option, require_unicode
+from stratalog.cli.options import config_option, json_option, require_unicode
 from stratalog.cli.output import counted, print_json, value_document
 from stratalog.cli.spark.options import spark_options
 from stratalog.cli.spark.places import PLACE_HELP, place_url
@@ -31,6 +31,7 @@ class _Encoding(NamedTuple):
     values: str
     schema: str
     message: str
+    schema_id: int | None
 
 
 class _Wanted(NamedTuple):
@@ -41,6 +42,7 @@ class _Wanted(NamedTuple):
     table_url: str
     format_name: str
     is_full: bool
+    fails_on_data_loss: bool
     lease_s: int | None
 
 
@@ -61,13 +63,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help=f"The place of the table: {PLACE_HELP}.",
     ),
     click.option("--full", is_flag=True, help="Make the table anew, whatever is there."),
+    config_option(
+        "--option",
+        text="Set an option of the source: failOnDataLoss=false goes on without records that are lost, and"
+        " names them.",
+    ),
     click.option(
         "--values",
         type=click.Choice(("raw", "json", "avro", "confluent-avro", "protobuf")),
         default="raw",
         show_default=True,
         help="How values are encoded. The column `value` is their bytes, or a struct. Values of"
-        " confluent-avro have five bytes in front of the record, which are left out.",
+        " confluent-avro have the number of their schema in front, see --schema-id.",
     ),
     click.option(
         "--schema",
@@ -79,6 +86,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--message", callback=require_unicode, default="", metavar="NAME", help="The message of protobuf."
+    ),
+    click.option(
+        "--schema-id",
+        type=click.IntRange(0, (1 << 32) - 1),
+        metavar="NUMBER",
+        help="Of confluent-avro: the number of the schema in the registry. Values with another one are bad.",
     ),
     click.option(
         "--lease",
@@ -109,11 +122,10 @@ def materialize(
     format_name: str,
     table_url: str,
     full: bool,
-    values: str,
-    schema: str,
-    message: str,
+    option: Mapping[str, str],
     lease: int | None,
     as_json: bool,
+    **decoding: Any,
 ) -> None:
     """Make a table of the latest state of a topic.
 
@@ -135,15 +147,16 @@ def materialize(
       stratalog spark materialize orders --to delta --table s3://lake/orders
       stratalog spark materialize orders --to parquet --table /srv/orders
     """
-    encoding = _Encoding(values, schema, message)
+    encoding = _Encoding(**decoding)
     _require_consistent(encoding)
-    _require_libraries(format_name, values)
+    _require_libraries(format_name, encoding.values)
     wanted = _Wanted(
         topic=topic,
         store_url=store_url,
         table_url=table_url,
         format_name=format_name,
         is_full=full,
+        fails_on_data_loss=_fails_on_data_loss(option),
         lease_s=lease,
     )
     with spark_job("materialize", master, conf) as cluster:
@@ -176,7 +189,11 @@ def _refreshed(cluster: JobCluster, wanted: _Wanted, encoding: _Encoding) -> Mat
         require_refreshable(store_place, place, wanted.topic)
         values = _format_of_ddl(cluster, encoding.schema)
     order = MaterializeOrder(
-        topic=wanted.topic, values=values, is_full=wanted.is_full, lease_s=wanted.lease_s
+        topic=wanted.topic,
+        values=values,
+        is_full=wanted.is_full,
+        fails_on_data_loss=wanted.fails_on_data_loss,
+        lease_s=wanted.lease_s,
     )
     refresh = Materialization(cluster, store_place, place, order)
     with closing(place()) as store:
@@ -185,9 +202,11 @@ def _refreshed(cluster: JobCluster, wanted: _Wanted, encoding: _Encoding) -> Mat
 
 def _require_consistent(encoding: _Encoding) -> None:
     """Raise InvalidConfigError for options that do not belong together, before Spark starts."""
+    schema_id = "" if encoding.schema_id is None else str(encoding.schema_id)
     for name, value, wanting in (
         ("--schema", encoding.schema, ("json", "avro", "confluent-avro", "protobuf")),
         ("--message", encoding.message, ("protobuf",)),
+        ("--schema-id", schema_id, ("confluent-avro",)),
     ):
         if bool(value) != (encoding.values in wanting):
             raise InvalidConfigError(
@@ -198,6 +217,14 @@ def _require_consistent(encoding: _Encoding) -> None:
             )
 
 
+def _fails_on_data_loss(option: Mapping[str, str]) -> bool:
+    """Whether lost records fail the refresh. Raises InvalidConfigError for an option that a refresh lacks."""
+    from stratalog.pipeline.option_names import flag_option, known_options
+    from stratalog.pipeline.source.read_options import DATA_LOSS
+
+    return flag_option(known_options(option, (DATA_LOSS,)), DATA_LOSS, default=True)
+
+
 def _require_libraries(format_name: str, values: str) -> None:
     """Raise InvalidConfigError if a library is not installed that these options need."""
     needed = ["numpy", "pyarrow", "pyroaring"]
@@ -206,7 +233,8 @@ def _require_libraries(format_name: str, values: str) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidConfigError(
-            "libraries are missing here, and perhaps on the executors; pip install 'stratalog[lake]'",
+            "libraries are missing here, and perhaps on the executors; install the extra lake in each Python,"
+            " in a checkout with pip install '.[lake]'",
             name="libraries",
             value=", ".join(missing),
             allowed="installed",
@@ -225,7 +253,7 @@ def _format_of_files(encoding: _Encoding) -> ValueFormat | None:
             from stratalog.pipeline.lake.values.avro_values import AvroValues
 
             text = _read(encoding.schema).decode(errors="replace")
-            return AvroValues.of(text, has_prefix=encoding.values == "confluent-avro")
+            return AvroValues.of(text, schema_id=encoding.schema_id)
         case "protobuf":
             from stratalog.pipeline.lake.values.protobuf_values import ProtobufValues
 

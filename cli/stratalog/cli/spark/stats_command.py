@@ -54,6 +54,7 @@ def stats(
     slice without one is read.
 
     \b
+    LOST      offsets that the metadata records as lost
     KEYS      different keys
     KEPT      records that a compaction of all records would leave
     SAVES     the bytes that it would free, an estimate
@@ -113,11 +114,12 @@ def _print_tables(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -
 
 
 def _print_partitions(found: Sequence[PartitionStatistics]) -> None:
-    header = "TOPIC,PARTITION,OBJECTS,RECORDS,TOMBSTONES,KEYS,KEPT,SIZE,DIRTY,SAVES"
+    header = "TOPIC,PARTITION,OBJECTS,RECORDS,LOST,TOMBSTONES,KEYS,KEPT,SIZE,DIRTY,SAVES"
     print_table(
         header.split(","),
         [
-            (one.topic, one.partition, one.object_count, one.record_count, one.tombstone_count,
+            (one.topic, one.partition, one.object_count, one.record_count, one.lost_offset_count,
+             one.tombstone_count,
              one.key_count if one.compacted else None, one.kept_record_count if one.compacted else None,
              ByteSize(one.size_bytes), ByteSize(one.dirty_bytes),
              ByteSize(one.size_bytes - one.kept_bytes) if one.compacted else None)

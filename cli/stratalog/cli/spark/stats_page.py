@@ -79,6 +79,7 @@ def stats_page(found: Sequence[PartitionStatistics], hot: Sequence[HotKey], sour
 def _tiles(found: Sequence[PartitionStatistics], topics: Sequence[_Topic]) -> str:
     size_bytes = sum(one.size_bytes for one in found)
     saved_bytes = sum(topic.saved_bytes for topic in topics)
+    lost_count = sum(one.lost_offset_count for one in found)
     share = f" ({saved_bytes / size_bytes:.0%})" if size_bytes else ""
     tiles = (
         ("topics", _count(len(topics))),
@@ -86,6 +87,7 @@ def _tiles(found: Sequence[PartitionStatistics], topics: Sequence[_Topic]) -> st
         ("records", _count(sum(one.record_count for one in found))),
         ("different keys", _count(sum(one.key_count for one in found))),
         ("tombstones", _count(sum(one.tombstone_count for one in found))),
+        *((("lost offsets", _count(lost_count)),) if lost_count else ()),
         ("bytes", str(ByteSize(size_bytes))),
         ("compaction would free", f"{ByteSize(saved_bytes)}{share}"),
     )

@@ -51,6 +51,8 @@ class PartitionStatistics(NamedTuple):
     """Data of all slices."""
     dirty_bytes: int
     """Data of the slices that end above `compacted_upto`."""
+    lost_offset_count: int = 0
+    """Offsets that the metadata records as lost."""
     key_count: int = 0
     """Different keys."""
     keyless_count: int = 0
@@ -111,7 +113,8 @@ def _count(open_place: OpenPlace, task: _Task) -> list[PartitionStatistics] | Lo
 def _statistics_of(
     means: ProofMeans, policy: TopicPolicy, number: int, partition: TieredPartition
 ) -> PartitionStatistics:
-    slices = [live for live in partition.slices_from(0) if live.gap is None]
+    every = list(partition.slices_from(0))
+    slices = [live for live in every if live.gap is None]
     entries = [live.entry for live in slices]
     upto = partition.compacted_upto
     plain = PartitionStatistics(
@@ -124,6 +127,7 @@ def _statistics_of(
         marker_count=sum(entry.marker_count for entry in entries),
         size_bytes=sum(entry.data_bytes for entry in entries),
         dirty_bytes=sum(live.entry.data_bytes for live in slices if live.end_offset > upto),
+        lost_offset_count=sum(live.end_offset - live.base_offset for live in every if live.gap is not None),
     )
     if not policy.is_compacted:
         return plain

@@ -115,6 +115,10 @@ class LakeTable(Protocol):
         """How rows die."""
         ...
 
+    def rows_directory(self, refresh_id: str) -> str:
+        """The prefix of the rows that a refresh writes."""
+        ...
+
     def read(self) -> TableState:
         """The newest version. Raises StoreError, UnsupportedOperationError for a table with features that
         this software does not know."""

@@ -71,6 +71,8 @@ class MaterializeOrder:
     values: ValueFormat
     is_full: bool = False
     """Make the table anew, whatever it is of."""
+    fails_on_data_loss: bool = True
+    """Fail if records behind the position are lost; otherwise a warning names them."""
     lease_s: int | None = None
     """Keep the objects of the topic for so long; None: for as long as the store keeps replaced ones."""
     max_changed_records: int = 20_000_000
@@ -125,7 +127,8 @@ class Materialization:
     def run(self, table: LakeTable) -> MaterializeReport:
         """Bring the table to the latest state. Raises UnknownTopicOrPartitionError, TableChangedError if
         another refresh was faster, InconsistentTopicIdError if the table is of another topic,
-        InvalidRequestError if it cannot go on from its position, StoreNotUsableError for a new table on a
+        InvalidRequestError if it cannot go on from its position, OffsetOutOfRangeError for lost records
+        unless the order takes them, StoreNotUsableError for a new table on a
         store that ignores preconditions, StoreError, CorruptRecordError; then the
         table is unchanged."""
         with self._open_place() as means, closing(self._open_table()) as store:
@@ -134,7 +137,10 @@ class Materialization:
             files.look()
             state = table.read()
             moment = topic_moment(
-                StoreReader(means.store, run_in_order), self._order.topic, self._order.lease_s
+                StoreReader(means.store, run_in_order),
+                self._order.topic,
+                self._order.lease_s,
+                fails_on_data_loss=self._order.fails_on_data_loss,
             )
             reason = self._reason_for_full(state, moment)
             step = _Step(state, moment, reason, refresh_id)
@@ -198,7 +204,7 @@ class Materialization:
         return ""
 
     def _change(self, table: LakeTable, step: _Step) -> tuple[TableChange, _Outcome]:
-        written = self._written(step)
+        written = self._written(table, step)
         changed: list[ChangedFile] = []
         if not step.reason:
             search = DeadRowSearch(
@@ -238,7 +244,7 @@ class Materialization:
         added = [file for one in written for file in one.files]
         return TableChange(position, added, changed, is_full=bool(step.reason)), outcome
 
-    def _written(self, step: _Step) -> list[WrittenRows]:
+    def _written(self, table: LakeTable, step: _Step) -> list[WrittenRows]:
         """The last records of the keys behind the position, in files that nothing names yet."""
         former = None if step.reason else step.state.position
         starts: Mapping[int, int] = {} if former is None else former.offsets
@@ -256,7 +262,11 @@ class Materialization:
             range_count=max(lanes, -(-record_count * _ENTRY_BYTES // _RANGE_BYTES)),
             groups_a_writer=per_writer,
             writer=RowWriter(
-                self._open_table, step.refresh_id, self._order.values, keeps_keys=not step.reason
+                self._open_table,
+                step.refresh_id,
+                self._order.values,
+                table.rows_directory(step.refresh_id),
+                keeps_keys=not step.reason,
             ),
         )
         return run_exchange(self._cluster, exchange)

@@ -1,6 +1,7 @@
 """The files of refreshes, and the removal of those of refreshes that did not commit.
 
     data/ID/…                   rows, and marks of dead rows
+    _data/ID/…                  rows of plain Parquet
     _bad/ID/…                   records whose values could not be decoded
     metadata/ID-…               what a format writes before the commit
     _stratalog/refreshes/ID     the note of a refresh that has begun: it names the one that it follows
@@ -31,6 +32,12 @@ PROBES = "_stratalog/probes/"
 def data_directory(refresh_id: str) -> str:
     """The prefix of a refresh's rows and marks."""
     return f"data/{refresh_id}/"
+
+
+def listed_directory(refresh_id: str) -> str:
+    """The prefix of a refresh's rows in a table that is read by its list alone. Programs that look for files
+    themselves pass over names with an underscore, so they do not take dead rows for living ones."""
+    return f"_data/{refresh_id}/"
 
 
 def bad_directory(refresh_id: str) -> str:
@@ -87,8 +94,8 @@ class RefreshFiles:
                 self._store.delete_many([key])
 
     def _delete(self, refresh_id: str) -> None:
-        prefixes = (data_directory(refresh_id), bad_directory(refresh_id), metadata_prefix(refresh_id))
-        keys = [info.key for prefix in prefixes for info in self._store.list(prefix)]
+        prefixes = (data_directory, listed_directory, bad_directory, metadata_prefix)
+        keys = [info.key for prefix in prefixes for info in self._store.list(prefix(refresh_id))]
         if keys:
             self._store.delete_many(keys)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.lake.lake_table import WrittenFile
-from stratalog.pipeline.lake.refresh_files import bad_directory, data_directory
+from stratalog.pipeline.lake.refresh_files import bad_directory
 from stratalog.pipeline.lake.row_files import RowFiles
 from stratalog.pipeline.lake.table_place import OpenTable
 from stratalog.pipeline.lake.table_rows import BAD_SCHEMA, table_schema
@@ -48,6 +48,8 @@ class RowWriter:
     open_table: OpenTable
     refresh_id: str
     values: ValueFormat
+    rows_directory: str
+    """The prefix of the files of rows."""
     keeps_keys: bool
 
     @contextmanager
@@ -65,7 +67,7 @@ class RowOutput:
         self._writer = writer
         self._number = number
         self._schema = table_schema(writer.values.arrow_type)
-        self._rows = RowFiles(store, self._schema, f"{data_directory(writer.refresh_id)}{name}")
+        self._rows = RowFiles(store, self._schema, f"{writer.rows_directory}{name}")
         self._bad = RowFiles(store, BAD_SCHEMA, f"{bad_directory(writer.refresh_id)}{name}")
         self._keys: list[pa.RecordBatch] = []
         self._row_count = self._tombstone_count = self._bad_count = 0

@@ -10,7 +10,7 @@ from stratalog.base.errors import UnsupportedOperationError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.compaction.compactor import DEFAULT_CONFIG
 from stratalog.compaction.plan.topic_policy import TopicPolicy
-from stratalog.pipeline.source.partition_range import clipped_range
+from stratalog.pipeline.source.partition_range import clipped_range, require_no_gap
 from stratalog.pipeline.source.read_options import ReadOptions, parse_options
 from stratalog.pipeline.source.scan_plan import MAX_OFFSET, plan_tasks
 from stratalog.pipeline.source.slice_span import SliceSpan
@@ -58,20 +58,25 @@ class TopicMoment:
 
     def tasks(self, starts: Mapping[int, int], max_task_bytes: int) -> list[list[SliceSpan]]:
         """The committed records from these offsets on, or from log start, divided into tasks. Raises
-        StoreError."""
+        OffsetOutOfRangeError for lost records among them, unless the options take that, StoreError."""
         ranges = [
             clipped_range(view, starts.get(view.tip.partition, 0), MAX_OFFSET, self.options.isolation)
             for view in self.views
         ]
+        for one in ranges:
+            require_no_gap(one, fails=self.options.fails_on_data_loss)
         options = replace(self.options, max_partition_bytes=max_task_bytes)
         return plan_tasks(self.reader, ranges, options)
 
 
-def topic_moment(reader: StoreReader, topic: str, lease_s: int | None = None) -> TopicMoment:
+def topic_moment(
+    reader: StoreReader, topic: str, lease_s: int | None = None, *, fails_on_data_loss: bool = True
+) -> TopicMoment:
     """The topic now. With a lease its objects stay for so many seconds. Raises UnknownTopicOrPartitionError,
     UnsupportedOperationError for a topic whose compaction keeps other records than the last ones, StoreError.
     """
-    options = parse_options({"store": reader.store.url, "topic": topic, **_OPTIONS}, is_stream=False)
+    given = {"store": reader.store.url, "topic": topic, **_OPTIONS}
+    options = replace(parse_options(given, is_stream=False), fails_on_data_loss=fails_on_data_loss)
     topics = reader.topics(options)
     require_topics(options, topics)
     (entry,) = topics

@@ -48,10 +48,11 @@ class BatchCommit:
         self._durability: DurabilityLike | None = durability
         self._log = DecisionLog(client, topic)
 
-    async def commit(self, batch: int, tasks: Sequence[StagedTask]) -> None:
+    async def commit(self, batch: int, tasks: Sequence[StagedTask]) -> Decision | None:
         """Append the rows of these tasks, unless the batch was decided on before: then those of then, as far
-        as they are missing. Raises InvalidRequestError for a batch before the last one, LogStoreError; the
-        same call may be repeated, also with other attempts."""
+        as they are missing. Returns the decision of then; None if the rows are those of these tasks. Raises
+        InvalidRequestError for a batch before the last one, LogStoreError; the same call may be repeated,
+        also with other attempts."""
         staged = [task for task in tasks if task.batch_count]
         is_resumed = True
         while True:
@@ -69,8 +70,10 @@ class BatchCommit:
                     batch=batch,
                     last_batch=last.batch,
                 )
-            elif (last is not None and last.batch == batch) or not staged:
-                return
+            elif last is not None and last.batch == batch:
+                return last if is_resumed else None
+            elif not staged:
+                return None
             else:
                 decision = await self._decision(batch, staged, last)
                 # Another driver may have decided meanwhile.

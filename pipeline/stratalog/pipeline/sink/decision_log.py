@@ -60,9 +60,12 @@ class Decision(NamedTuple):
     plans: tuple[TargetPlan, ...]
     is_applied: bool = False
     """All rows are appended; then there are neither tasks nor plans."""
+    record_count: int = 0
+    """The rows that were appended, once all are."""
 
     def applied(self) -> Decision:
-        return self._replace(tasks=(), plans=(), is_applied=True)
+        record_count = sum(plan.record_count for plan in self.plans)
+        return self._replace(tasks=(), plans=(), is_applied=True, record_count=record_count)
 
     def to_json(self) -> str:
         plans = [[*target, count, end] for target, count, end in self.plans]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from stratalog.client.client import Client
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -82,10 +85,18 @@ class TopicWriter(DataSourceArrowWriter):
 
         decided = BatchCommit(client, self._staging_topic, self._options.durability)
         try:
-            await decided.commit(0, tasks)
+            former = await decided.commit(0, tasks)
         except LogStoreError as error:
             error.fields["jobId"] = self._staging_topic.removeprefix(STAGING_PREFIX)
             raise
+        if former is not None:
+            logger.warning(
+                "a job of this jobId has decided on its rows before: those are written, and the rows of this"
+                " run are left out: jobId=`%s` written_record_count=`%d` left_out_record_count=`%d`",
+                self._options.job_id,
+                former.record_count,
+                sum(count for task in tasks for _, count in task.record_counts),
+            )
         with contextlib.suppress(LogStoreError):
             if self._options.job_id is None:
                 await client.topics.delete(self._staging_topic)

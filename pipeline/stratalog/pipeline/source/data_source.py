@@ -11,18 +11,26 @@ the standard library.
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    DataSourceWriter,
-)
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        DataSourceWriter,
+    )
+except ImportError as error:
+    raise ImportError(f"Stratalog needs PySpark 4.3: {error}") from error
 from pyspark.sql.types import StructType
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
 from stratalog.pipeline.sink.sink_options import SinkOptions, parse_sink_options, require_columns
-from stratalog.pipeline.source.read_options import is_pushdown_wanted, parse_options, wanted_columns
+from stratalog.pipeline.source.read_options import (
+    is_pushdown_wanted,
+    parse_options,
+    require_schema_alone,
+    wanted_columns,
+)
 from stratalog.pipeline.source.schema import ALL_COLUMNS, COLUMNS_BY_NAME, spark_schema
 from stratalog.pipeline.source.topic_reader import FilteringTopicReader, TopicReader
 
@@ -42,13 +50,13 @@ class StratalogDataSource(DataSource):
         """Make the reader of a query. Raises InvalidConfigError for a missing or malformed option, and for an
         unknown column."""
         kind = FilteringTopicReader if is_pushdown_wanted(self.options) else TopicReader
-        return kind(parse_options(self.options, is_stream=False), _column_names(schema))
+        return kind(parse_options(self.options, is_stream=False), self._column_names(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Make the reader of a stream. Raises InvalidConfigError as `reader`."""
         from stratalog.pipeline.source.stream_reader import TopicStreamReader
 
-        return TopicStreamReader(parse_options(self.options, is_stream=True), _column_names(schema))
+        return TopicStreamReader(parse_options(self.options, is_stream=True), self._column_names(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch job. Raises InvalidConfigError for an option or a column that cannot be
@@ -63,6 +71,20 @@ class StratalogDataSource(DataSource):
 
         return TopicStreamWriter(self._sink_options(schema, is_overwrite=overwrite, is_stream=True))
 
+    def _column_names(self, schema: StructType) -> tuple[str, ...]:
+        for field in schema.fields:
+            column = COLUMNS_BY_NAME.get(field.name)
+            if column is None or field.dataType.simpleString() != column.spark_type:
+                raise InvalidConfigError(
+                    "a topic has no such column; correct the schema",
+                    name=field.name,
+                    value=field.dataType.simpleString(),
+                    allowed=ALL_COLUMNS,
+                )
+        names = tuple(field.name for field in schema.fields)
+        require_schema_alone(self.options, names)
+        return names
+
     def _sink_options(self, schema: StructType, *, is_overwrite: bool, is_stream: bool) -> SinkOptions:
         if is_overwrite:
             raise UnsupportedOperationError(
@@ -73,16 +95,3 @@ class StratalogDataSource(DataSource):
         options = parse_sink_options(self.options, is_stream=is_stream)
         require_columns(((one.name, one.dataType.simpleString()) for one in schema.fields), options)
         return options
-
-
-def _column_names(schema: StructType) -> tuple[str, ...]:
-    for field in schema.fields:
-        column = COLUMNS_BY_NAME.get(field.name)
-        if column is None or field.dataType.simpleString() != column.spark_type:
-            raise InvalidConfigError(
-                "a topic has no such column; correct the schema",
-                name=field.name,
-                value=field.dataType.simpleString(),
-                allowed=ALL_COLUMNS,
-            )
-    return tuple(field.name for field in schema.fields)

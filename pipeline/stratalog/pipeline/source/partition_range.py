@@ -8,9 +8,9 @@ from functools import partial
 from typing import cast
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.isolation_level import IsolationLevel
+from stratalog.pipeline.source.data_loss import report_loss
 from stratalog.pipeline.source.read_options import EARLIEST, LATEST, OffsetBound, ReadOptions
 from stratalog.pipeline.source.store_view import StoreReader, TopicPartitionView, by_partition
 from stratalog.remote.read.object_reads import ObjectReads, ReadThreads
@@ -76,16 +76,18 @@ def all_ranges_of(
     """The range of each partition that the options ask for; the end of an empty one may lie below its
     beginning.
 
-    Raises OffsetOutOfRangeError for a bound outside of the log, unless the options take that.
+    Raises OffsetOutOfRangeError for a bound outside of the log, and for lost records inside of a range,
+    unless the options take that.
     """
     starts = offsets_of(reader, views, options.starting, options)
     ends = offsets_of(reader, views, options.ending, options)
     ranges: list[PartitionRange] = []
     for view in views:
-        if options.fails_on_data_loss:
-            for offset in (starts[view.tip], ends[view.tip]):
-                require_in_log(view, offset)
-        ranges.append(clipped_range(view, starts[view.tip], ends[view.tip], options.isolation))
+        for offset in (starts[view.tip], ends[view.tip]):
+            require_in_log(view, offset, fails=options.fails_on_data_loss)
+        one = clipped_range(view, starts[view.tip], ends[view.tip], options.isolation)
+        require_no_gap(one, fails=options.fails_on_data_loss)
+        ranges.append(one)
     return ranges
 
 
@@ -101,17 +103,38 @@ def clipped_range(
     )
 
 
-def require_in_log(view: TopicPartitionView, offset: int) -> None:
-    """Raise OffsetOutOfRangeError if an offset lies outside of what is known of a partition's log."""
+def require_no_gap(one: PartitionRange, *, fails: bool) -> None:
+    """Report a loss if the metadata records offsets of the range as lost. Raises OffsetOutOfRangeError if the
+    loss fails the query."""
+    gaps = list(one.view.tiered.gaps_in(one.first_offset, one.end_offset))
+    if not gaps:
+        return
+    first = gaps[0]
+    assert first.gap is not None, "a gap has a reason"
+    report_loss(
+        "records are lost: they never reached the store, or are gone from it",
+        fails=fails,
+        **one.view.error_fields,
+        offset=max(first.base_offset, one.first_offset),
+        end_offset=min(first.end_offset, one.end_offset),
+        reason=first.gap.reason,
+        **({"gap_count": len(gaps)} if len(gaps) > 1 else {}),
+    )
+
+
+def require_in_log(view: TopicPartitionView, offset: int, *, fails: bool) -> None:
+    """Report a loss if an offset lies outside of what is known of a partition's log. Raises
+    OffsetOutOfRangeError if the loss fails the query."""
     if view.log_start_offset <= offset <= view.log_end_offset:
         return
     ends = {"tiered_end_offset": view.tiered.tiered_end_offset}
     if view.served is not None:
         ends["log_end_offset"] = view.log_end_offset
-    raise OffsetOutOfRangeError(
+    report_loss(
         "the store does not have these offsets: they were deleted, or are not tiered yet"
         if view.served is None
         else "the log does not have these offsets: they were deleted, or are not written yet",
+        fails=fails,
         **view.error_fields,
         offset=offset,
         log_start_offset=view.log_start_offset,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.pipeline.option_names import known_options, wrong_option
+from stratalog.pipeline.option_names import flag_option, known_options, wrong_option
 from stratalog.pipeline.service_options import SERVER, SERVICE_OPTIONS, ServiceOptions, parse_service
 from stratalog.pipeline.sink.sink_options import STAGING_PREFIX
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
@@ -22,6 +22,8 @@ EARLIEST = -2
 """Kafka's number for the log start."""
 LATEST = -1
 """Kafka's number for the end."""
+DATA_LOSS = "failOnDataLoss"
+"""The option of what becomes of a query if records are lost."""
 
 _ISOLATION_NAMES = ("isolationLevel", "kafka.isolation.level")
 
@@ -34,7 +36,7 @@ OPTION_NAMES = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
-    "failOnDataLoss",
+    DATA_LOSS,
     "includeHeaders",
     "columns",
     *_ISOLATION_NAMES,
@@ -48,7 +50,15 @@ OPTION_NAMES = (
 )
 """All of them; docs/spark.md says what they mean."""
 
-_NOT_IN_STREAMS = ("endingOffsets", "endingTimestamp", "snapshot", "lease")
+_ENDLESS = "not in a stream, which has no end"
+_NOT_IN_STREAMS = {
+    **dict.fromkeys(("endingOffsets", "endingTimestamp", "snapshot", "lease"), _ENDLESS),
+    "pushdown": "not in a stream, which reads all records",
+}
+_NOT_IN_QUERIES = dict.fromkeys(
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"), "only in a stream, whose batches it bounds"
+)
+_COLUMN_OPTIONS = ("columns", "includeHeaders")
 _COMMIT = re.compile(r"(?:(\d+):)?(\d+)")
 
 
@@ -112,9 +122,13 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
     given = _Given(options)
     topics, pattern = given.topics()
     ending = given.bound("ending", LATEST)
-    for name in _NOT_IN_STREAMS:
-        if is_stream and given.has(name):
-            raise wrong_option(name, options[name], "not in a stream, which has no end")
+    for name, allowed in (_NOT_IN_STREAMS if is_stream else _NOT_IN_QUERIES).items():
+        if given.has(name):
+            raise wrong_option(name, options[name], allowed)
+    if all(given.has(name) for name in _COLUMN_OPTIONS):
+        raise wrong_option(
+            "includeHeaders", options["includeHeaders"], "not with columns: name headers there"
+        )
     if given.has(SERVER) and given.has("snapshot"):
         raise wrong_option(
             SERVER, options[SERVER], "not with snapshot: no server has the tail of that moment"
@@ -138,14 +152,13 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         or DEFAULT_MAX_PARTITION_BYTES,
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", "a number of offsets"),
         max_bytes_per_trigger=given.number("maxBytesPerTrigger", "a number of bytes"),
-        fails_on_data_loss=given.flag("failOnDataLoss", default=True),
+        fails_on_data_loss=flag_option(options, DATA_LOSS, default=True),
     )
 
 
 def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of a query without a schema of its own. Raises InvalidConfigError."""
-    given = _Given(options)
-    has_headers = given.flag("includeHeaders", default=False)
+    has_headers = flag_option(options, "includeHeaders", default=False)
     text = options.get("columns")
     if text is None:
         return tuple(name for name in COLUMNS_BY_NAME if has_headers or name != "headers")
@@ -155,9 +168,17 @@ def wanted_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
+def require_schema_alone(options: Mapping[str, str], names: tuple[str, ...]) -> None:
+    """Raise InvalidConfigError if an option asks for other columns than the schema of the query has, whose
+    names these are."""
+    for name in _COLUMN_OPTIONS:
+        if name in options and wanted_columns(options) != names:
+            raise wrong_option(name, options[name], f"not with a schema, which has {', '.join(names)}")
+
+
 def is_pushdown_wanted(options: Mapping[str, str]) -> bool:
     """Whether filters are pushed to slices and indexes. Raises InvalidConfigError."""
-    return _Given(options).flag("pushdown", default=False)
+    return flag_option(options, "pushdown", default=False)
 
 
 class _Given:
@@ -207,12 +228,6 @@ class _Given:
         if not text.isdecimal() or int(text) == 0:
             raise wrong_option(name, text, f"{meaning}, 1 or more")
         return int(text)
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self._options.get(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise wrong_option(name, text, "true or false")
-        return text == "true"
 
     def isolation(self) -> IsolationLevel:
         levels = {level.value: level for level in IsolationLevel}

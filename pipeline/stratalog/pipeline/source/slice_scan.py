@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError, StoreUnavailableError
+from stratalog.base.errors import (
+    CorruptRecordError,
+    ObjectNotFoundError,
+    StoreError,
+    StoreUnavailableError,
+)
 from stratalog.objectstore.protocol import ObjectStore, ReadStream
 from stratalog.pipeline.source.aborted_batches import AbortedBatches
 from stratalog.pipeline.source.arrow_rows import ArrowRows, RowOrigin
@@ -94,8 +99,9 @@ def _scan_stretch(
             "a lease if it runs for longer than the store's grace period",
             **{**span.error_fields, **error.fields},
         ) from error
-    except CorruptRecordError as error:
-        raise CorruptRecordError(error.message, **{**span.error_fields, **error.fields}) from error
+    except (StoreError, CorruptRecordError) as error:
+        error.fields = {**span.error_fields, **error.fields}
+        raise
 
 
 def _skip(stream: ReadStream, size_bytes: int) -> None:
@@ -115,9 +121,7 @@ def _whole_batches(stream: ReadStream, span: SliceSpan) -> Iterator[memoryview]:
         # The rest of a batch is a read of its own: then only that batch is copied.
         piece = stream.read(min(_missing_bytes(pending) or READ_BYTES, remaining))
         if not piece:
-            raise StoreUnavailableError(
-                "the object store ended a read early; run the query again", **span.error_fields
-            )
+            raise StoreUnavailableError("the object store ended a read early; run the query again")
         remaining -= len(piece)
         buffer = pending + piece if pending else piece
         size_bytes, _ = whole_batches(buffer)

@@ -24,13 +24,14 @@ from pyspark.sql.streaming.datasource import (
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.retry import LONG_WORK
-from stratalog.pipeline.source.data_loss import data_loss
+from stratalog.pipeline.source.data_loss import report_loss
 from stratalog.pipeline.source.partition_range import (
     PartitionRange,
     clipped_range,
     offsets_of,
     readable_end,
     require_in_log,
+    require_no_gap,
     tiered_end,
 )
 from stratalog.pipeline.source.read_options import ReadOptions
@@ -74,9 +75,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         require_topics(options, reader.topics(options))
         views = reader.view(options)
         offsets = offsets_of(reader, views, options.starting, options)
-        if options.fails_on_data_loss:
-            for view in views:
-                require_in_log(view, offsets[view.tip])
+        for view in views:
+            require_in_log(view, offsets[view.tip], fails=options.fails_on_data_loss)
         return _offsets(views, offsets).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -120,8 +120,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if view is None:
                     self._report_loss("the partition is gone", topic=name, partition=number)
                     continue
-                self._require_whole(view, first_offset, end_offset)
-                ranges.append(clipped_range(view, first_offset, end_offset, self._options.isolation))
+                self._require_in_log(view, first_offset, end_offset)
+                one = clipped_range(view, first_offset, end_offset, self._options.isolation)
+                require_no_gap(one, fails=self._options.fails_on_data_loss)
+                ranges.append(one)
         return planned_partitions(self._following(), ranges, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -234,8 +236,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.selects(name) and found.get(name) != topic.topic_id:
                 self._report_loss("the topic is gone", topic=name)
 
-    def _require_whole(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> None:
-        """Report offsets of a batch that the store does not have."""
+    def _require_in_log(self, view: TopicPartitionView, first_offset: int, end_offset: int) -> None:
+        """Report offsets of a batch that lie outside of the log."""
         fields = {**view.error_fields, "offset": first_offset, "end_offset": end_offset}
         if first_offset < view.log_start_offset:
             self._report_loss(
@@ -244,12 +246,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end_offset > view.log_end_offset:
             reason = "they are not tiered any more" if view.served is None else "the log is shorter than that"
             self._report_loss(reason, log_end_offset=view.log_end_offset, **fields)
-        if view.tiered.has_gap_in(first_offset, end_offset):
-            self._report_loss("they never reached the store", **fields)
 
     def _report_loss(self, reason: str, **fields: object) -> None:
-        if self._options.fails_on_data_loss:
-            raise data_loss(reason, **fields)
+        report_loss(f"records are lost: {reason}", fails=self._options.fails_on_data_loss, **fields)
 
 
 def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartition, int]) -> StreamOffsets:

@@ -25,7 +25,7 @@ from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedPartition
 from stratalog.pipeline.source.arrow_rows import ArrowRows
-from stratalog.pipeline.source.data_loss import data_loss
+from stratalog.pipeline.source.data_loss import report_loss
 from stratalog.pipeline.source.served_log import topic_is_gone
 from stratalog.pipeline.source.slice_scan import decode_batches
 from stratalog.pipeline.source.tail_span import TailSpan
@@ -150,8 +150,8 @@ class TailScan:
         return int(str(log_start)) if is_below else span.end_offset
 
     def _report_loss(self, reason: str, span: TailSpan, **fields: object) -> None:
-        if self._fails_on_data_loss:
-            raise data_loss(reason, **{**span.error_fields, **fields})
+        place = {**span.error_fields, **fields}
+        report_loss(f"records are lost: {reason}", fails=self._fails_on_data_loss, **place)
 
 
 def _require_no_holes(span: TailSpan, answer: FetchedPartition, first_offset: int, end_offset: int) -> None:

@@ -134,7 +134,7 @@ def _as_generator(handler: _Stream) -> Callable[[Any, Any], AsyncIterator[Any]]:
 
 def _not_installed(exporter: str, reason: str) -> InvalidConfigError:
     return InvalidConfigError(
-        "the environment asks for traces, and the packages for them are missing; install stratalog[otel], or"
+        "the environment asks for traces, and the packages for them are missing; install the extra otel, or"
         " set OTEL_SDK_DISABLED=true",
         name=_EXPORTER,
         value=exporter,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -24,9 +23,8 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.operations.operation import Operation, OperationKind
-from stratalog.v1 import log_pb2, operation_pb2, operation_pb2_grpc
-from tests.support.service.health_check import require_health_over
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, operation_pb2, operation_pb2_grpc
+from tests.support.service.health_check import require_health_over
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 CAPS: dict[str, Any] = {"max_append_call_count": 2, "max_read_call_count": 2, "max_admin_call_count": 2}

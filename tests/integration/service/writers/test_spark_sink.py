@@ -445,7 +445,9 @@ async def test_a_delivery_that_changes_at_a_decided_batch_is_refused(bench: Serv
     assert len(await values(bench)) == 6
 
 
-async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBench) -> None:
+async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(
+    bench: ServiceBench, caplog: pytest.LogCaptureFixture
+) -> None:
     pytest.importorskip("pyspark")
     from stratalog.pipeline.sink.topic_writer import TopicWriter
 
@@ -467,8 +469,11 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(bench: ServiceBe
     await asyncio.to_thread(run, options, is_aborted=False)
     assert await bench.topic_names() == ["t"]
     named = replace(options, job_id="load")
-    for _ in range(2):
-        await asyncio.to_thread(run, named, is_aborted=False)
+    await asyncio.to_thread(run, named, is_aborted=False)
+    assert "jobId" not in caplog.text
+    await asyncio.to_thread(run, named, is_aborted=False)
+    (said,) = (one.getMessage() for one in caplog.records if "jobId" in one.getMessage())
+    assert "jobId=`load` written_record_count=`3` left_out_record_count=`3`" in said
     staged = [TopicPartition("spark-sink-load", ROWS)]
     assert await bench.client.offsets(staged, "earliest") == await bench.client.offsets(staged, "latest")
     # Spark aborts when a commit has failed, though the job is decided on.

@@ -104,27 +104,36 @@ def test_a_topic_goes_out_and_comes_back(spark: SparkSession, tmp_path: Path) ->
     assert refused.exception.fields["name"] == "remote.storage.enable"
 
 
-def test_a_table_becomes_a_topic(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_becomes_a_topic(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     store = SmallStore(tmp_path)
     table = tmp_path / "table"
     table.mkdir()
     # Later rows of a key are in earlier files, and equal rows are two records.
     for number in range(2):
-        rows = [{"id": f"k{row % 7}", "at": 100 * (1 - number) + row} for row in range(40)]
+        rows = [{"id": row % 7, "at": 100 * (1 - number) + row} for row in range(40)]
         lines = [json.dumps(row) for row in rows]
         (table / f"{number}.json").write_text("\n".join([*lines, lines[-1]]))
-    columns = ("key=id", "timestamp=at", "value=if(at % 10 = 3, null, to_json(struct(*)))")
+    columns = ("key=string(id)", "timestamp=at", "value=if(at % 10 = 3, null, to_json(struct(*)))")
     done = run(
         *("backfill", str(table), "--format", "json", "--topic", "new", "--partitions", "3"),
         *(part for column in columns for part in ("--column", column)),
         *("--order-by", "at", "--store", store.url, "--json"),
     )
     assert sum(one["record_count"] for one in json.loads(done.stdout)["partitions"]) == 82
-    for words in ((str(table / "none"),), (str(table), "--column", "value=colour"), ("--query", "select (")):
+    value = ("--column", "value=to_json(struct(*))")
+    for words in (
+        (str(table / "none"),),
+        (str(table), "--column", "value=colour"),
+        (str(table), "--column", "key=id", *value),
+        ("--query", "select ("),
+    ):
         again = ("backfill", *words, "--format", "json", "--topic", "other", "--store", store.url)
         refused = CliRunner().invoke(stratalog, ["spark", *again])
         assert isinstance(refused.exception, InvalidRequestError), words
         assert str(refused.exception.fields["reason"]).startswith("["), words
+        assert "stacktrace" not in capfd.readouterr().err + refused.output, words
     for number, records in store.records("new").items():
         assert [record.offset for record in records] == [*range(len(records))]
         times = [record.timestamp_ms for record in records]
@@ -135,7 +144,7 @@ def test_a_table_becomes_a_topic(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(record.timestamp_ms for record in found) == sorted(expected)
     for record in found:
         row = record.timestamp_ms % 100
-        assert record.key == b"k%d" % (row % 7)
+        assert record.key == b"%d" % (row % 7)
         assert (record.value is None) == (row % 10 == 3)
         assert record.value is None or json.loads(record.value)["at"] == record.timestamp_ms
     assert not [*store.tiered.store.list("shards/0000/scratch/")], "scratch is given back"

@@ -19,5 +19,5 @@ def test_what_is_not_installed_is_said_before_anything_begins(
     result = CliRunner().invoke(stratalog, ["demo", "--keep", f"{tmp_path}/kept"])
     assert result.exit_code == 1
     assert result.output.startswith(f"Error: the demonstration needs {name}, which is not installed")
-    assert "pip install 'stratalog[demo]'" in result.output
+    assert "pip install '.[demo]'" in result.output
     assert list(tmp_path.iterdir()) == []

@@ -92,6 +92,13 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     ((*MATERIALIZE, "{0}/store"), InvalidRequestError, "a store of topics"),
     ((*MATERIALIZE, "{0}/store", *JSON), InvalidRequestError, "a store of topics"),
     ((*MATERIALIZE, "{0}/other"), InvalidRequestError, "another format"),
+    (
+        (*MATERIALIZE, "{0}/new", "--values", "confluent-avro", "--schema", "s"),
+        InvalidConfigError,
+        "--schema-id",
+    ),
+    ((*MATERIALIZE, "{0}/new", "--schema-id", "0"), InvalidConfigError, "--schema-id"),
+    ((*MATERIALIZE, "{0}/new", "--option", "partitions=1"), InvalidConfigError, "partitions"),
     ((*MATERIALIZE, "{0}/file/new"), StoreError, "file/new"),
     ((*MATERIALIZE, "{0}/file/new", *JSON), StoreError, "file/new"),
     (("export", "u", "--to", "{0}/new"), UnknownTopicOrPartitionError, "`u`"),

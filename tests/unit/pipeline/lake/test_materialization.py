@@ -208,7 +208,7 @@ def test_of_two_runs_at_once_one_wins(has_table: bool) -> None:
     with pytest.raises(TableChangedError):
         site.table.run(table=racing)
     assert site.values == {b"a": b"2", b"b": b"1"}
-    runs = {info.key.split("/")[1] for info in site.store.list("data/")}
+    runs = {info.key.split("/")[1] for info in site.store.list("_data/")}
     assert len(runs) == 1 + has_table, "the files of the loser are gone"
     assert site.table.run().mode == "none"
 
@@ -241,7 +241,7 @@ def test_keys_that_get_lost_between_tasks_fail_the_run() -> None:
     site.table.cluster.lose = lambda value: isinstance(value, KeyRows)
     with pytest.raises(StoreCorruptError):
         site.table.run(max_task_bytes=1)
-    assert list(site.store.list("data/")) == []
+    assert list(site.store.list("_data/")) == []
     assert not site.table.table().read().exists
 
 
@@ -312,4 +312,4 @@ def test_damage_is_named_and_leaves_no_files() -> None:
     assert raised.value.fields["slice"] == "1-2"
     assert raised.value.fields["key"] == key
     assert site.values == {b"a": b"1"}
-    assert len({info.key.split("/")[1] for info in site.store.list("data/")}) == 1
+    assert len({info.key.split("/")[1] for info in site.store.list("_data/")}) == 1

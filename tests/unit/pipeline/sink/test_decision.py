@@ -20,7 +20,7 @@ DECISION = Decision(
 )
 TEXT = (
     '{"version": 1, "batch": 7, "producer_id": 12, "producer_epoch": 3, "tasks": [["a", 5, 9, 2]],'
-    ' "plans": [["t", "id", 1, 20, 100]], "is_applied": false}'
+    ' "plans": [["t", "id", 1, 20, 100]], "is_applied": false, "record_count": 0}'
 )
 
 
@@ -30,6 +30,7 @@ def test_a_decision_is_read_as_it_was_written() -> None:
         assert Decision.from_json(decision.to_json().encode()) == decision
     assert not DECISION.applied().tasks
     assert not DECISION.applied().plans
+    assert DECISION.applied().record_count == 20
 
 
 @pytest.mark.parametrize("text", [None, b"", b"{}", b"7", TEXT.replace("1", "2", 1).encode()])

@@ -87,6 +87,9 @@ def test_a_pattern_does_not_mean_the_topics_in_which_writes_are_staged() -> None
         {"snapshot": "newest"},
         {"lease": "0"},
         {"maxPartitionBytes": "0"},
+        {"maxOffsetsPerTrigger": "5"},
+        {"maxBytesPerTrigger": "5"},
+        {"columns": "key", "includeHeaders": "true"},
         {"failOnDataLoss": "perhaps"},
         {"isolationLevel": "serializable"},
     ],
@@ -96,8 +99,8 @@ def test_wrong_options_are_refused(wrong: dict[str, str]) -> None:
         parse_options({**GIVEN, **wrong}, is_stream=False)
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "snapshot", "lease"])
-def test_a_stream_has_no_end(name: str) -> None:
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "snapshot", "lease", "pushdown"])
+def test_an_option_that_a_stream_would_not_heed_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfigError) as error:
         parse_options({**GIVEN, name: "5"}, is_stream=True)
     assert (error.value.fields["name"], error.value.fields["value"]) == (name, "5")
@@ -121,6 +124,26 @@ def test_names_have_no_case_and_the_document_has_each() -> None:
 def test_wrong_columns_are_refused(columns: str) -> None:
     with pytest.raises(InvalidConfigError):
         wanted_columns({"columns": columns})
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("option", [("columns", "offset"), ("includeHeaders", "true")])
+def test_a_schema_and_an_option_that_names_other_columns_are_refused(
+    is_stream: bool, option: tuple[str, str]
+) -> None:
+    pytest.importorskip("pyspark")
+    from pyspark.sql.types import StructType
+
+    from stratalog.pipeline.source.data_source import StratalogDataSource
+
+    source = StratalogDataSource({**GIVEN, **dict([option])})
+    make = source.streamReader if is_stream else source.reader
+    if option[0] == "columns":
+        # The schema is the option's, as Spark has it from the source.
+        make(StructType().add("offset", "long"))
+    with pytest.raises(InvalidConfigError) as error:
+        make(StructType().add("key", "binary"))
+    assert error.value.fields["name"] == option[0]
 
 
 def test_a_topic_that_a_snapshot_lacks_is_named_with_the_commit() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError
+from stratalog.base.errors import CorruptRecordError, ObjectNotFoundError, StoreUnavailableError
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.pipeline.source import slice_scan
 from stratalog.pipeline.source.arrow_rows import arrow_schema
@@ -25,6 +25,7 @@ from stratalog.record.native.kernels import NATIVE
 from stratalog.record.reading.record_portions import PORTION_COUNT
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
+from tests.support.tiered.stores.away_store import AwayStore
 from tests.support.tiered.stores.ranged_store import RangedStore
 
 ALL = tuple(column.name for column in COLUMNS)
@@ -177,6 +178,15 @@ def test_an_object_that_compaction_deleted_is_named() -> None:
         list(scan(store, [placed(0, 10, 5, 7, key="gone")], ALL))
     fields = error.value.fields
     assert (fields["topic"], fields["partition"], fields["slice"], fields["key"]) == ("t", 3, "5-7", "gone")
+
+
+def test_a_store_that_is_away_is_named_with_the_place() -> None:
+    data = encode_batch([Record(0, 5, b"key", b"value")])
+    store = AwayStore(store_with(data))
+    store.is_away = True
+    with pytest.raises(StoreUnavailableError) as error:
+        list(scan(store, [span(data, 0, 1)], ALL))
+    assert error.value.fields.items() >= span(data, 0, 1).error_fields.items()
 
 
 @given(

@@ -60,6 +60,25 @@ def test_the_module_that_spark_finds_never_raises(tmp_path: Path) -> None:
     assert modules_after(program) == set()
 
 
+def test_an_older_pyspark_is_named_by_the_query_that_needs_a_newer_one() -> None:
+    """The module is found, so that the reason does not hide behind "no such data source"."""
+    program = """
+import pyspark.sql.datasource
+del pyspark.sql.datasource.DataSourceStreamArrowWriter
+import pyspark_stratalog
+from stratalog.base.errors import UnsupportedOperationError
+source = pyspark_stratalog.DefaultSource
+assert source.name() == "stratalog"
+try:
+    source({"topic": "t"})
+except UnsupportedOperationError as error:
+    assert "PySpark 4.3" in error.fields["reason"]
+else:
+    raise AssertionError
+"""
+    modules_after(program)
+
+
 def test_a_task_loads_nothing_of_grpc_and_leaves_little_to_collect(tmp_path: Path) -> None:
     from stratalog.pipeline.source.stream_reader import TopicStreamReader
     from stratalog.pipeline.source.topic_reader import TopicReader

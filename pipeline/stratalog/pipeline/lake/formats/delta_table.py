@@ -60,6 +60,10 @@ class DeltaTable:
         self._schema_json = delta_schema(schema)
         self._state = DeltaState()
 
+    def rows_directory(self, refresh_id: str) -> str:
+        """A folder among `data/`."""
+        return data_directory(refresh_id)
+
     def read(self) -> TableState:
         """The newest version. Raises StoreError, UnsupportedOperationError."""
         self._state = state = read_log(self._store)

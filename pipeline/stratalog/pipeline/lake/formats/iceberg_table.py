@@ -56,6 +56,7 @@ from stratalog.pipeline.lake.lake_table import (
     TableState,
     WrittenFile,
 )
+from stratalog.pipeline.lake.refresh_files import data_directory
 from stratalog.pipeline.lake.table_position import POSITION_PROPERTY, TablePosition
 from stratalog.pipeline.settled_put import settled_put
 
@@ -75,6 +76,10 @@ class IcebergTable:
         self._version = 0
         self._metadata: TableMetadata | None = None
         self._files = SnapshotFiles()
+
+    def rows_directory(self, refresh_id: str) -> str:
+        """A folder among `data/`."""
+        return data_directory(refresh_id)
 
     def read(self) -> TableState:
         """The newest version. Raises StoreError, UnsupportedOperationError."""

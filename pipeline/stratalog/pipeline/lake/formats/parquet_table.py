@@ -5,7 +5,7 @@
     files      path, size_bytes and row_count of each
     former     the files that only the version before had
 
-Readers take the files that it names; other files below `data/` belong to other versions. Plain files have no
+Readers take the files that it names; other files below `_data/` belong to other versions. Plain files have no
 marks for dead rows: a file with such rows is written again without them, from the table. Files that a version
 does without stay for the readers of the one before, until the next commit.
 """
@@ -31,7 +31,7 @@ from stratalog.pipeline.lake.lake_table import (
     TableFile,
     TableState,
 )
-from stratalog.pipeline.lake.refresh_files import data_directory
+from stratalog.pipeline.lake.refresh_files import listed_directory
 from stratalog.pipeline.lake.row_files import RowFiles, read_columns
 from stratalog.pipeline.lake.table_position import TablePosition
 from stratalog.pipeline.settled_put import settled_put
@@ -49,6 +49,10 @@ class ParquetTable:
         self._etag: str | None = None
         self._files: tuple[TableFile, ...] = ()
         self._former: tuple[str, ...] = ()
+
+    def rows_directory(self, refresh_id: str) -> str:
+        """A folder that programs pass over, unless they go by the list."""
+        return listed_directory(refresh_id)
 
     def read(self) -> TableState:
         """The newest version. Raises StoreError."""
@@ -111,7 +115,7 @@ class RewritingRemoval:
         position = 0
         for rows in read_columns(store, file, None):
             if output is None:
-                prefix = f"{data_directory(refresh_id)}{uuid5(NAMESPACE_URL, file.path)}"
+                prefix = f"{listed_directory(refresh_id)}{uuid5(NAMESPACE_URL, file.path)}"
                 output = RowFiles(store, rows.schema, prefix, max_bytes=1 << 62)
             positions = np.arange(position, position + rows.num_rows)
             stays = np.isin(positions, np.array(dead.to_array()), invert=True)

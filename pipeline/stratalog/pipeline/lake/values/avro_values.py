@@ -56,11 +56,12 @@ class AvroValues:
     """Implements `ValueFormat`. Immutable."""
 
     schema_json: str
-    has_prefix: bool = False
-    """Whether values have Confluent's five bytes in front."""
+    schema_id: int | None = None
+    """The number of the schema that values have in front, as Confluent's serializers put it there; None for
+    values without it."""
 
     @staticmethod
-    def of(text: str, *, has_prefix: bool = False) -> AvroValues:
+    def of(text: str, *, schema_id: int | None = None) -> AvroValues:
         """The values of a schema, an `.avsc` file's text. Raises InvalidConfigError if it is none of a
         record, UnsupportedOperationError for a type that tables lack."""
         try:
@@ -71,7 +72,7 @@ class AvroValues:
             ) from error
         if not isinstance(schema, dict) or schema["type"] != "record":
             raise InvalidConfigError("the Avro schema is not that of a record", name="schema")
-        values = AvroValues(json.dumps(json.loads(text), sort_keys=True), has_prefix)
+        values = AvroValues(json.dumps(json.loads(text), sort_keys=True), schema_id)
         values.arrow_type  # noqa: B018 - raises
         return values
 
@@ -79,7 +80,7 @@ class AvroValues:
     def encoding(self) -> str:
         """The format and its schema, shortened."""
         digest = hashlib.sha256(self.schema_json.encode()).hexdigest()[:32]
-        return f"avro {digest}{' confluent' if self.has_prefix else ''}"
+        return f"avro {digest}{'' if self.schema_id is None else f' confluent {self.schema_id}'}"
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -90,19 +91,27 @@ class AvroValues:
         """The values as a column."""
         schema = fastavro.parse_schema(json.loads(self.schema_json))
         kind, convert = _Columns().of(json.loads(self.schema_json))
-        prefix_bytes = _CONFLUENT_PREFIX_BYTES if self.has_prefix else 0
 
         def decode_one(value: bytes) -> Any:
-            if prefix_bytes and (len(value) < prefix_bytes or value[0] != 0):
-                raise ValueError("the value lacks the prefix of a schema")
             stream = io.BytesIO(value)
-            stream.seek(prefix_bytes)
+            if self.schema_id is not None:
+                _require_schema_id(stream.read(_CONFLUENT_PREFIX_BYTES), self.schema_id)
             found = fastavro.schemaless_reader(stream, schema, None)
             if stream.read(1):
                 raise ValueError("bytes follow the record")
             return convert(found)
 
         return decoded_column(values, kind, decode_one)
+
+
+def _require_schema_id(prefix: bytes, schema_id: int) -> None:
+    """Raise ValueError unless a value has this number in front. Values of another schema could be decoded to
+    wrong fields, because Avro marks no fields."""
+    if len(prefix) < _CONFLUENT_PREFIX_BYTES or prefix[0] != 0:
+        raise ValueError("the value lacks the number of a schema")
+    found = int.from_bytes(prefix[1:])
+    if found != schema_id:
+        raise ValueError(f"the value has the schema {found}, not {schema_id}")
 
 
 class _Columns:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -100,7 +101,7 @@ def _plain_converter(kind: Any) -> _Convert | None:
     if kind in _INTEGER_BITS:
         return lambda found: _integer(found, _INTEGER_BITS[kind])
     if pa.types.is_floating(kind):
-        return lambda found: _float(_number(found))
+        return lambda found: _float(_number(found), kind)
     if pa.types.is_decimal(kind):
         return lambda found: Decimal(found) if isinstance(found, str) else Decimal(_number(found))
     converters: dict[pa.DataType, _Convert] = {
@@ -139,8 +140,13 @@ def _number(found: Any) -> Any:
     return found
 
 
-def _float(found: Any) -> float:
+def _float(found: Any, kind: Any) -> float:
     converted = float(found)
+    try:
+        # Arrow would make an infinity of a number that a column of 32 bits lacks.
+        struct.pack("<f" if kind == pa.float32() else "<d", converted)
+    except OverflowError:
+        converted = math.inf
     if math.isinf(converted):
         raise ValueError(f"{found} is too large")
     return converted
@@ -156,7 +162,8 @@ def _integer(found: Any, bits: int) -> int:
 
 def _moment(text: str) -> datetime:
     found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    # Years below 1 and above 9999, which no reader has, raise an error here.
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _local_moment(text: str) -> datetime:

@@ -110,10 +110,14 @@ class TieredPartition:
 
     def has_gap_in(self, start_offset: int, end_offset: int) -> bool:
         """Whether a gap has any of these offsets."""
+        return any(True for _ in self.gaps_in(start_offset, end_offset))
+
+    def gaps_in(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
+        """The gaps that have any of these offsets, in order, each whole."""
         found = itertools.takewhile(
-            lambda live: live.base_offset < end_offset, self.slices_from(start_offset)
+            lambda live: max(live.base_offset, start_offset) < end_offset, self.slices_from(start_offset)
         )
-        return any(live.gap is not None and live.end_offset > start_offset for live in found)
+        return (live for live in found if live.gap is not None and live.end_offset > start_offset)
 
     def deciding_slices(self, start_offset: int, end_offset: int) -> Iterator[LiveSlice]:
         """The slices that tell which transactions of [start_offset, end_offset) were aborted.
