@@ -145,10 +145,14 @@ def moto_server() -> Generator[S3Server]:
 
 
 @contextmanager
-def seaweedfs_server() -> Generator[S3Server]:
-    """`weed mini`: master, volume server, filer and S3 gateway in one, on a directory that vanishes."""
-    # Half the memory at the same speed.
-    with _launched("seaweedfs", ["-volume.max=1000"], {"GOMEMLIMIT": "400MiB"}) as server:
+def seaweedfs_server(memory_mib: int = 400) -> Generator[S3Server]:
+    """`weed mini`: master, volume server, filer and S3 gateway in one, on a directory that vanishes.
+
+    `memory_mib`: Go collects garbage all the time to stay below it. 400 is half of what the server takes by
+    itself, at the same speed, as long as few streams of large objects are open.
+    """
+    variables = {"GOMEMLIMIT": f"{memory_mib}MiB"}
+    with _launched("seaweedfs", ["-volume.max=1000"], variables) as server:
         yield server
 
 

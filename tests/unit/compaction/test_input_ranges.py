@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
+from stratalog.base.filesystem import Buffer
 from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
@@ -127,14 +129,19 @@ def opened(
     *,
     chunk_bytes: int,
     run_beside: RunBeside = run_here,
+    scratch_type: type[Spool] = Spool,
+    scratch_memory_bytes: int = 1 << 20,
 ) -> InputStreams:
     """The streams of an object."""
     whole_range = ByteRange(entries[0].data_position, entries[-1].data_end_position)
+    last_index = entries[-1].index
     return InputStreams(
         ResumingReads(world.store, ManualClock(), world.tiered.layout.data_key(name)),
         world.tiered.metadata.refresh().objects[name].ref,
-        InputNeed(data=whole_range, carried=whole_range),
-        lambda: Spool(MemoryFileSystem(), "/keys", 1 << 20),
+        InputNeed(
+            index_end=last_index.position + last_index.size_bytes, data=whole_range, carried=whole_range
+        ),
+        lambda: scratch_type(MemoryFileSystem(), "/keys", scratch_memory_bytes),
         InputBuffers(chunk_bytes=chunk_bytes, small_bytes=0),
         SliceAtWork(),
         run_beside,
@@ -216,3 +223,32 @@ def test_slices_that_are_smaller_than_a_read_share_reads_of_the_connection() -> 
     assert min(map(len, data)) > 12_000
     # Never more than the range, which ends with the last slice.
     assert store.read_sizes == [entries[3].data_end_position - entries[0].data_position]
+
+
+class NotedSpool(Spool):
+    """Notes the sizes of its reads."""
+
+    read_sizes: ClassVar[list[int]] = []
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        self.read_sizes.append(size)
+        return super().read_at(position, size)
+
+
+def test_small_indexes_share_a_read_of_scratch() -> None:
+    world = World()
+    name = world.upload(dict.fromkeys(range(PARTITIONS), b"abc"))
+    entries = [world.tiered.partition(tip).slices[0].entry for tip in world.tips]
+    NotedSpool.read_sizes.clear()
+    streams = opened(
+        world, name, entries, chunk_bytes=1 << 20, scratch_type=NotedSpool, scratch_memory_bytes=0
+    )
+    assert all(streams.is_sound_plain_index(entry.index) for entry in entries)
+    # The directory, and all indexes.
+    assert len(NotedSpool.read_sizes) == 2
+    index = entries[1].index
+    for wrong in (index._replace(crc=index.crc ^ 1), index._replace(position=index.position + 1)):
+        assert not streams.is_sound_plain_index(wrong)
+    assert not streams.is_sound_plain_index(index._replace(size_bytes=1 << 20)), "it is cut off"
+    assert streams.is_sound_plain_index(entries[0].index), "one that lies before the last read"
+    streams.close()

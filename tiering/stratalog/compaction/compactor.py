@@ -76,6 +76,7 @@ from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, TOPIC_DELETED
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.tier.upload_budget import UploadBudget
 
@@ -401,12 +402,15 @@ class Compactor:
             # The horizons of tombstones allow for no more.
             run.timer.check()
             run.timer.check_date(self._job_clock().now_ms)
-            ends_before = self._compacted_ends(job)
+            before = self._metadata.state()
             report = self._commit(execution, topics, result)
             if report.refused is None:
                 self._history.committed(job)
-                moves = self._compacted_ends(job) != ends_before
-                report = self._judged(execution, report, has_gained=moves or _is_less(job, report, result))
+                has_gained = _is_less(job, report, result)
+                has_gained = has_gained or _compacted_ends(job, before) != _compacted_ends(
+                    job, self._metadata.state()
+                )
+                report = self._judged(execution, report, has_gained=has_gained)
             return self._raced(execution, report), _Ending.DONE
         except StoppingError:
             raise
@@ -469,11 +473,6 @@ class Compactor:
                 return _report(execution, refused=INPUTS_GONE, refused_partitions=refused)
             return _report(execution, result=result, refused_partitions=refused)
         return _report(execution, refused=CONFIG_CHANGED)
-
-    def _compacted_ends(self, job: CompactionJob) -> list[int]:
-        partitions = self._metadata.state().partitions
-        rows = (partitions.get(run.topic_id_partition) for run in job.runs)
-        return [row.compacted_upto for row in rows if row is not None]
 
     def _judged(
         self, execution: Execution, report: CompactionReport, *, has_gained: bool
@@ -646,6 +645,11 @@ def _report(
         output_bytes=sum(ref.size_bytes for ref, _ in result.stored),
         partitions=len(job.runs) - len(refused_partitions),
     )
+
+
+def _compacted_ends(job: CompactionJob, state: ShardState) -> list[int]:
+    rows = (state.partitions.get(run.topic_id_partition) for run in job.runs)
+    return [row.compacted_upto for row in rows if row is not None]
 
 
 def _is_less(job: CompactionJob, report: CompactionReport, result: JobResult) -> bool:

@@ -42,6 +42,8 @@ _BLOCK_BYTES = 1 << 20
 is less where an input has less memory, for the block in use and the one on its way, down to
 `_LEAST_BLOCK_BYTES`."""
 _LEAST_BLOCK_BYTES = 64 << 10
+_INDEXES_BYTES = 16 << 10
+"""Read of the indexes at a time: a read of scratch costs as much as the other steps for a small index."""
 _NOTHING = memoryview(b"")
 
 
@@ -83,6 +85,8 @@ class InputStreams:
         """The same, once all of it is there."""
         self._keys_in_memory: tuple[int, Buffer] | None = None
         """The position and the bytes of all behind the directory, if they are one piece of memory."""
+        self._indexes: tuple[int, Buffer] = 0, b""
+        """The position and the bytes of the indexes that were read last."""
         self._need = need
         self._will_read = GrowingRange(need.carried)
         self._data: AheadStream | None = None
@@ -165,8 +169,13 @@ class InputStreams:
     def is_sound_plain_index(self, part: PartRef) -> bool:
         """Whether an index is sound and has neither producers nor transactions. Raises StoreCorruptError, and
         what the store raises."""
-        begin, data = self.keys_between(part.position, part.position + part.size_bytes)
+        begin, data = self._indexes
         place = part.position - begin
+        if place < 0 or place + part.size_bytes > len(data):
+            # The indexes of the next partitions lie behind this one.
+            size_bytes = max(part.size_bytes, _INDEXES_BYTES)
+            begin, data = self._indexes = self.keys_between(part.position, part.position + size_bytes)
+            place = part.position - begin
         index = memoryview(data)[max(place, 0) : place + part.size_bytes]
         return crc_of(index) == part.crc and is_plain_index(index)
 
@@ -258,6 +267,7 @@ class InputStreams:
             self._data.close()
         self._keys_arriving.close()
         self._key_part = self._keys_in_memory = None
+        self._indexes = 0, b""
 
     def _open_keys(self) -> Spool:
         if self._key_part is not None:

@@ -179,7 +179,7 @@ class CompactionJob:
     def output_count(self) -> int:
         """The objects that hold the outputs, as long as none is full: each kind of topics has its own, and so
         has each output slice of a partition."""
-        return len({(run.topic.kind, place) for run in self.runs for place in range(run.part_count)})
+        return len(self.needs.output_bytes)
 
     @property
     def topic_ids(self) -> tuple[UUID, ...]:
