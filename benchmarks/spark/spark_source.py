@@ -195,7 +195,7 @@ class Scans:
         drain(self._prepared(ROWS).load())
 
     def nothing(self) -> None:
-        """As many tasks as the ceiling has, without a batch."""
+        """Read nothing, in as many tasks as the ceiling has."""
         drain(self._prepared(ROWS).option("batches", 0).load())
 
     def counted_keys(self) -> None:
