@@ -10,10 +10,11 @@ be a third of a scan of 256 MiB. References of the same run:
   objects and yields a tuple for each, as simple sources do;
 * the bare decoder: the source's own scan of the same spans, with all columns, in this process, without Spark;
 * the ceiling: a Python source that yields one prepared record batch again and again (`floors/`), in workers
-  that are tuned as ours. No Python source can be faster. It stands beside the first two references, too: a
-  target that it misses is out of reach for each source whose values go to the JVM. `map_scan` is the way
-  around the JVM: its rows have the values measured in the tasks that read them. A count by key has a ceiling
-  of its own, which counts the keys of such batches.
+  that are tuned as ours. No Python source can be faster. It stands beside the first two references, too. The
+  rows "most without fixed cost" leave out what a query costs that reads nothing, and add the time of the bare
+  decoder: a target that they miss is out of reach, at any size, for each source whose values go to the JVM.
+  `map_scan` is the way around the JVM: its rows have the values measured in the tasks that read them. A count
+  by key has a ceiling of its own, which counts the keys of such batches.
 
 The last row is the bytes that an hour of a partition costs, metadata included, beside all of its bytes.
 """
@@ -195,7 +196,7 @@ class Scans:
         drain(self._prepared(ROWS).load())
 
     def nothing(self) -> None:
-        """As many tasks as the ceiling has, without a batch."""
+        """Read nothing, in as many tasks as the ceiling has."""
         drain(self._prepared(ROWS).option("batches", 0).load())
 
     def counted_keys(self) -> None:

@@ -9,17 +9,19 @@ when a query names it.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 try:
-    from stratalog.pipeline.source.data_source import (
-        StratalogDataSource as DefaultSource,  # pyright: ignore[reportUnusedImport] - Spark looks for this name
-    )
+    from stratalog.pipeline.source.data_source import StratalogDataSource
+
+    # Spark looks for this name.
+    DefaultSource: Any = StratalogDataSource
 except Exception as error:  # noqa: BLE001 - a broken pyspark raises anything
     _REASON = str(error)
     with suppress(Exception):  # without a pyspark that has Python data sources there is nothing to offer
         from pyspark.sql.datasource import DataSource
 
-        class DefaultSource(DataSource):  # type: ignore[no-redef]
+        class UnusableSource(DataSource):
             """Fails each query with the reason for which the source cannot be used."""
 
             def __init__(self, options: dict[str, str]) -> None:
@@ -33,3 +35,5 @@ except Exception as error:  # noqa: BLE001 - a broken pyspark raises anything
             @classmethod
             def name(cls) -> str:
                 return "stratalog"
+
+        DefaultSource = UnusableSource

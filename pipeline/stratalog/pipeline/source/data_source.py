@@ -20,7 +20,7 @@ try:
         DataSourceWriter,
     )
 except ImportError as error:
-    raise ImportError(f"Stratalog needs PySpark 4.3: {error}") from error
+    raise ImportError(f"the source needs PySpark 4.3: {error}") from error
 from pyspark.sql.types import StructType
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError

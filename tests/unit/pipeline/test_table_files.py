@@ -1,5 +1,7 @@
 """The files of a Parquet table have its rows, and programs that list its folders find no dead ones."""
 
+# pyright: reportUnknownMemberType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 from pathlib import Path
