@@ -65,7 +65,7 @@ class Trial:
         state = self.table.table().read()
         used = {file.path for file in state.files}
         used |= {file.dead.path for file in state.files if file.dead is not None}
-        found = {info.key for info in self.inner.list("data/")}
+        found = {info.key for prefix in ("data/", "_data/") for info in self.inner.list(prefix)}
         assert used <= found
         assert {key.split("/")[1] for key in found} <= self.committed
         assert [info.key for info in self.inner.list("_stratalog/")] == []

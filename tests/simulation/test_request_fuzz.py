@@ -26,8 +26,8 @@ from tests.support.fuzz.fuzzed_calls import DEADLINE_S, METHODS, Fuzz, FuzzInput
 from tests.support.fuzz.fuzzed_server import OPTIONS, FuzzedServer
 from tests.support.fuzz.message_bytes import fields_of, varint
 from tests.support.logs.sampling import IS_WHOLE, SEED
-from tests.support.service.process_use import IS_SHOWN, ProcessUse
 from tests.support.service.server_process import ServerProcess
+from tests.support.torture.process_use import IS_SHOWN, ProcessUse
 
 INPUT_COUNT = int(os.environ.get("STRATALOG_FUZZ_COUNT", "1000000" if IS_WHOLE else "1500"))
 ONLY_INPUT = os.environ.get("STRATALOG_FUZZ_INPUT", "")

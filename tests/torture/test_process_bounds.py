@@ -20,8 +20,8 @@ from stratalog.client.client import Client
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.service.health_check import require_health_over
-from tests.support.service.process_use import IS_SHOWN, ProcessUse
 from tests.support.service.server_process import ServerProcess
+from tests.support.torture.process_use import IS_SHOWN, ProcessUse
 
 IS_WHOLE = float(os.environ.get("STRATALOG_TORTURE_S", "8")) > 60
 CROWD_COUNT = 1000 if IS_WHOLE else 100

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.base.types import Durability
-from tests.support.service.process_use import IS_SHOWN
+from tests.support.torture.process_use import IS_SHOWN
 from tests.support.torture.soak import Fifth, Soak
 
 DURATION_S = float(os.environ.get("STRATALOG_SOAK_S", "5"))

@@ -17,8 +17,8 @@ from stratalog.client.client import Client
 from stratalog.client.values.admin_values import LogDirState
 from stratalog.record.record import Record
 from tests.support.fuzz.random_requests import TOPICS
-from tests.support.service.process_use import ProcessUse
 from tests.support.service.server_process import ServerProcess
+from tests.support.torture.process_use import ProcessUse
 
 CONTROL = "control"
 """A topic that no input is about."""

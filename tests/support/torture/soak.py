@@ -20,8 +20,8 @@ from statistics import median, quantiles
 
 from stratalog.base.types import Durability
 from stratalog.client.client import Client
-from tests.support.service.process_use import ProcessUse
 from tests.support.torture.numbered_topic import PARTITION_COUNT, PATIENT, NumberedTopic
+from tests.support.torture.process_use import ProcessUse
 from tests.support.torture.weathered_server import Weather, WeatheredProcess
 
 FIFTH_COUNT = 5

@@ -73,7 +73,7 @@ def backfill(
 
     \b
     Examples:
-      stratalog spark backfill /data/orders --topic orders --column 'key=string(id)'
+      stratalog spark backfill /orders --topic orders --column 'key=string(id)'
       stratalog spark backfill --query "select * from lake.orders" --topic orders
     """
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
