@@ -29,7 +29,7 @@ from tests.support.logs.sampling import IS_WHOLE, SEED
 from tests.support.service.server_process import ServerProcess
 from tests.support.torture.process_use import IS_SHOWN, ProcessUse
 
-INPUT_COUNT = int(os.environ.get("STRATALOG_FUZZ_COUNT", "1000000" if IS_WHOLE else "1500"))
+INPUT_COUNT = int(os.environ.get("STRATALOG_FUZZ_COUNT", "1000000" if IS_WHOLE else "1000"))
 ONLY_INPUT = os.environ.get("STRATALOG_FUZZ_INPUT", "")
 SENDER_COUNT = 64
 CHANNEL_COUNT = 8
