@@ -149,7 +149,7 @@ def test_dying_at_every_operation_of_a_clean_leaves_one_of_its_states(witness: W
             met.add(witness.verify_found(clean, disk))
             witness.verify_found(clean, without_checkpoint)
 
-    CrashSweep(CutOffClean, CutOffClean.run, count=30).at_deaths(verify)
+    CrashSweep(CutOffClean, CutOffClean.run, count=12).at_deaths(verify)
     assert len(met) > 2, "the machine never died in the midst of a clean"
 
 
@@ -168,7 +168,7 @@ def test_a_disk_that_fails_once_leaves_one_of_the_states(witness: Witness) -> No
         witness.verify_found(clean, clean.disk.reopened(NOTHING_KEPT))
         witness.verify_found(clean, clean.disk.killed())
 
-    sweep = CrashSweep(CutOffClean, CutOffClean.run, count=30)
+    sweep = CrashSweep(CutOffClean, CutOffClean.run, count=12)
     sweep.at_failures(verify, expected=(OSError, LogStoreError))
     assert len(outcomes) > 1
 

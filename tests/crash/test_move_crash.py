@@ -250,7 +250,7 @@ def test_losing_power_while_a_start_settles_what_a_kill_left_leaves_one_log() ->
             places.add(verified_place(disk, death.subject.ledger))
 
     for killed_operation in range(flip + 1, aside + 1):
-        sweep = CrashSweep(partial(Start, killed_operation), Start.run)
+        sweep = CrashSweep(partial(Start, killed_operation), Start.run, count=6)
         assert aside_of(sweep.trace), "the older copy is put away by that start"
         sweep.at_deaths(verify)
     assert places == {DATA_DIR, OTHER_DIR}
