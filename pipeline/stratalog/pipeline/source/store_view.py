@@ -196,7 +196,7 @@ class StoreReader:
         return [replace(view, served=logs[view.tip]) for view in views]
 
     def tiered_now(self, tip: TopicIdPartition) -> TieredPartition:
-        """What the store has of a partition now, or had at the moment of its lease. Raises StoreError."""
+        """The tiered part of a partition now, or at the moment of its lease. Raises StoreError."""
         return self._state(shard_of(tip, self._identity.shard_count)).partition(tip)
 
     def lease(self, options: ReadOptions, until: Callable[[int], int]) -> None:

@@ -478,8 +478,12 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(
     # An older version did not note how many rows it wrote.
     older = replace(options, job_id="older")
     applied = Decision.applied
+
+    def without_count(decision: Decision) -> Decision:
+        return applied(decision)._replace(record_count=None)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Decision, "applied", lambda self: applied(self)._replace(record_count=None))
+        patch.setattr(Decision, "applied", without_count)
         await asyncio.to_thread(run, older, is_aborted=False)
     await asyncio.to_thread(run, older, is_aborted=False)
     assert "jobId=`older` written_record_count=`unknown` left_out_record_count=`3`" in caplog.text
