@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from stratalog.pipeline.source.read_options import ReadOptions, parse_options, wanted_columns
+from stratalog.pipeline.option_names import wrong_option
+from stratalog.pipeline.source.read_options import (
+    ReadOptions,
+    is_pushdown_wanted,
+    parse_options,
+    wanted_columns,
+)
 from stratalog.pipeline.source.topic_reader import TopicReader
 
 if TYPE_CHECKING:
@@ -30,7 +36,8 @@ def map_scan(
 ) -> DataFrame:
     """The batches that `function` makes of the record batches of each task, as a table with this schema.
 
-    `options` are those of the source; with `columns` only these are decoded. The function runs once for each
+    `options` are those of the source, without `pushdown`: Spark pushes no filters below the function. With
+    `columns` only these are decoded. The function runs once for each
     task, and is pickled to it. Its batches must have exactly the Arrow types of the schema, every field
     nullable, timestamps in microseconds with the zone UTC. Raises InvalidConfigError for a malformed option,
     when the query is planned.
@@ -49,11 +56,23 @@ def map_scan(
 
         def reader(self, schema: StructType) -> DataSourceReader:
             del schema
-            given = parse_options(self.options, is_stream=False)
+            given = mapped_options(self.options)
             return MappedReader(given, wanted_columns(self.options), function)
 
     spark.dataSource.register(MappedSource)
     return spark.read.format(name).options(**options).load()
+
+
+def mapped_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a mapped scan. Raises InvalidConfigError as `parse_options`, and for `pushdown`."""
+    given = parse_options(options, is_stream=False)
+    if is_pushdown_wanted(options):
+        raise wrong_option(
+            "pushdown",
+            options["pushdown"],
+            "not in map_scan, whose function reads all records of the options' bounds: narrow those",
+        )
+    return given
 
 
 class MappedReader(TopicReader):

@@ -11,8 +11,8 @@ def parquet_files(table: str) -> list[str]:
     """The files of the newest version of a table of `stratalog spark materialize --to parquet`, sorted.
 
     `table` is its place, a path, `file:///dir` or `s3://bucket/prefix`. The files of a directory are absolute
-    paths, those of a bucket are URLs. They stay until the second refresh from now. Raises InvalidConfigError,
-    InvalidRequestError if there is no such table, StoreError.
+    paths, those of a bucket are URLs, without endpoint and credentials. They stay until the second refresh
+    from now. Raises InvalidConfigError, InvalidRequestError if there is no such table, StoreError.
     """
     from stratalog.base.errors import InvalidRequestError
     from stratalog.objectstore.open_store import open_store

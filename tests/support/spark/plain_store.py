@@ -60,12 +60,18 @@ class PlainStore:
             ]
         return self.tiered.upload(slices)
 
-    def lose(self, topic: str, number: int, count: int) -> None:
+    def lose(
+        self,
+        topic: str,
+        number: int,
+        count: int,
+        reason: GapReason = GapReason.MISSING_ON_LOCAL_DISK,
+    ) -> None:
         """So many records are written and never reach the store."""
         tip = self.tips[topic][number]
         begin = self._next[tip]
         self._next[tip] += count
-        self.tiered.lose(LostRange(tip, begin, self._next[tip], GapReason.MISSING_ON_LOCAL_DISK))
+        self.tiered.lose(LostRange(tip, begin, self._next[tip], reason))
 
     @staticmethod
     def record(topic: str, partition: int, offset: int, value_bytes: int = 1) -> Record:

@@ -102,7 +102,8 @@ class S3Settings:
         Raises InvalidConfigError without the query, which may contain a secret.
         """
         parts = urlsplit(url)
-        shown = url.partition("?")[0] if "@" not in parts.netloc else f"{parts.scheme}://…"
+        # A user may stand anywhere before the last @, if the URL is mistyped.
+        shown = url.partition("?")[0] if "@" not in url else f"{parts.scheme}://…"
         if parts.scheme != "s3" or _BUCKET.fullmatch(parts.netloc) is None or parts.fragment:
             raise InvalidConfigError(
                 "this is not the url of a bucket; correct it",

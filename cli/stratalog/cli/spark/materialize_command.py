@@ -66,7 +66,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     config_option(
         "--option",
         text="Set an option of the source: failOnDataLoss=false goes on without records that are lost, and"
-        " names them.",
+        " a warning names each range of them.",
     ),
     click.option(
         "--values",

@@ -72,7 +72,7 @@ class MaterializeOrder:
     is_full: bool = False
     """Make the table anew, whatever it is of."""
     fails_on_data_loss: bool = True
-    """Fail if records behind the position are lost; otherwise a warning names them."""
+    """Fail if records behind the position are lost; otherwise a warning names each range."""
     lease_s: int | None = None
     """Keep the objects of the topic for so long; None: for as long as the store keeps replaced ones."""
     max_changed_records: int = 20_000_000

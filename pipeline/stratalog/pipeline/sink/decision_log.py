@@ -60,8 +60,8 @@ class Decision(NamedTuple):
     plans: tuple[TargetPlan, ...]
     is_applied: bool = False
     """All rows are appended; then there are neither tasks nor plans."""
-    record_count: int = 0
-    """The rows that were appended, once all are."""
+    record_count: int | None = None
+    """The rows that were appended, once all are; None before that, and if an older version wrote them."""
 
     def applied(self) -> Decision:
         record_count = sum(plan.record_count for plan in self.plans)

@@ -92,9 +92,9 @@ class TopicWriter(DataSourceArrowWriter):
         if former is not None:
             logger.warning(
                 "a job of this jobId has decided on its rows before: those are written, and the rows of this"
-                " run are left out: jobId=`%s` written_record_count=`%d` left_out_record_count=`%d`",
+                " run are left out: jobId=`%s` written_record_count=`%s` left_out_record_count=`%d`",
                 self._options.job_id,
-                former.record_count,
+                "unknown" if former.record_count is None else former.record_count,
                 sum(count for task in tasks for _, count in task.record_counts),
             )
         with contextlib.suppress(LogStoreError):

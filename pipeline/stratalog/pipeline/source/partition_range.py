@@ -10,7 +10,7 @@ from typing import cast
 from stratalog.base.clock import SystemClock
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.isolation_level import IsolationLevel
-from stratalog.pipeline.source.data_loss import report_loss
+from stratalog.pipeline.source.data_loss import report_gaps, report_loss
 from stratalog.pipeline.source.read_options import EARLIEST, LATEST, OffsetBound, ReadOptions
 from stratalog.pipeline.source.store_view import StoreReader, TopicPartitionView, by_partition
 from stratalog.remote.read.object_reads import ObjectReads, ReadThreads
@@ -106,20 +106,8 @@ def clipped_range(
 def require_no_gap(one: PartitionRange, *, fails: bool) -> None:
     """Report a loss if the metadata records offsets of the range as lost. Raises OffsetOutOfRangeError if the
     loss fails the query."""
-    gaps = list(one.view.tiered.gaps_in(one.first_offset, one.end_offset))
-    if not gaps:
-        return
-    first = gaps[0]
-    assert first.gap is not None, "a gap has a reason"
-    report_loss(
-        "records are lost: they never reached the store, or are gone from it",
-        fails=fails,
-        **one.view.error_fields,
-        offset=max(first.base_offset, one.first_offset),
-        end_offset=min(first.end_offset, one.end_offset),
-        reason=first.gap.reason,
-        **({"gap_count": len(gaps)} if len(gaps) > 1 else {}),
-    )
+    place = one.view.error_fields
+    report_gaps(one.view.tiered, one.first_offset, one.end_offset, fails=fails, place=place)
 
 
 def require_in_log(view: TopicPartitionView, offset: int, *, fails: bool) -> None:

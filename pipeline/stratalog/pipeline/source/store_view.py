@@ -195,6 +195,10 @@ class StoreReader:
         logs = self.served.logs_of(tips)
         return [replace(view, served=logs[view.tip]) for view in views]
 
+    def tiered_now(self, tip: TopicIdPartition) -> TieredPartition:
+        """The tiered part of a partition now, or at the moment of its lease. Raises StoreError."""
+        return self._state(shard_of(tip, self._identity.shard_count)).partition(tip)
+
     def lease(self, options: ReadOptions, until: Callable[[int], int]) -> None:
         """Keep the objects that the wanted topics have now. `until` makes the end of the lease from the
         store's time, both in milliseconds. Raises StoreAccessDeniedError if the credentials may not write."""

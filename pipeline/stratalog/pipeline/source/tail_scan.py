@@ -2,19 +2,23 @@
 
 The offsets were fixed when the query was planned. What has become of them since makes no difference: the
 service answers from its disk or, if they were tiered and its retention has removed them there, from the
-object store. It follows a partition to another server. Three things can be lost, and are reported: the log
-start has moved beyond the offsets, the log was cut off before their end by a server that took over without
-them, or the topic is gone.
+object store. It follows a partition to another server. Four losses are reported: the log start has moved
+beyond the offsets, the log was cut off before their end by a server that took over without them, the topic is
+gone, or the server's disk has lost records before they reached the store.
+
+The server passes records that its disk has lost like a hole of a compaction, so the scan looks up each hole
+in the metadata. It does so after the answer: what is not tiered by then was neither on the disk nor on its
+way to the store when the server passed it.
 
 One thing more matters to a query, which sees one moment of the log: compaction may have removed a record of
 the tail in favour of one behind the query's end, while an older one of the same key was read from the
 objects of that moment. Only objects are compacted, so a tail that was on the server's disk when the query was
-planned, and still is, has all records. One that left it meanwhile is checked for holes.
+planned, and still is, has all records. One that left it meanwhile may have no holes at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -25,7 +29,7 @@ from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchedPartition
 from stratalog.pipeline.source.arrow_rows import ArrowRows
-from stratalog.pipeline.source.data_loss import report_loss
+from stratalog.pipeline.source.data_loss import report_gaps, report_loss
 from stratalog.pipeline.source.served_log import topic_is_gone
 from stratalog.pipeline.source.slice_scan import decode_batches
 from stratalog.pipeline.source.tail_span import TailSpan
@@ -33,6 +37,7 @@ from stratalog.record.batch import batches
 from stratalog.record.native.batch_kernels import whole_batches
 from stratalog.record.reading.readable_batches import readable_batches
 from stratalog.record.reading.record_portions import RecordReading
+from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 FETCH_BYTES = 4 << 20
 """The most bytes of one answer."""
@@ -49,14 +54,18 @@ class TailScan:
         self,
         client: SyncClient,
         names: tuple[str, ...],
+        tiered_now: Callable[[TailSpan], TieredPartition],
         *,
         isolation: IsolationLevel,
         fails_on_data_loss: bool,
         is_one_moment: bool,
     ) -> None:
-        """`is_one_moment` says that the rows must be those of the moment of the plan: of a query, not of a
+        """`tiered_now` reads the metadata of a span's partition, as they are when it is called.
+
+        `is_one_moment` says that the rows must be those of the moment of the plan: of a query, not of a
         stream, which goes on to the record that has replaced a compacted one."""
         self._client = client
+        self._tiered_now = tiered_now
         self._rows = ArrowRows(names)
         self._isolation = isolation
         self._fails_on_data_loss = fails_on_data_loss
@@ -66,7 +75,7 @@ class TailScan:
 
     def scan(self, spans: Sequence[TailSpan]) -> Iterator[pa.RecordBatch]:
         """All records of the spans, as batches with the columns. Raises OffsetOutOfRangeError for records
-        that are lost, CorruptRecordError, LogStoreError."""
+        that are lost, unless the query takes losses, CorruptRecordError, LogStoreError."""
         self._positions = {span: span.first_offset for span in spans}
         idle_count = 0
         while self._positions:
@@ -108,8 +117,7 @@ class TailScan:
         if answer.error is not None:
             return
         end_offset = min(next_offset, span.end_offset)
-        if self._is_one_moment and self._fails_on_data_loss:
-            _require_no_holes(span, answer, first_offset, end_offset)
+        self._check_holes(span, answer, first_offset, end_offset)
         wanted = RecordReading(span.topic, span.partition, first_offset, end_offset)
         is_readable = readable_batches(answer.aborted_transactions)
         try:
@@ -149,18 +157,55 @@ class TailScan:
         is_below = log_start is not None and int(str(log_start)) > position
         return int(str(log_start)) if is_below else span.end_offset
 
+    def _check_holes(
+        self, span: TailSpan, answer: FetchedPartition, first_offset: int, end_offset: int
+    ) -> None:
+        """Report lost records of [first_offset, end_offset), all of which the answer has passed. Raises
+        OffsetOutOfRangeError for them, and if the rows would be of two moments."""
+        # The local log may have holes, too, but what it has is not lost.
+        left_end = min(end_offset, answer.local_log_start_offset)
+        hole_offset = _first_hole(answer, first_offset, left_end)
+        if hole_offset is None:
+            return
+        self._report_lost(span, answer, hole_offset, left_end)
+        if not self._is_one_moment or not self._fails_on_data_loss:
+            return
+        moved_offset = _first_hole(answer, max(first_offset, span.local_start_offset), left_end)
+        if moved_offset is not None:
+            raise OffsetOutOfRangeError(
+                "compaction or retention has removed records of the tail since the query was planned, so the"
+                " rows would be of two moments; run it again",
+                **span.error_fields,
+                offset=moved_offset,
+            )
+
+    def _report_lost(
+        self, span: TailSpan, answer: FetchedPartition, first_offset: int, end_offset: int
+    ) -> None:
+        """Report the lost records of a range that holds all holes of an answer."""
+        tiered, fails = self._tiered_now(span), self._fails_on_data_loss
+        report_gaps(tiered, first_offset, end_offset, fails=fails, place=span.error_fields)
+        # What lies below the log start was deleted since.
+        unknown_offset = max(first_offset, tiered.tiered_end_offset, answer.log_start_offset)
+        if unknown_offset < end_offset:
+            self._report_loss(
+                "the server's disk has lost them before they reached the store",
+                span,
+                offset=unknown_offset,
+                end_offset=end_offset,
+            )
+
     def _report_loss(self, reason: str, span: TailSpan, **fields: object) -> None:
         place = {**span.error_fields, **fields}
         report_loss(f"records are lost: {reason}", fails=self._fails_on_data_loss, **place)
 
 
-def _require_no_holes(span: TailSpan, answer: FetchedPartition, first_offset: int, end_offset: int) -> None:
-    """Raise OffsetOutOfRangeError if records may be missing of the offsets that have left the server's disk
-    since the plan."""
-    next_offset = max(first_offset, span.local_start_offset)
-    left_end = min(end_offset, answer.local_log_start_offset)
-    if next_offset >= left_end:
-        return
+def _first_hole(answer: FetchedPartition, first_offset: int, end_offset: int) -> int | None:
+    """An offset of [first_offset, end_offset) up to which the answer has all records, if it may lack some
+    behind that; None if it has all."""
+    next_offset = first_offset
+    if next_offset >= end_offset:
+        return None
     for _, header in batches(answer.batches):
         if header.last_offset < next_offset:
             continue
@@ -168,11 +213,6 @@ def _require_no_holes(span: TailSpan, answer: FetchedPartition, first_offset: in
         if header.base_offset > next_offset or not is_dense:
             break
         next_offset = header.last_offset + 1
-        if next_offset >= left_end:
-            return
-    raise OffsetOutOfRangeError(
-        "compaction has removed records of the tail since the query was planned, so the rows would be of two "
-        "moments; run it again",
-        **span.error_fields,
-        offset=next_offset,
-    )
+        if next_offset >= end_offset:
+            return None
+    return next_offset

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from stratalog.base.types import TopicIdPartition
 from stratalog.pipeline.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from stratalog.pipeline.source.slice_span import SliceSpan
     from stratalog.pipeline.source.store_view import StoreReader
     from stratalog.pipeline.source.tail_span import TailSpan
+    from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 
 _KEPT_BYTES = 32 << 20
 """Freed memory that a worker keeps: more than a task needs for batches of a mebibyte."""
@@ -140,14 +144,25 @@ def _read_tails(
 ) -> Iterator[pa.RecordBatch]:
     # Not above: only a query with a service loads grpc.
     from stratalog.client.retry import LONG_WORK
+    from stratalog.pipeline.source.store_view import reading_store
     from stratalog.pipeline.source.tail_scan import TailScan
 
     _tune_worker()
     assert options.service is not None, "only a service has tails"
-    with options.service.sync_client(LONG_WORK) as client:
+    with ExitStack() as resources:
+        client = resources.enter_context(options.service.sync_client(LONG_WORK))
+
+        @cache
+        def reader() -> StoreReader:
+            return resources.enter_context(reading_store(options.store_url))
+
+        def tiered_now(span: TailSpan) -> TieredPartition:
+            return reader().tiered_now(TopicIdPartition(UUID(span.topic_id), span.partition))
+
         scan = TailScan(
             client,
             names,
+            tiered_now,
             isolation=options.isolation,
             fails_on_data_loss=options.fails_on_data_loss,
             is_one_moment=is_one_moment,

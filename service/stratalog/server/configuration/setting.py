@@ -114,8 +114,8 @@ class Setting:
 
 
 def _without_user(text: str) -> str:
-    """The text with the users and passwords of its URLs hidden."""
-    return re.sub(r"//[^/@\s]+@", f"//{_REDACTED}@", text)
+    """The text with the users and passwords of its URLs hidden, also of mistyped ones."""
+    return re.sub(r"(?<!file:)(?<!/)//[^?@\s]+@", f"//{_REDACTED}@", text)
 
 
 def toml_text(value: object) -> str:

@@ -23,6 +23,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.types import TopicPartition
 from stratalog.client.errors import ServerUnavailableError
+from stratalog.pipeline.sink.decision_log import Decision
 from stratalog.pipeline.sink.sink_options import SinkOptions
 from stratalog.pipeline.sink.staging_topic import ROWS, StagedTask
 from stratalog.pipeline.sink.task_appends import append_rows
@@ -446,7 +447,7 @@ async def test_a_delivery_that_changes_at_a_decided_batch_is_refused(bench: Serv
 
 
 async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(
-    bench: ServiceBench, caplog: pytest.LogCaptureFixture
+    bench: ServiceBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyspark")
     from stratalog.pipeline.sink.topic_writer import TopicWriter
@@ -474,9 +475,21 @@ async def test_the_writer_of_a_job_keeps_nothing_behind_its_end(
     await asyncio.to_thread(run, named, is_aborted=False)
     (said,) = (one.getMessage() for one in caplog.records if "jobId" in one.getMessage())
     assert "jobId=`load` written_record_count=`3` left_out_record_count=`3`" in said
+    # An older version did not note how many rows it wrote.
+    older = replace(options, job_id="older")
+    applied = Decision.applied
+
+    def without_count(decision: Decision) -> Decision:
+        return applied(decision)._replace(record_count=None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decision, "applied", without_count)
+        await asyncio.to_thread(run, older, is_aborted=False)
+    await asyncio.to_thread(run, older, is_aborted=False)
+    assert "jobId=`older` written_record_count=`unknown` left_out_record_count=`3`" in caplog.text
     staged = [TopicPartition("spark-sink-load", ROWS)]
     assert await bench.client.offsets(staged, "earliest") == await bench.client.offsets(staged, "latest")
     # Spark aborts when a commit has failed, though the job is decided on.
     await asyncio.to_thread(run, named, is_aborted=True)
-    assert await bench.topic_names() == ["spark-sink-load", "t"]
-    assert len(await values(bench)) == 6
+    assert await bench.topic_names() == ["spark-sink-load", "spark-sink-older", "t"]
+    assert len(await values(bench)) == 9

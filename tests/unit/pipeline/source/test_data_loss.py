@@ -108,6 +108,31 @@ def test_only_lost_offsets_of_the_range_count(
     assert (error.value.fields["offset"], error.value.fields["end_offset"]) == lost
 
 
+def test_each_of_several_losses_is_named(found: PlainStore, caplog: pytest.LogCaptureFixture) -> None:
+    found.lose("t", 0, 2)
+    found.upload({("t", 0): 1})
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        scanned(found, True)
+    assert (error.value.fields["offset"], error.value.fields["gap_count"]) == (3, 2)
+    assert scanned(found, False) == [*KEPT, 11]
+    said = [record.getMessage() for record in caplog.records]
+    assert ["offset=`3` end_offset=`6`" in one for one in said] == [True, False]
+    assert ["offset=`9` end_offset=`11`" in one for one in said] == [False, True]
+
+
+def test_what_retention_has_deleted_in_an_outage_is_no_loss(
+    found: PlainStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    found.lose("t", 0, 2, GapReason.EXPIRED)
+    found.upload({("t", 0): 1})
+    bounds = {"startingOffsets": '{"t": {"0": 6}}'}
+    assert scanned(found, True, **bounds) == [6, 7, 8, 11]
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        scanned(found, True)
+    assert "gap_count" not in error.value.fields
+    assert not caplog.records
+
+
 def test_a_bound_outside_of_the_log_leaves_a_warning(
     found: PlainStore, caplog: pytest.LogCaptureFixture
 ) -> None:

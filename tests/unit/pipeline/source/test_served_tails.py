@@ -148,6 +148,24 @@ class Stream:
         return await asyncio.to_thread(_rows, self.reader, tasks)
 
 
+class StreamBatch:
+    """The next batch of a stream in its two steps, as those of a query."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.tasks: Any = []
+
+    async def plan(self) -> None:
+        reader, start = self.stream.reader, self.stream.offsets
+        assert start is not None
+        end = await asyncio.to_thread(reader.latestOffset, start, reader.getDefaultReadLimit())
+        self.tasks = await asyncio.to_thread(reader.partitions, start, end)
+
+    async def rows(self) -> list[Row]:
+        """The rows in the order of partition and offset."""
+        return await asyncio.to_thread(_rows, self.stream.reader, self.tasks)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[tuple[ServiceBench, str]]:
     """A server, and the URL of its store."""
@@ -260,6 +278,66 @@ async def test_a_tail_that_was_compacted_since_the_plan_is_not_mixed_with_older_
         await strict.rows()
     assert error.value.fields["offset"] == 10, "the first one that compaction has removed"
     assert await topic.read() == topic.rows(0, 25)
+
+
+async def lose_tail(topic: Topic) -> None:
+    """The disk of the server loses the tail, which was not uploaded."""
+    log = topic.bench.partition(topic.name, 0).log
+    await asyncio.to_thread(log.roll)
+    assert await asyncio.to_thread(log.retention.drop_for_space, 1 << 40, may_lose=True)
+
+
+@pytest.mark.parametrize("when", ["before the plan", "after the plan", "and recorded"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_records_that_the_disk_lost_before_their_upload_fail_a_reader_or_leave_a_warning(
+    topic: Topic, when: str, is_stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await topic.append(0, 3)
+    await topic.upload(delete_local=True)
+    await topic.append(0, 3)
+    if when == "before the plan":
+        await lose_tail(topic)
+    await topic.append(0, 3)
+    caplog.clear()
+
+    async def plan(**options: str) -> Query | StreamBatch:
+        if not is_stream:
+            query = topic.query(**options)
+            await query.plan()
+            return query
+        batch = StreamBatch(await Stream(topic, **options).begin())
+        await batch.plan()
+        return batch
+
+    strict, tolerant = await plan(), await plan(failOnDataLoss="false")
+    if when != "before the plan":
+        await lose_tail(topic)
+        # The active segment goes, too.
+        lost = {"offset": 3, "end_offset": 9}
+        await topic.append(0, 1)
+    else:
+        lost = {"offset": 3, "end_offset": 6}
+    if when == "and recorded":
+        await topic.upload(delete_local=True)
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        await strict.rows()
+    found = error.value.fields
+    assert {**found, **lost, "topic": topic.name, "partition": 0, "tail": "3-9"} == found
+    assert ("reason" in found) == (when == "and recorded")
+    caplog.clear()
+    assert await tolerant.rows() == topic.rows(0, 0, 3) + topic.rows(0, int(lost["end_offset"]), 9)
+    (warning,) = caplog.records
+    assert all(f"{name}=`{value}`" in warning.getMessage() for name, value in lost.items())
+
+
+async def test_a_tail_that_was_compacted_since_the_plan_is_no_loss_for_a_stream(topic: Topic) -> None:
+    await topic.append(0, 10, key_count=5)
+    batch = StreamBatch(await Stream(topic).begin())
+    await batch.plan()
+    await topic.append(0, 3, key_count=5)
+    await topic.upload(delete_local=True)
+    assert await topic.bench.client.admin.run_compaction([topic.name])
+    assert await batch.rows() == topic.rows(0, 8, 10)
 
 
 async def test_committed_records_of_both_tiers(topic: Topic) -> None:

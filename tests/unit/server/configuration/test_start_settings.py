@@ -176,6 +176,9 @@ def test_secrets_and_users_in_urls_are_hidden() -> None:
     assert store.shown("s3://me:secret@bucket/p?endpoint=http://me:secret@h:1") == (
         "s3://(hidden)@bucket/p?endpoint=http://(hidden)@h:1"
     )
+    for mistyped in ("s3:///me:secret@bucket/p", "s3://me:secret/secret@bucket/p"):
+        assert store.shown(mistyped) == "s3://(hidden)@bucket/p"
+    assert store.shown("file:///data@home/store") == "file:///data@home/store"
     secret: Any = Setting(
         name="token", field_name="listen", kind=text_kind("T", "a token"), help="A token.", is_secret=True
     )
