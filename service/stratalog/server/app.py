@@ -56,7 +56,6 @@ from stratalog.server.fetch.closing import Closing
 from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
-from stratalog.server.listen_port import cannot_listen, require_free
 from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
@@ -91,6 +90,7 @@ from stratalog.server.rpc.topic_gate import TopicGate
 from stratalog.server.topics.missed_topics import MissedTopics
 from stratalog.server.tracing.call_tracing import CallTracing, tracing_of_environment
 from stratalog.server.tracing.carrying_threads import carrying
+from stratalog.server.transport import Transport, grpc_server
 from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
@@ -102,9 +102,6 @@ MAX_LONG_WORK_COUNT = 4096
 COMMIT_SHARE_OF_GRACE = 0.9
 """Appends that wait for their commit for this part of the grace fail then, so that they get an answer."""
 
-MAX_PENDING_CALL_COUNT = 100_000
-"""Calls that have arrived and are not looked at yet. Their messages are not read."""
-
 ACCESS_MS = 1_000
 """Time between looks at the files of TLS and of access. One without news reads some small files."""
 
@@ -115,10 +112,6 @@ _OPERATION = operation_pb2.DESCRIPTOR.services_by_name["OperationService"]
 _TIER = tier_pb2.DESCRIPTOR.services_by_name["TierService"]
 _SERVICES = (_LOG, _ADMIN, _OPERATION, _TIER)
 SERVICES = tuple(one.full_name for one in _SERVICES)
-
-_METHODS_WITH_QUEUES = ((health_servicer.SERVICE_NAME, "Check"), (LOG_SERVICE, "Append"))
-"""gRPC accepts one call after the other out of each queue, and has one queue for all methods not in here.
-A rush of appends fills its own, so other calls need not wait behind it."""
 
 
 class Server:
@@ -171,7 +164,6 @@ class Server:
         """Bytes of fetch answers that are not sent yet."""
         self.calls: Mapping[CallKind, CallCounts] = {}
         """Open calls by kind, once started."""
-        self._transport_watch: asyncio.Task[None] | None = None
         self.port = 0
         """The port of gRPC, once started."""
         self.metrics_port = 0
@@ -188,15 +180,16 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         self._open_access()
-        self._grpc = self._new_transport()
-        require_free(self.settings.listen)
-        self.port = self._take_port(self.settings.listen)
+        interceptors = () if self._tracing is None else (self._tracing.interceptor,)
+        make = partial(grpc_server, self.settings, interceptors)
+        self._transport = Transport(self.settings.listen, self._tls, make)
+        self.port = self._transport.port
         self._metrics = ServerMetrics()
         self._metrics.process = ProcessCollector(registry=None)
         try:
             self._metrics_endpoint = self._open_metrics()
         except InvalidConfigError:
-            await self._grpc.stop(None)
+            await self._transport.stop(None)
             raise
         self._open_threads()
         self._all_failed = asyncio.Event()
@@ -207,10 +200,9 @@ class Server:
         limits = CallLimits(self.settings, statuses)
         self.calls = self._metrics.calls = limits.counts
         late = LateServices(_SERVICES, statuses)
-        self._register_early(limits, late)
+        handlers = self._early_handlers(limits, late)
         try:
-            await self._grpc.start()
-            self._transport_watch = loop.create_task(self._watch_transport())
+            await self._transport.start(handlers)
             if self.reloaded_files:
                 # Metrics are served while the logs are opened, which may take long.
                 look = partial(self.look_at_access, loop)
@@ -237,7 +229,7 @@ class Server:
     async def _give_up(self) -> None:
         """End what a start that fails has begun. It has accepted no append."""
         self._closing.set(ends_work=True)
-        await self._grpc.stop(None)
+        await self._transport.stop(None)
         engine = self._take_engine()
         if engine is not None:
             await asyncio.to_thread(engine.end_commits)
@@ -315,7 +307,7 @@ class Server:
         engine, self._engine = self._engine, None
         self._health.report(is_serving=False)
         grace_s = self.settings.shutdown_grace_s
-        ending = asyncio.ensure_future(self._grpc.stop(grace_s))
+        ending = asyncio.ensure_future(self._transport.stop(grace_s))
         # First the transport accepts nothing any more, or the calls that end now could come back.
         await asyncio.sleep(0)
         uploads = self.settings.drain_upload_s > 0 and not self.settings.read_only
@@ -385,53 +377,15 @@ class Server:
         if self._access is not None and self._access.file in news and self._access_gate is not None:
             loop.call_soon_threadsafe(self._access_gate.recheck)
 
-    def _new_transport(self) -> grpc.aio.Server:
-        return grpc.aio.server(
-            interceptors=() if self._tracing is None else (self._tracing.interceptor,),
-            options=_server_options(self.settings),
-            maximum_concurrent_rpcs=self.settings.max_call_count,
-        )
-
-    async def _watch_transport(self) -> None:
-        """Open the transport again when it has ended by itself. gRPC's accepting loop fails at a call whose
-        path is no UTF-8, which any stranger can send, and closes all connections. Ends when the transport is
-        stopped; a cancellation would cancel the stop."""
-        while True:
-            try:
-                await self._grpc.wait_for_termination()
-            except UnicodeDecodeError:
-                logger.warning("a call whose path is no UTF-8 has ended all connections; listening again")
-            else:
-                return
-            self._grpc = self._new_transport()
-            self._take_port(f"{listen_address(self.settings.listen)[0]}:{self.port}")
-            self._add_handlers()
-            await self._grpc.start()
-
-    def _add_handlers(self) -> None:
-        for service, method in _METHODS_WITH_QUEUES:
-            # No handler: the ones below have it. gRPC's stubs do not have the method.
-            cast(Any, self._grpc).add_registered_method_handlers(service, {method: None})
-        self._grpc.add_generic_rpc_handlers(self._handlers)
-
-    def _take_port(self, address: str) -> int:
-        try:
-            if self._tls is None:
-                return self._grpc.add_insecure_port(address)
-            return self._grpc.add_secure_port(address, self._tls.credentials())
-        except RuntimeError as error:
-            raise cannot_listen(address, str(error)) from None
-
-    def _register_early(self, limits: CallLimits, late: LateServices) -> None:
-        """Register the services that answer before the engine is open, and those that refuse until then."""
+    def _early_handlers(self, limits: CallLimits, late: LateServices) -> Sequence[grpc.GenericRpcHandler]:
+        """The services that answer before the engine is open, and those that refuse until then."""
         meter = self._metrics.methods = CallMeter(self._clock)
         gate = self._access_gate = self._open_gate(limits.statuses)
         # Without authentication: load balancers and probes have no token, and it says whether the server
         # serves.
         checks = limits.limiting(health_servicer.SERVICE_NAME, self._health.method_handlers())
         services = meter.metering(late if gate is None else gate.known_callers(late))
-        self._handlers = (checks, services, self._reflection(gate, limits))
-        self._add_handlers()
+        return checks, services, self._reflection(gate, limits)
 
     def _services(
         self, engine: StorageEngine, limits: CallLimits, statuses: ErrorStatuses
@@ -620,21 +574,3 @@ def _on_signal(stopping: asyncio.Event, number: int) -> None:
         logger.warning("stopping at once; the next start recovers")
         os._exit(128 + number)
     stopping.set()
-
-
-def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", settings.max_receive_bytes),
-        # Above the transport's own bound it cancels calls without a word, health checks among them.
-        ("grpc.server.max_pending_requests", MAX_PENDING_CALL_COUNT),
-        ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_CALL_COUNT),
-        ("grpc.max_allowed_incoming_connections", settings.max_connection_count),
-        ("grpc.max_concurrent_streams", settings.max_stream_count),
-        # An answer is bounded by its request, but one batch may always be larger.
-        ("grpc.max_send_message_length", -1),
-        # Otherwise two servers share a port silently, and a client reaches either of them.
-        ("grpc.so_reuseport", 0),
-        # Clients ping a silent connection to notice that it is lost; gRPC would end the calls of those that
-        # ping more often than every five minutes.
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +38,9 @@ from tests.support.service.service_bench import PATIENCE_S, ServiceBench, servic
 
 LOCAL = {"remote.storage.enable": "false"}
 BATCH = encode_batch([Record(0, 0, None, b"value")])
+FOLLOW = log_pb2.FetchRequest(
+    partitions=[log_pb2.FetchPartition(topic="t", start=log_pb2.Position(offset=0))]
+)
 
 
 def of_producer(producer_id: int, epoch: int, sequence: int) -> bytes:
@@ -330,14 +335,25 @@ async def test_the_requests_before_one_that_cannot_be_decoded_are_answered(bench
     assert described(statuses[0])[:2] == (number(grpc.StatusCode.INVALID_ARGUMENT), "INVALID_REQUEST")
 
 
-async def test_a_path_that_is_no_unicode_does_not_end_the_server(tmp_path: Path) -> None:
-    """gRPC's accepting loop fails at it, and ends all connections: the server listens again."""
+@pytest.mark.parametrize("has_call", [False, True])
+async def test_a_path_that_is_no_unicode_does_not_end_the_server(tmp_path: Path, has_call: bool) -> None:
+    """gRPC's accepting loop fails at it. The server ends all connections and listens again, also while a call
+    is open, and stops as ever."""
     async with service_bench(tmp_path) as bench:
         await bench.client.admin.create_topic("t", config=LOCAL)
         for _ in range(2):
-            await send_bytes(bench.client.address, call_of_path("/\udcaf"), 0.1)
-            async with Client(bench.client.address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as client:
-                assert [one.name for one in await client.admin.list_topics()] == ["t"]
+            async with grpc.aio.insecure_channel(bench.client.address) as channel:
+                call = log_pb2_grpc.LogServiceStub(channel).FetchStream(FOLLOW) if has_call else None
+                if call is not None:
+                    await call.initial_metadata()
+                await send_bytes(bench.client.address, call_of_path("/\udcaf"), 0.1)
+                async with Client(bench.client.address, retry=RetryPolicy(deadline_s=PATIENCE_S)) as client:
+                    assert [one.name for one in await client.admin.list_topics()] == ["t"]
+                if call is not None:
+                    async with asyncio.timeout(PATIENCE_S):
+                        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", bench.server.port)) == errno.ECONNREFUSED
 
 
 # --- requests without sense --------------------------------------------------------------------------------

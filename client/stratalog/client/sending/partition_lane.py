@@ -44,6 +44,7 @@ from typing import NamedTuple
 from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidRequestError,
+    LimitExceededError,
     LogStoreError,
     NotOwnerError,
     OutOfOrderSequenceError,
@@ -72,7 +73,13 @@ SURE_BYTES = 1_000_000
 WITHOUT_EFFECT = (OverloadedError, PrecedingAppendFailedError)
 """The refused append may be repeated as it is."""
 
-NOT_STORED = (*WITHOUT_EFFECT, NotOwnerError, InvalidRequestError, UnknownTopicOrPartitionError)
+NOT_STORED = (
+    *WITHOUT_EFFECT,
+    NotOwnerError,
+    InvalidRequestError,
+    LimitExceededError,
+    UnknownTopicOrPartitionError,
+)
 """The refused append is certainly not stored. After other errors it may be."""
 
 UNKNOWN_PRODUCER_CODE = "UNKNOWN_PRODUCER_ID"

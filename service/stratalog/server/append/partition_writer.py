@@ -133,10 +133,11 @@ class PartitionWriter:
             self._has_turn = True
         self._begin_turn(self._turn)
 
-    def _begin_turn(self, turn: int) -> None:
-        """Ask for this turn; if there is no thread for it, as at a shutdown, everything that waits fails."""
+    def _begin_turn(self, turn: int, failure: BaseException | None = None) -> None:
+        """Ask for this turn, which answers with the failure if there is one; if there is no thread for it, as
+        at a shutdown, everything that waits fails."""
         try:
-            self._append_threads().submit(self._take_turn, turn)
+            self._append_threads().submit(self._take_turn, turn, failure)
         except Exception as error:
             logger.debug("no thread for appends", exc_info=True)
             with self._lock:
@@ -185,12 +186,20 @@ class PartitionWriter:
 
     def _write_epoch(self, turn: int, epoch: int) -> None:
         # An executor may have refused this, and run it nevertheless: then the turn has its own number.
-        if turn == self._turn:
+        if turn != self._turn:
+            return
+        failure: BaseException | None = None
+        try:
             self._log.appender.write_epoch(epoch)
-            self._begin_turn(turn)
+        except BaseException as error:
+            # No request may wait for ever, whatever failed here. The next turn tries the epoch again.
+            logger.exception("the leader epoch could not be written for an unexpected reason")
+            failure, self._epoch = error, None
+        self._begin_turn(turn, failure)
 
-    def _take_turn(self, turn: int) -> None:
-        if turn == self._turn and self._writes_epoch(turn):
+    def _take_turn(self, turn: int, failure: BaseException | None = None) -> None:
+        """Write what waits, or answer it with the failure of the step before the turn."""
+        if turn == self._turn and failure is None and self._writes_epoch(turn):
             return
         with self._lock:
             if turn != self._turn:
@@ -204,17 +213,19 @@ class PartitionWriter:
             self._settle(settling)
         finished: Sequence[Outcome] = ()
         try:
-            for group in _groups(pending):
+            for group in _groups(pending) if failure is None else ():
                 if finished:
                     self._deliver(finished)
                 finished = self._write(group)
         except BaseException as error:
             # No request may wait for ever, whatever failed here.
             logger.exception("the writer failed unexpectedly")
-            failure = answer_error(error)
+            failure = error
+        if failure is not None:
+            answer = answer_error(failure)
             for append in pending:
-                append.break_session(failure)
-            finished = [(append, failure) for append in pending]
+                append.break_session(answer)
+            finished = [(append, answer) for append in pending]
         with self._lock:
             self._has_turn = has_more = bool(self._queue or self._settling)
         if has_more:

@@ -9,6 +9,7 @@ import pytest
 from stratalog.base.errors import (
     InconsistentTopicIdError,
     InvalidRecordError,
+    LimitExceededError,
     LogStoreError,
     OutOfOrderSequenceError,
     OverloadedError,
@@ -184,6 +185,7 @@ async def test_at_the_deadline_all_queued_batches_fail_and_a_later_one_resumes()
     [
         (InvalidRecordError("bad"), "not stored"),
         (OverloadedError("full"), "not stored"),
+        (LimitExceededError("full"), "not stored"),
         (StoreUnavailableError("away"), "unknown"),
         (ProducerFencedError("fenced"), "unknown"),
     ],
@@ -318,13 +320,14 @@ async def test_after_a_lost_connection_batches_keep_their_numbers() -> None:
     assert bench.outcomes == [(b"a", None), (b"d", None), (b"e", None)]
 
 
-async def test_behind_a_batch_that_is_certainly_not_stored_numbers_close_up() -> None:
+@pytest.mark.parametrize("cause", [InvalidRecordError("bad"), LimitExceededError("full")])
+async def test_behind_a_batch_that_is_certainly_not_stored_numbers_close_up(cause: LogStoreError) -> None:
     bench = LaneBench(identity=ONE)
     for value in (b"a", b"b", b"c"):
         bench.queue(value)
     bench.take_all()
     bench.acknowledge(1, 0)
-    bench.refuse(2, InvalidRecordError("bad"))
+    bench.refuse(2, cause)
     assert bench.take_numbers() == [(b"c", 1, 1)]
 
 

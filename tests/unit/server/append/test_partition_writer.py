@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -46,6 +47,7 @@ class FakeLog:
         self.min_durability = Durability.OS
         self.epoch = EPOCH
         self.takes_epochs = True
+        self.epoch_error: Exception | None = None
         self.flush_error: Exception | None = None
         self.sync_error: LogStoreError | None = None
         """The sync of a group for `flush.messages` fails with it."""
@@ -72,6 +74,8 @@ class FakeLog:
 
     def write_epoch(self, leader_epoch: int) -> None:
         self.calls.append(f"epoch {leader_epoch}")
+        if self.epoch_error is not None:
+            raise self.epoch_error
         if self.takes_epochs:
             self.epoch = leader_epoch
 
@@ -258,6 +262,26 @@ async def test_an_epoch_that_cannot_be_made_durable_is_left_to_the_append() -> N
         bench.submit(b"a")
         await bench.run_all()
     assert bench.log.calls == [f"epoch {EPOCH}", "append 1", "append 1"]
+
+
+async def test_an_unexpected_failure_of_an_epoch_is_the_answer_of_the_turn() -> None:
+    bench = Bench()
+    session = AppendSession()
+    bench.log.epoch, bench.log.epoch_error = EPOCH - 1, MemoryError("no memory")
+    future, settled = bench.append(b"a", session=session), asyncio.ensure_future(bench.writer.settled())
+    await asyncio.sleep(0)
+    # A thread of fsyncs keeps what its work raises.
+    with suppress(MemoryError):
+        bench.executor.run_all()
+    await bench.run_all()
+    assert future.exception() is bench.log.epoch_error
+    assert session.is_broken
+    assert await settled == 0, "nothing was applied"
+    bench.log.epoch_error = None
+    later = bench.append(b"b")
+    await bench.run_all()
+    assert (await later).base_offset == 0
+    assert bench.log.calls == [f"epoch {EPOCH}", f"epoch {EPOCH}", "append 1"]
 
 
 async def test_an_epoch_without_a_thread_is_left_to_the_append() -> None:
