@@ -11,9 +11,8 @@ every transaction below has ended for good.
 
 State follows the log: `append` moves it by one batch, by the same rule for a leader, a follower and a
 recovery. So the state at an offset depends only on the log below it, and on producers that have expired, or
-were forgotten for new ones. A snapshot has
-only the newest batch of each producer, and no unreplicated transactions. A reload that knows the high
-watermark begins below it, and so finds the latter again.
+were forgotten for new ones. A snapshot has only the newest batch of each producer, and no unreplicated
+transactions. A reload that knows the high watermark begins below it, and so finds the latter again.
 
 Crash: only the snapshots are durable. Opening a log loads one and replays the batches behind it.
 """

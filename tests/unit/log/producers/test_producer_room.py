@@ -213,7 +213,7 @@ def test_idle_producers_of_all_logs_make_room_for_those_of_one() -> None:
 
 
 def test_a_log_forgets_nothing_where_that_would_not_be_enough() -> None:
-    machine = Machine()
+    machine = Machine(max_log_count=2)
     one, other = machine.log("one"), machine.log("other")
     machine.send(one, 1, 2)
     machine.send(other, 1)
@@ -230,3 +230,23 @@ def test_a_log_forgets_nothing_where_that_would_not_be_enough() -> None:
     one.check()
     machine.scheduler.run_due()
     assert (known(one), known(other)) == ([3], [])
+
+
+def test_those_of_all_logs_that_were_idle_for_longest_go_first() -> None:
+    machine = Machine(max_log_count=100, max_count=8)
+    one, two, three = machine.log("1"), machine.log("2"), machine.log("3")
+    machine.send(two, 1, 2, 3)
+    machine.clock.advance(4 * IDLE_MS)
+    machine.send(one, 4, 5)
+    machine.clock.advance(IDLE_MS)
+    assert machine.send(three, 6, 7, 8) == [0, 1, 2]
+    machine.scheduler.run_due()
+    assert (known(one), known(two), known(three)) == ([4, 5], [3], [6, 7, 8])
+    machine.send(one, 4, 5, sequence=1)
+    machine.send(three, 9, 10)
+    machine.scheduler.run_due()
+    machine.send(three, 11)
+    machine.scheduler.run_due()
+    assert "forget idle producers" in machine.scheduler.pending(), "eight are active"
+    machine.manager.close()
+    assert "forget idle producers" not in machine.scheduler.pending()
