@@ -143,7 +143,7 @@ def test_a_leaders_state_is_what_the_log_says(
     history: list[Action], first_sequence: int, lag: int, expiry: int | None
 ) -> None:
     oracle, state = ProducerOracle(), new_state()
-    append, aborted = ProducerAppend(state, 0), list[AbortedTransaction]()
+    append, aborted = ProducerAppend(state), list[AbortedTransaction]()
     for number, action in enumerate(history):
         batch = batch_of(action, oracle, first_sequence)
         expected = oracle.answer(batch)
@@ -235,7 +235,7 @@ def test_a_reload_at_any_point_gives_what_a_replay_from_0_gives(
     assert loaded.map_end_offset == oracle.end_offset
     assert loaded.first_unstable_offset == oracle.first_unstable_offset(high_watermark)
     # Producers go on where they were, whether or not the process did.
-    append = ProducerAppend(loaded, 0)
+    append = ProducerAppend(loaded)
     for row_id, row in oracle.rows().items():
         batch = data_batch(
             oracle.end_offset,

@@ -24,6 +24,9 @@ class RetryPolicy:
     """No attempt of a call begins later than this after its first one began, whichever servers it goes to.
     No session begins later than this after one broke, and no batch is sent later than this after the first
     failure in a row. 0: one attempt.
+
+    Keep it below 15 minutes for idempotent appends: a server that knows as many producers as it may forgets
+    those that have been idle for so long, and a batch that is sent again after that may be stored twice.
     """
 
     first_pause_s: float = 0.05

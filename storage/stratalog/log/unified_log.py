@@ -129,6 +129,12 @@ class UnifiedLog:
         with self.lock:
             self.state.producers.remove_expired_producers(self._clock.now_ms())
 
+    def forget_idle_producers(self, idle_ms: int, max_count: int) -> int:
+        """Forget at most so many producers that have been idle for so long, see
+        `ProducerStateManager.forget_idle`. Returns their number."""
+        with self.lock:
+            return self.state.producers.forget_idle(idle_ms, max_count)
+
     def roll(self, *, only_if_idle: bool = False) -> None:
         """Begin a new segment if the active one has data. `only_if_idle`: and if `RollRule.must_roll_idle`
         says so. Raises DataDirectoryError."""

@@ -44,6 +44,7 @@ from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.found_partitions import FoundPartitions
 from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
+from stratalog.manager.idle_producers import IdleProducers
 from stratalog.manager.log_manager_settings import LogManagerSettings
 from stratalog.manager.log_opener import LogOpener, SoughtPartition
 from stratalog.manager.log_tasks import LogTasks
@@ -102,8 +103,9 @@ class LogManager:
         self._is_closed = False
         self.cleaner = CleanerManager(directories.filesystem, clock, seeded_random(ids), self.logs)
         """Cleans compacted logs. A change of a log that must not meet a clean pauses it."""
-        self.producer_room = ProducerRoom(settings.max_log_producer_count, settings.max_producer_count)
+        self.producer_room = ProducerRoom(clock, settings.max_log_producer_count, settings.max_producer_count)
         """The producers that all logs remember."""
+        self._idle_producers = IdleProducers(scheduler, self.producer_room, self.logs)
         self._opener = LogOpener(
             environment=LogEnvironment(clock, self.removals, seeded_random(ids), self.producer_room),
             directories=directories,
@@ -113,7 +115,6 @@ class LogManager:
             settings=settings,
             checkpoint=self._checkpoint_of,
         )
-        directories.tell_failures_to(self.cleaner.directory_failed)
         self._let_cleaner_into(directories)
         self._away.remove_leftovers()
         self.moves = MoveRegistry(clock, directories, self.cleaner, self._away)
@@ -133,6 +134,7 @@ class LogManager:
         return self._resources.tails.held_bytes
 
     def _let_cleaner_into(self, directories: DirectorySet) -> None:
+        directories.tell_failures_to(self.cleaner.directory_failed)
         for directory in directories.online():
             try:
                 self.cleaner.add_directory(directory.path, directory.manifest)
@@ -433,6 +435,7 @@ class LogManager:
                 return
             self._is_closed = True
         self._expiry.cancel()
+        self._idle_producers.close()
         self.moves.close()
         self._away.close()
         self.cleaner.stop()

@@ -36,7 +36,7 @@ class LogManagerSettings:
     """Producers that a log remembers at most. For a new one, those that have been idle for longest are
     forgotten; where all have written lately, the new one is refused."""
     max_producer_count: int = 200_000
-    """Producers that all logs together remember at most, about a kilobyte each."""
+    """Producers that all logs together remember at most, about a kilobyte each. See `IdleProducers`."""
     written_by_broker: bool = False
     """Kafka wrote the logs, and they were perhaps copied file by file. So the files of leader epochs may be
     older than the batches: what is newer is learnt from these, in a recovery (our own files have each epoch

@@ -88,6 +88,15 @@ class Sent:
             for batch in complete
         ]
 
+    def require_taken_once(self) -> None:
+        """A batch whose section was taken keeps its size, and has no other section."""
+        self.send(None, b"v" * 40, 0, 5, None)
+        self.accumulator.close_all()
+        _, [batch] = self.accumulator.take_batches()
+        size_bytes = batch.size_bytes
+        assert len(batch.take_section()) == size_bytes > 40
+        assert (bytes(batch.take_section()), batch.size_bytes) == (b"", size_bytes)
+
 
 @given(SENDS, st.integers(100, 700))
 def test_batches_have_the_bytes_of_the_encoder_and_their_records_in_order(
@@ -352,3 +361,8 @@ def test_a_record_above_the_limit_of_its_topic_changes_nothing(kernels: Any) -> 
     for _ in range(3):
         sent.accumulator.send("t", partition=0, value=bytes(60))
     assert [batch[1] for batch in sent.batches()] == [2, 1]
+
+
+@each_kind(pure_record_accumulator)
+def test_the_section_of_a_batch_can_be_taken_once(kernels: Any) -> None:
+    Sent(kernels, 1000).require_taken_once()

@@ -166,7 +166,8 @@ class ServerSettings:
     topics with many short-lived producers; each takes about a kilobyte."""
 
     max_producer_count: int = 200_000
-    """Producer ids that all partitions of the server together remember."""
+    """Producer ids that all partitions of the server together remember. Nearly there, idle ones of all
+    partitions are forgotten as above; where there are none, a new one is refused."""
 
     append_thread_count: int = 4
     """Threads that write the local logs of a log directory; one partition uses one at a time. They do not

@@ -308,7 +308,8 @@ _RARE_PRODUCERS = (
     _rare(
         "max_producer_count",
         number_kind("COUNT", 1, INT_MAX),
-        "Most producer ids that all partitions together remember, about a kilobyte each.",
+        "Most producer ids that all partitions together remember, about a kilobyte each. Nearly there, ids"
+        " that have been idle for 15 minutes are forgotten; where there are none, a new one is refused.",
     ),
 )
 

@@ -72,6 +72,11 @@ def of_logs(logs: LogManager) -> Iterator[Metric]:
         "log_manager_tail_bytes", "Memory of the newest records, which are read from there.", logs.tail_bytes
     )
     yield gauge(
+        "log_manager_producer_count",
+        "Producer ids that all partitions remember.",
+        logs.producer_room.count,
+    )
+    yield gauge(
         "log_future_timestamp_segments",
         "Segments with timestamps in the future that stopped the last retention by time, at most one a log.",
         sum(log.retention.future_segment_count for log in opened),

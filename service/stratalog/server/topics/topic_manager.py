@@ -186,12 +186,14 @@ class TopicManager:
                 at_least=present_count,
                 at_most=max(present_count, self.max_partition_count),
             )
-            added_count = partition_count - present_count
-            entry = self._catalog.alter(
-                topic.topic_id,
-                partition_count=partition_count,
-                require=lambda state: self._bounds.require_room(state, added_count, 0, remedy=_RAISE_BOUNDS),
-            )
+
+            def require(state: CatalogState) -> None:
+                # An addition whose outcome was unknown may be in the catalog already.
+                known = state.entries.get(topic.topic_id)
+                added_count = 0 if known is None else partition_count - known.partition_count
+                self._bounds.require_room(state, added_count, 0, remedy=_RAISE_BOUNDS)
+
+            entry = self._catalog.alter(topic.topic_id, partition_count=partition_count, require=require)
             self._apply(topic, entry)
             return self._registry.topic(name)
 

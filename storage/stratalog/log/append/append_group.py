@@ -58,7 +58,7 @@ class AppendGroup:
         self.fatal: DataDirectoryError | None = None
         self._local = local_log
         self._state = state
-        self._producers = ProducerAppend(state.producers, now_ms)
+        self._producers = ProducerAppend(state.producers)
         self._roll_rule = roll_rule
         self._config = local_log.config
         self._log_start_offset = offsets.log_start_offset

@@ -44,9 +44,8 @@ class ProducerAppend:
     """The changes of producers by one append, staged until they are committed. Guarded by UnifiedLog.lock,
     from its making to the last `commit` or `discard`."""
 
-    def __init__(self, state: ProducerStateManager, now_ms: int) -> None:
+    def __init__(self, state: ProducerStateManager) -> None:
         self._state = state
-        self._now_ms = now_ms
         self._new_ids: set[int] = set()
         """The staged producers that the log does not know."""
         self._staged: list[ProducerBatch] = []
@@ -68,7 +67,7 @@ class ProducerAppend:
         """Check the batches of one request, which have their offsets, and take all of them or none.
 
         Raises ProducerFencedError, OutOfOrderSequenceError, InvalidTxnStateError, CoordinatorFencedError,
-        LimitExceededError.
+        LimitExceededError, OverloadedError.
         """
         entries: dict[int, ProducerStateEntry] = {}
         new_ids: set[int] = set()
@@ -84,7 +83,7 @@ class ProducerAppend:
                 if entry.is_unknown:
                     new_ids.add(producer_id)
                     new_count = len(self._new_ids) + len(new_ids)
-                    self._state.require_room(new_count, self._entries.keys(), self._now_ms)
+                    self._state.require_room(new_count, self._entries.keys())
             entries[producer_id] = entry.after(batch)
         self._new_ids |= new_ids
         self._entries |= entries

@@ -11,9 +11,8 @@ every transaction below has ended for good.
 
 State follows the log: `append` moves it by one batch, by the same rule for a leader, a follower and a
 recovery. So the state at an offset depends only on the log below it, and on producers that have expired, or
-were forgotten for new ones. A snapshot has
-only the newest batch of each producer, and no unreplicated transactions. A reload that knows the high
-watermark begins below it, and so finds the latter again.
+were forgotten for new ones. A snapshot has only the newest batch of each producer, and no unreplicated
+transactions. A reload that knows the high watermark begins below it, and so finds the latter again.
 
 Crash: only the snapshots are durable. Opening a log loads one and replays the batches behind it.
 """
@@ -21,9 +20,11 @@ Crash: only the snapshots are durable. Opening a log loads one and replays the b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
+import itertools
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from stratalog.base.errors import LimitExceededError
+from stratalog.base.errors import LimitExceededError, OverloadedError
 from stratalog.log.producers.producer_batch import ProducerBatch
 from stratalog.log.producers.producer_fold import CompletedTransaction, ProducerFold
 from stratalog.log.producers.producer_room import IDLE_MS, ProducerRoom
@@ -43,10 +44,10 @@ class ProducerStateManager:
         self.expiration_ms = producer_id_expiration_ms
         self._fold = ProducerFold(ProducerSnapshot(0, ()))
         self._room: ProducerRoom | None = None
-        self._counted = 0
-        """The producers that `_room` has counted."""
-        self._none_idle_before_ms = 0
-        """No producer may be forgotten for a new one before this time, as of the last look."""
+        # By producer the room's time of its last append or, for one that was loaded, of the loading, oldest
+        # first. The records' own times do not tell who is idle: they may be of a past that is copied now.
+        # The producers of the fold while there is a room, which counts them; empty without one.
+        self._active_ms: OrderedDict[int, int] = OrderedDict()
         # (first offset, marker's offset) as a heap. An entry that the high watermark has passed leaves when
         # it is on top.
         self._unreplicated: list[tuple[int, int]] = []
@@ -92,7 +93,8 @@ class ProducerStateManager:
         assert batch.header.next_offset > self._map_end_offset
         self._map_end_offset = batch.header.next_offset
         completed = self._fold.follow(batch)
-        self._note_count()
+        if self._room is not None and batch.header.producer_id in self.producers:
+            self._note_active([batch.header.producer_id], self._room)
         if completed is not None:
             heapq.heappush(self._unreplicated, (completed.first_offset, completed.last_offset))
         self._note_first_unstable_offset()
@@ -128,71 +130,90 @@ class ProducerStateManager:
         A producer with an open transaction stays.
         """
         entries = self._fold.producers.values()
-        self._fold.forget([entry.producer_id for entry in entries if self._is_expired(entry, now_ms)])
-        self._note_count()
+        self._forget([entry.producer_id for entry in entries if self._is_expired(entry, now_ms)])
 
     def count_in(self, room: ProducerRoom) -> None:
-        """Take part in the bounds of these logs, until `leave_room`."""
+        """Take part in the bounds of these logs, until `leave_room`. All producers count as active now."""
+        assert self._room is None
         self._room = room
-        self._note_count()
+        self._note_active(self.producers, room)
 
     def leave_room(self) -> None:
         """Count no more: the log is closed. May be called twice."""
         room, self._room = self._room, None
         if room is not None:
-            room.add(-self._counted)
-            self._counted = 0
+            room.add(-len(self._active_ms))
+            self._active_ms.clear()
 
-    def require_room(self, new_count: int, staged: Collection[int], now_ms: int) -> None:
+    def require_room(self, new_count: int, staged: Collection[int]) -> None:
         """Make room for so many producers that are not known. Those that have been idle for longest are
-        forgotten, as if they had expired, but none of the `staged` ones, and none that has an open
-        transaction. Raises LimitExceededError if too many were active lately."""
+        forgotten, as if they had expired, but none of the `staged` ones, none that has an open transaction,
+        and none at all if that would not be enough.
+
+        Raises LimitExceededError if too many of this log were active lately. Raises OverloadedError if all
+        logs know too many: those of other logs may be forgotten soon.
+        """
         room = self._room
         if room is None:
             return
-        missing_count = self._missing_count(room, new_count)
-        if missing_count > 0 and now_ms >= self._none_idle_before_ms:
-            self._forget_idle(missing_count, staged, now_ms)
-            missing_count = self._missing_count(room, new_count)
+        log_excess = len(self.producers) + new_count - room.max_log_count
+        missing_count = max(log_excess, room.count + new_count - room.max_total_count)
         if missing_count <= 0:
             return
-        if len(self.producers) + new_count > room.max_log_count:
+        may_go = (one for one in self._idle_ids(room, IDLE_MS) if one not in staged)
+        idle = [*itertools.islice(may_go, missing_count)]
+        if len(idle) == missing_count:
+            self._forget(idle)
+            return
+        if log_excess > len(idle):
             raise LimitExceededError(
                 "the partition knows as many producers as it may, all of which have written lately; use fewer"
                 " producers, append without an id, or raise max-partition-producer-count of the server",
                 producer_count=len(self.producers) + new_count,
                 max_producer_count=room.max_log_count,
             )
-        raise LimitExceededError(
-            "the partitions of the server know as many producers as they may; use fewer producers, append"
-            " without an id, lower producer.id.expiration.ms, or raise max-producer-count of the server",
+        raise OverloadedError(
+            "the partitions of the server know as many producers as they may; send again when idle ones are"
+            " forgotten, use fewer producers, append without an id, or raise its max-producer-count",
             producer_count=room.count + new_count,
             max_producer_count=room.max_total_count,
         )
 
-    def _missing_count(self, room: ProducerRoom, new_count: int) -> int:
-        """How many producers are too many with so many new ones."""
-        return new_count + max(len(self.producers) - room.max_log_count, room.count - room.max_total_count)
+    def forget_idle(self, idle_ms: int, max_count: int) -> int:
+        """Forget at most `max_count` producers that have appended nothing for `idle_ms`, those that have been
+        idle for longest, but none that has an open transaction. Returns their number."""
+        if self._room is None:
+            return 0
+        idle = [*itertools.islice(self._idle_ids(self._room, idle_ms), max_count)]
+        self._forget(idle)
+        return len(idle)
 
-    def _forget_idle(self, count: int, staged: Collection[int], now_ms: int) -> None:
-        """Forget the producers that have been idle for longest, at least `count` and a sixteenth of all, so
-        that not every new one takes a look at all."""
-        may_go = sorted(
-            (entry.last_timestamp_ms, entry.producer_id)
-            for entry in self.producers.values()
-            if entry.current_txn_first_offset is None and entry.producer_id not in staged
-        )
-        if may_go:
-            self._none_idle_before_ms = may_go[0][0] + IDLE_MS
-        idle = [producer_id for last_ms, producer_id in may_go if last_ms + IDLE_MS <= now_ms]
-        self._fold.forget(idle[: max(count, len(self.producers) // 16)])
-        self._note_count()
+    def _idle_ids(self, room: ProducerRoom, idle_ms: int) -> Iterator[int]:
+        """The producers without an open transaction that have been idle for so long, those that have been for
+        longest first."""
+        last_ms = room.elapsed_ms() - idle_ms
+        for producer_id, active_ms in self._active_ms.items():
+            if active_ms > last_ms:
+                return
+            if self.producers[producer_id].current_txn_first_offset is None:
+                yield producer_id
 
-    def _note_count(self) -> None:
-        """Let the room know how many producers there are."""
-        if self._room is not None and len(self._fold.producers) != self._counted:
-            self._room.add(len(self._fold.producers) - self._counted)
-            self._counted = len(self._fold.producers)
+    def _forget(self, producer_ids: Collection[int]) -> None:
+        """Forget these producers, none of which has an open transaction."""
+        self._fold.forget(producer_ids)
+        if self._room is not None and producer_ids:
+            for producer_id in producer_ids:
+                del self._active_ms[producer_id]
+            self._room.add(-len(producer_ids))
+
+    def _note_active(self, producer_ids: Iterable[int], room: ProducerRoom) -> None:
+        """Note that these producers are active now, and let the room count those that are new."""
+        now_ms, former_count = room.elapsed_ms(), len(self._active_ms)
+        for producer_id in producer_ids:
+            self._active_ms[producer_id] = now_ms
+            self._active_ms.move_to_end(producer_id)
+        if len(self._active_ms) != former_count:
+            room.add(len(self._active_ms) - former_count)
 
     def _is_expired(self, entry: ProducerStateEntry, now_ms: int) -> bool:
         return (
@@ -258,9 +279,11 @@ class ProducerStateManager:
         self._last_snapshot_offset = 0
 
     def _reset(self, snapshot: ProducerSnapshot) -> None:
+        room = self._room
+        self.leave_room()
         self._fold = ProducerFold(snapshot)
-        self._none_idle_before_ms = 0
-        self._note_count()
+        if room is not None:
+            self.count_in(room)
         self._unreplicated.clear()
         self._high_watermark = 0
         self._map_end_offset = snapshot.end_offset
@@ -269,7 +292,8 @@ class ProducerStateManager:
     def check(self) -> None:
         """Assert that producers, transactions and offsets agree."""
         self._fold.check(self._map_end_offset)
-        assert self._counted == (0 if self._room is None else len(self.producers))
+        assert self._active_ms.keys() == (set() if self._room is None else self.producers.keys())
+        assert [*self._active_ms.values()] == sorted(self._active_ms.values())
         assert all(first < marker < self._map_end_offset for first, marker in self._unreplicated)
         unreplicated = [first for first, marker in self._unreplicated if marker >= self._high_watermark]
         undecided = [first for _, first in self._fold.open_transactions]

@@ -117,7 +117,7 @@ def test_a_replay_gives_kafkas_snapshots_and_transaction_indexes(name: str, orig
         if state.map_end_offset in expected:
             assert state.snapshot().to_bytes() == expected[state.map_end_offset]
             compared += 1
-        append = ProducerAppend(state, 0)
+        append = ProducerAppend(state)
         sender = AppendOrigin.COORDINATOR if batch.header.is_control else origin
         append.stage([batch], sender)
         for completed in append.commit():

@@ -48,7 +48,7 @@ def duplicate(base_offset: int, last_offset: int) -> AppendInfo:
 def store(
     state: ProducerStateManager, *batches: ProducerBatch, origin: AppendOrigin = REPLICATION
 ) -> ProducerAppend:
-    append = ProducerAppend(state, 0)
+    append = ProducerAppend(state)
     append.stage(batches, origin)
     append.commit()
     state.check()
@@ -98,7 +98,7 @@ def refusal(
     state: ProducerStateManager, error: type[LogStoreError], batch: ProducerBatch, origin: AppendOrigin
 ) -> dict[str, object]:
     """The fields of the error; nothing of the batch is staged or stored."""
-    append, before = ProducerAppend(state, 0), dict(state.producers)
+    append, before = ProducerAppend(state), dict(state.producers)
     with pytest.raises(error) as caught:
         append.stage([batch], origin)
     assert append.commit() == []
@@ -109,7 +109,7 @@ def refusal(
 def test_a_coordinator_has_no_sequence(state: ProducerStateManager) -> None:
     store(state, data_batch(0, 7, 0, is_transactional=True), origin=COORDINATOR)
     store(state, data_batch(1, 7, 0, is_transactional=True), origin=COORDINATOR)
-    assert ProducerAppend(state, 0).duplicate_of([data_batch(2, 7, 0)]) is None
+    assert ProducerAppend(state).duplicate_of([data_batch(2, 7, 0)]) is None
     # As the first sequence of the epoch: none is known.
     store(state, data_batch(2, 7, 0, 0, is_transactional=True), origin=CLIENT)
 
@@ -124,7 +124,7 @@ def test_replication_takes_what_is_in_the_log(state: ProducerStateManager) -> No
 def test_a_request_is_a_repetition_as_a_whole_or_not_at_all(state: ProducerStateManager) -> None:
     first, second, third = (data_batch(number, 7, 0, number, timestamp_ms=number) for number in range(3))
     store(state, first, second)
-    append = ProducerAppend(state, 0)
+    append = ProducerAppend(state)
     assert append.duplicate_of([first, second]) == duplicate(0, 1)
     assert append.duplicate_of([second, third]) is None
     assert append.duplicate_of([]) is None
@@ -133,7 +133,7 @@ def test_a_request_is_a_repetition_as_a_whole_or_not_at_all(state: ProducerState
 
 
 def test_staged_requests_are_checked_against_each_other(state: ProducerStateManager) -> None:
-    append = ProducerAppend(state, 0)
+    append = ProducerAppend(state)
     append.stage([data_batch(0, 7, 0, 0)], CLIENT)
     with pytest.raises(OutOfOrderSequenceError):
         append.stage([data_batch(1, 7, 0, 2)], CLIENT)
@@ -146,7 +146,7 @@ def test_staged_requests_are_checked_against_each_other(state: ProducerStateMana
 
 
 def test_what_was_discarded_never_happened(state: ProducerStateManager) -> None:
-    append = ProducerAppend(state, 0)
+    append = ProducerAppend(state)
     append.stage([data_batch(0, 7, 0, 0, is_transactional=True)], CLIENT)
     append.discard()
     assert append.duplicate_of([data_batch(0, 7, 0, 0)]) is None
@@ -156,7 +156,7 @@ def test_what_was_discarded_never_happened(state: ProducerStateManager) -> None:
 
 
 def test_transactions_that_end_in_what_is_staged_are_handed_out_in_order(state: ProducerStateManager) -> None:
-    append = ProducerAppend(state, 0)
+    append = ProducerAppend(state)
     append.stage([data_batch(0, 7, 0, 0, is_transactional=True)], CLIENT)
     append.stage([data_batch(1, 8, 0, 0, is_transactional=True)], CLIENT)
     append.stage([marker_batch(2, 7, 0, ABORT)], COORDINATOR)

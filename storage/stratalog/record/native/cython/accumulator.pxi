@@ -100,6 +100,8 @@ cdef class OpenBatch:
     cdef readonly int64_t base_timestamp
     cdef readonly int64_t max_timestamp
     cdef sink section
+    # The size of the section that was taken.
+    cdef size_t taken_bytes
 
     @property
     def topic(self):
@@ -111,7 +113,7 @@ cdef class OpenBatch:
 
     @property
     def size_bytes(self):
-        return self.section.size
+        return self.taken_bytes + self.section.size
 
     @property
     def receipt(self):
@@ -129,8 +131,8 @@ cdef class OpenBatch:
         cdef uint8_t *fitted = <uint8_t *> PyMem_Realloc(self.section.data, self.section.size)
         taken.data = self.section.data if fitted == NULL else fitted
         taken.size = <Py_ssize_t> self.section.size
-        self.section.data = NULL
-        self.section.room = 0
+        self.taken_bytes += self.section.size
+        memset(&self.section, 0, sizeof(self.section))
         return memoryview(taken)
 
     def __dealloc__(self):
