@@ -31,7 +31,7 @@ from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
-from stratalog.remote.metadata.catalog.catalog_state import TopicEntry
+from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.server.call_counts import CallKind
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.access.guarded_site import GuardedSite
