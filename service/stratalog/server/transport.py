@@ -156,7 +156,7 @@ class Transport:
 
 
 def grpc_server(
-    settings: ServerSettings, interceptors: Sequence[grpc.aio.ServerInterceptor[Any, Any]] = ()
+    settings: ServerSettings, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
 ) -> grpc.aio.Server:
     """A server of gRPC within the bounds that the settings give it, without a port."""
     return grpc.aio.server(

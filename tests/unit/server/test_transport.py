@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ class Bench:
         self.address = f"127.0.0.1:{self.transport.port}"
 
     async def start(self) -> None:
-        handlers = {
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Wait": grpc.unary_stream_rpc_method_handler(cast(Any, _wait)),
             "Echo": grpc.unary_unary_rpc_method_handler(cast(Any, _echo)),
         }
@@ -56,7 +56,7 @@ class Bench:
         await self.may_go_on.wait()
 
     @asynccontextmanager
-    async def open_call(self) -> AsyncIterator[asyncio.Task[grpc.StatusCode]]:
+    async def open_call(self) -> AsyncGenerator[asyncio.Task[grpc.StatusCode]]:
         """A call that the server has begun to answer; the task ends with its status."""
         async with grpc.aio.insecure_channel(self.address) as channel:
             call = cast(Any, channel).unary_stream("/test/Wait")(EMPTY)
@@ -87,7 +87,7 @@ async def _echo(request: bytes, _: object) -> bytes:
 
 
 @asynccontextmanager
-async def started() -> AsyncIterator[Bench]:
+async def started() -> AsyncGenerator[Bench]:
     bench = Bench()
     await bench.start()
     try:
@@ -197,7 +197,7 @@ class FailingServer:
 
 
 @asynccontextmanager
-async def started_failing(first: FailingServer, second: FailingServer) -> AsyncIterator[Transport]:
+async def started_failing(first: FailingServer, second: FailingServer) -> AsyncGenerator[Transport]:
     """A transport with the first server, which listens with the second one after a failure."""
     servers = [second, first]
     transport = Transport("127.0.0.1:0", None, lambda: cast(grpc.aio.Server, servers.pop()))

@@ -26,166 +26,14 @@ from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.partition_writer import GROUP_BYTES, PartitionWriter, WriterChecks, WriterThreads
-from stratalog.server.append.pending_append import AppendConditions, AppendSession, PendingAppend
-from stratalog.server.request_memory import RequestMemory
-from stratalog.testing.manual_clock import ManualClock
+from stratalog.server.append.pending_append import AppendSession, PendingAppend
 from tests.support.service.hand_executor import HandExecutor
 from tests.support.service.held_writer import SOME_LOG
-
-BAD = b"bad"
-EPOCH = 7
-
-
-class FakeLog:
-    """Takes everything but BAD, one offset a request, and lists the calls. It is its own parts."""
-
-    def __init__(self) -> None:
-        self.appender = self.flusher = self.offsets = self
-        self.calls: list[str] = []
-        self.stored: list[bytes] = []
-        self.recovery_point = self.tiered_end_offset = 0
-        self.min_durability = Durability.OS
-        self.epoch = EPOCH
-        self.takes_epochs = True
-        self.epoch_error: Exception | None = None
-        self.flush_error: Exception | None = None
-        self.sync_error: LogStoreError | None = None
-        """The sync of a group for `flush.messages` fails with it."""
-        self.beside: Callable[[], object] = lambda: None
-        """Takes place when a group is written, before the writer goes on."""
-
-    @property
-    def log_start_offset(self) -> int:
-        return 0
-
-    @property
-    def log_end_offset(self) -> int:
-        return len(self.stored)
-
-    @property
-    def high_watermark(self) -> int:
-        ends = {Durability.OS: self.log_end_offset, Durability.DISK: self.recovery_point}
-        return ends.get(self.min_durability, self.tiered_end_offset)
-
-    last_stable_offset = high_watermark
-
-    def has_epoch(self, leader_epoch: int) -> bool:
-        return self.epoch == leader_epoch
-
-    def write_epoch(self, leader_epoch: int) -> None:
-        self.calls.append(f"epoch {leader_epoch}")
-        if self.epoch_error is not None:
-            raise self.epoch_error
-        if self.takes_epochs:
-            self.epoch = leader_epoch
-
-    def append_group(
-        self,
-        requests: Sequence[Buffer],
-        leader_epoch: int,
-        expected_offsets: Sequence[int | None],
-        chains: Sequence[Hashable | None],
-    ) -> list[AppendInfo | LogStoreError]:
-        assert leader_epoch == EPOCH
-        assert list(expected_offsets) == [None] * len(requests)
-        self.calls.append(f"append {len(requests)}")
-        outcomes: list[AppendInfo | LogStoreError] = []
-        broken: set[Hashable] = set()
-        for request, chain in zip(requests, chains, strict=True):
-            if chain in broken:
-                outcomes.append(PrecedingAppendFailedError("behind"))
-            elif request == BAD:
-                outcomes.append(InvalidRecordError("bad"))
-                broken |= {chain} - {None}
-            else:
-                outcomes.append(AppendInfo(len(self.stored), len(self.stored), len(request)))
-                self.stored.append(bytes(request))
-        self.beside()
-        if self.sync_error is not None:
-            return [self.sync_error if isinstance(one, AppendInfo) else one for one in outcomes]
-        return outcomes
-
-    def flush(self) -> int:
-        self.calls.append("flush")
-        if self.flush_error is not None:
-            raise self.flush_error
-        self.recovery_point = len(self.stored)
-        return self.recovery_point
-
-
-class Bench:
-    """A writer with everything around it under the test's control."""
-
-    def __init__(
-        self,
-        leader_epoch: Callable[[], int] = lambda: EPOCH,
-        ensure_heard: Callable[[], None] | None = None,
-    ) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.executor = HandExecutor()
-        self.threads_error: Exception | None = None
-        """The threads cannot be had, because of it."""
-        self.log = FakeLog()
-        self.advances: list[str] = []
-        """The last call of the log, each time that readers were woken."""
-        self.appends: list[PendingAppend] = []
-        self.memory = RequestMemory(1 << 30)
-        self.clock = ManualClock()
-        self.token = ""
-        """The partition's fencing token in the catalog."""
-        self.writer = PartitionWriter(
-            self.loop,
-            WriterThreads(self._threads, self._threads),
-            cast(UnifiedLog, self.log),
-            WriterChecks(leader_epoch, ensure_heard, lambda: self.token),
-            CommitWaiters(self.clock, self.loop),
-            self._advance,
-        )
-
-    def _threads(self) -> HandExecutor:
-        if self.threads_error is not None:
-            raise self.threads_error
-        return self.executor
-
-    def _advance(self) -> None:
-        self.advances.append(self.log.calls[-1])
-
-    def append(
-        self,
-        data: Buffer | Callable[[], Buffer],
-        durability: Durability = Durability.OS,
-        session: AppendSession | None = None,
-        token: str | None = None,
-        size_bytes: int = 1,
-    ) -> asyncio.Future[AppendInfo]:
-        future: asyncio.Future[AppendInfo] = self.loop.create_future()
-        self.appends.append(
-            PendingAppend(
-                batches=data,
-                durability=durability,
-                future=future,
-                memory=self.memory.lease(size_bytes),
-                identity=SOME_LOG,
-                session=session,
-                conditions=AppendConditions(fencing_token=token),
-            )
-        )
-        self.writer.submit(self.appends[-1])
-        return future
-
-    def submit(self, data: Buffer, durability: Durability = Durability.OS) -> None:
-        """Submit an append whose result is not used."""
-        self.append(data, durability).add_done_callback(lambda future: future.exception())
-
-    async def run_all(self) -> None:
-        while self.executor.waiting:
-            self.executor.run_one()
-        await asyncio.sleep(0)
-        assert self.memory.held_bytes == 0, "whatever became of them"
+from tests.support.writer_bench import BAD, EPOCH, WriterBench
 
 
 async def test_what_waits_is_written_as_one_group() -> None:
-    bench = Bench()
+    bench = WriterBench()
     futures = [bench.append(str(number).encode()) for number in range(5)]
     assert len(bench.executor.waiting) == 1
     await bench.run_all()
@@ -194,7 +42,7 @@ async def test_what_waits_is_written_as_one_group() -> None:
 
 
 async def test_a_group_is_flushed_once_for_all_that_asked_for_disk() -> None:
-    bench = Bench()
+    bench = WriterBench()
     disk = [bench.append(b"d", Durability.DISK) for _ in range(10)]
     os_level = bench.append(b"o")
     await bench.run_all()
@@ -204,7 +52,7 @@ async def test_a_group_is_flushed_once_for_all_that_asked_for_disk() -> None:
 
 
 async def test_a_topic_that_became_stronger_meanwhile_is_flushed_for_what_asked_for_less() -> None:
-    bench = Bench()
+    bench = WriterBench()
     future = bench.append(b"o")
     bench.log.min_durability = Durability.DISK
     await bench.run_all()
@@ -214,7 +62,7 @@ async def test_a_topic_that_became_stronger_meanwhile_is_flushed_for_what_asked_
 
 
 async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None:
-    bench = Bench()
+    bench = WriterBench()
     os_level, disk = bench.append(b"o"), bench.append(b"d", Durability.DISK)
     bench.log.flush_error = OSError(5, "Input/output error", "/data/x.log")
     await bench.run_all()
@@ -225,7 +73,7 @@ async def test_an_acknowledgement_at_os_does_not_wait_for_others_flush() -> None
 
 
 async def test_appends_during_a_run_form_the_next_group() -> None:
-    bench = Bench()
+    bench = WriterBench()
 
     def encode() -> bytes:
         bench.submit(b"x")
@@ -241,7 +89,7 @@ async def test_appends_during_a_run_form_the_next_group() -> None:
 
 
 async def test_a_new_leader_epoch_is_made_durable_before_the_turn() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.log.epoch = EPOCH - 1
     futures = [bench.append(b"a"), bench.append(b"b")]
     bench.executor.run_one()
@@ -256,7 +104,7 @@ async def test_a_new_leader_epoch_is_made_durable_before_the_turn() -> None:
 
 
 async def test_an_epoch_that_cannot_be_made_durable_is_left_to_the_append() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.log.epoch, bench.log.takes_epochs = EPOCH - 1, False
     for _ in range(2):
         bench.submit(b"a")
@@ -265,7 +113,7 @@ async def test_an_epoch_that_cannot_be_made_durable_is_left_to_the_append() -> N
 
 
 async def test_an_unexpected_failure_of_an_epoch_is_the_answer_of_the_turn() -> None:
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     bench.log.epoch, bench.log.epoch_error = EPOCH - 1, MemoryError("no memory")
     future, settled = bench.append(b"a", session=session), asyncio.ensure_future(bench.writer.settled())
@@ -285,7 +133,7 @@ async def test_an_unexpected_failure_of_an_epoch_is_the_answer_of_the_turn() -> 
 
 
 async def test_an_epoch_without_a_thread_is_left_to_the_append() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.log.epoch = EPOCH - 1
     future = bench.append(b"a")
     bench.executor.finds_no_thread = True
@@ -295,7 +143,7 @@ async def test_an_epoch_without_a_thread_is_left_to_the_append() -> None:
 
 
 async def test_one_bad_request_does_not_harm_its_group() -> None:
-    bench = Bench()
+    bench = WriterBench()
     good, bad, after = bench.append(b"a"), bench.append(BAD), bench.append(b"b")
     await bench.run_all()
     assert (await good).base_offset == 0
@@ -305,7 +153,7 @@ async def test_one_bad_request_does_not_harm_its_group() -> None:
 
 
 async def test_a_session_stops_at_its_first_failure() -> None:
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     futures = [bench.append(data, session=session) for data in (b"1", BAD, b"3", b"4")]
     other = bench.append(b"other")
@@ -318,7 +166,7 @@ async def test_a_session_stops_at_its_first_failure() -> None:
 
 
 async def test_a_session_shares_one_flush() -> None:
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     futures = [bench.append(b"x", Durability.DISK, session) for _ in range(6)]
     await bench.run_all()
@@ -327,7 +175,7 @@ async def test_a_session_shares_one_flush() -> None:
 
 
 async def test_two_sessions_share_groups() -> None:
-    bench = Bench()
+    bench = WriterBench()
     sessions = AppendSession(), AppendSession()
     futures = [
         bench.append(str(number).encode(), session=session) for number in range(3) for session in sessions
@@ -338,7 +186,7 @@ async def test_two_sessions_share_groups() -> None:
 
 
 async def test_a_failed_flush_breaks_the_session() -> None:
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     bench.log.flush_error = DataDirectoryError("gone")
     future = bench.append(b"x", Durability.DISK, session)
@@ -350,7 +198,7 @@ async def test_a_failed_flush_breaks_the_session() -> None:
 @pytest.mark.parametrize("durability", list(Durability))
 async def test_what_is_written_beside_a_flush_that_fails_has_its_failure(durability: Durability) -> None:
     """It is in the log: its client must not take it for one that was not applied."""
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     first = bench.append(b"1", Durability.DISK, session)
     bench.executor.run_one()
@@ -372,7 +220,7 @@ async def test_what_is_written_beside_a_flush_that_fails_has_its_failure(durabil
 
 async def test_an_append_at_object_is_acknowledged_behind_the_flush_of_its_session() -> None:
     for error in (None, DataDirectoryError("gone")):
-        bench = Bench()
+        bench = WriterBench()
         bench.log.flush_error = error
         session = AppendSession()
         disk = bench.append(b"1", Durability.DISK, session)
@@ -388,7 +236,7 @@ async def test_an_append_at_object_is_acknowledged_behind_the_flush_of_its_sessi
 
 async def test_an_append_that_has_its_durability_is_acknowledged_behind_one_whose_commit_fails() -> None:
     """Its records are stored, and a client may send again what failed."""
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     durabilities = (Durability.OBJECT, Durability.OS, Durability.DISK)
     late, at_os, at_disk = (bench.append(b"x", one, session) for one in durabilities)
@@ -406,7 +254,7 @@ async def test_an_append_that_has_its_durability_is_acknowledged_behind_one_whos
 
 
 async def test_all_that_one_failed_sync_leaves_in_the_log_have_its_failure() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.log.sync_error = DataDirectoryError("the sync failed")
     session = AppendSession()
     futures = [bench.append(data, session=session) for data in (b"1", b"2", BAD, b"4")]
@@ -422,7 +270,7 @@ async def test_all_that_one_failed_sync_leaves_in_the_log_have_its_failure() -> 
 
 async def test_an_append_at_os_behind_one_at_disk_of_its_session_shares_the_outcome_of_the_flush() -> None:
     for error in (None, DataDirectoryError("gone")):
-        bench = Bench()
+        bench = WriterBench()
         bench.log.flush_error = error
         session = AppendSession()
         before, disk, behind = (
@@ -444,7 +292,7 @@ async def test_an_encoder_runs_on_the_writer_and_its_failure_is_its_own() -> Non
     def fail() -> bytes:
         raise InvalidRecordError("cannot be encoded")
 
-    bench = Bench()
+    bench = WriterBench()
     encoded, failed = bench.append(lambda: b"encoded"), bench.append(fail)
     await bench.run_all()
     assert (await encoded).base_offset == 0
@@ -458,7 +306,7 @@ async def test_a_replaced_owner_writes_nothing() -> None:
     def fenced() -> int:
         raise NotOwnerError("replaced", epoch=1, current_epoch=2)
 
-    bench = Bench(fenced)
+    bench = WriterBench(fenced)
     future = bench.append(b"x")
     await bench.run_all()
     assert isinstance(future.exception(), NotOwnerError)
@@ -469,7 +317,7 @@ async def test_the_first_failure_of_a_session_is_answered_as_it_is() -> None:
     def fenced() -> int:
         raise NotOwnerError("replaced", epoch=1, current_epoch=2)
 
-    bench = Bench(fenced)
+    bench = WriterBench(fenced)
     session = AppendSession()
     futures = [bench.append(b"x", session=session, token=token) for token in (None, "other", None)]
     alone = bench.append(b"y")
@@ -488,7 +336,7 @@ async def test_the_first_failure_of_a_session_is_answered_as_it_is() -> None:
 )
 async def test_readers_are_woken_when_they_see_more(min_durability: Durability, advances: list[str]) -> None:
     """At `object` the commit wakes them."""
-    bench = Bench()
+    bench = WriterBench()
     bench.log.min_durability = min_durability
     bench.submit(b"x", Durability.DISK)
     while bench.executor.waiting:
@@ -500,7 +348,7 @@ async def test_readers_are_woken_when_they_see_more(min_durability: Durability, 
 
 
 async def test_an_answer_and_the_readers_share_a_hop(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
+    bench = WriterBench()
     hops: list[object] = []
     hop = bench.loop.call_soon_threadsafe
 
@@ -520,7 +368,7 @@ async def test_an_answer_and_the_readers_share_a_hop(monkeypatch: pytest.MonkeyP
 
 async def test_a_turn_ends_before_its_last_answers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop may submit the next append as soon as it has them."""
-    bench = Bench()
+    bench = WriterBench()
     hop = bench.loop.call_soon_threadsafe
     futures: list[asyncio.Future[AppendInfo]] = []
 
@@ -537,7 +385,7 @@ async def test_a_turn_ends_before_its_last_answers_leave(monkeypatch: pytest.Mon
 
 
 async def test_a_caller_that_left_does_not_disturb_the_others() -> None:
-    bench = Bench()
+    bench = WriterBench()
     left, stayed = bench.append(b"x"), bench.append(b"y")
     left.cancel()
     await bench.run_all()
@@ -549,7 +397,7 @@ async def test_no_append_waits_for_ever_after_a_defect() -> None:
     def broken() -> int:
         raise ZeroDivisionError
 
-    bench = Bench(broken)
+    bench = WriterBench(broken)
     future = bench.append(b"x")
     await bench.run_all()
     assert isinstance(future.exception(), ZeroDivisionError)
@@ -559,7 +407,7 @@ async def test_no_append_waits_for_ever_after_a_defect() -> None:
 
 
 async def test_at_a_shutdown_every_append_that_waits_is_answered() -> None:
-    bench = Bench()
+    bench = WriterBench()
     session = AppendSession()
     late: list[asyncio.Future[AppendInfo]] = []
 
@@ -579,7 +427,7 @@ async def test_at_a_shutdown_every_append_that_waits_is_answered() -> None:
 
 
 async def test_a_turn_that_found_no_thread_is_not_taken_beside_another() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.executor.finds_no_thread = True
     refused = bench.append(b"refused")
     await asyncio.sleep(0)
@@ -602,7 +450,7 @@ async def test_a_turn_that_found_no_thread_is_not_taken_beside_another() -> None
 
 async def test_a_turn_that_begins_although_it_was_refused_takes_place() -> None:
     """Another thread takes the refused work before its caller hears of the refusal."""
-    bench = Bench()
+    bench = WriterBench()
 
     class BusyThread(HandExecutor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -623,7 +471,7 @@ async def test_a_turn_that_begins_although_it_was_refused_takes_place() -> None:
 
 
 async def test_no_append_waits_for_ever_if_the_threads_cannot_be_had() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.threads_error = KeyError("/data")
     for _ in range(2):
         refused = bench.append(b"x")
@@ -643,7 +491,7 @@ def silent() -> None:
 
 
 async def test_while_the_store_is_silent_disk_is_refused_unwritten_and_os_goes_on() -> None:
-    bench = Bench(ensure_heard=silent)
+    bench = WriterBench(ensure_heard=silent)
     session = AppendSession()
     disk = bench.append(b"d", Durability.DISK)
     os_level = bench.append(b"o")
@@ -669,7 +517,7 @@ async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
         if calls > 1:
             silent()
 
-    bench = Bench(ensure_heard=silent_at_the_second_call)
+    bench = WriterBench(ensure_heard=silent_at_the_second_call)
     bench.log.min_durability = Durability.DISK
     session = AppendSession()
     disk = bench.append(b"d", Durability.DISK, session)
@@ -682,7 +530,7 @@ async def test_a_silence_that_is_noticed_after_the_flush_refuses_too() -> None:
 
 
 async def test_an_append_holds_its_memory_until_it_is_answered_even_if_its_caller_left() -> None:
-    bench = Bench()
+    bench = WriterBench()
     left = bench.append(b"x")
     left.cancel()
     await asyncio.sleep(0)
@@ -691,7 +539,7 @@ async def test_an_append_holds_its_memory_until_it_is_answered_even_if_its_calle
 
 
 async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsync() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.submit(b"disk", Durability.DISK)
     future: asyncio.Future[AppendInfo] = bench.loop.create_future()
     append = PendingAppend(
@@ -715,7 +563,7 @@ async def test_an_answered_append_holds_no_bytes_while_others_wait_for_their_fsy
 
 
 async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
-    bench = Bench()
+    bench = WriterBench()
 
     def fencing_token() -> str:
         raise ZeroDivisionError
@@ -740,7 +588,7 @@ async def test_a_defect_behind_an_answer_gives_nothing_back_twice() -> None:
 
 
 async def test_an_append_needs_the_token_that_the_partition_has_when_it_is_applied() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.token = "a"
     session = AppendSession()
     current, former, empty = (bench.append(token.encode(), token=token) for token in ("a", "b", ""))
@@ -760,7 +608,7 @@ async def test_an_append_needs_the_token_that_the_partition_has_when_it_is_appli
 
 async def test_once_it_is_settled_no_append_with_the_former_token_is_applied() -> None:
     """Those that wait when the token changes are refused; those that were applied lie below the answer."""
-    bench = Bench()
+    bench = WriterBench()
     bench.token = "a"
     applied = bench.append(b"1", token="a")
     bench.executor.run_one()
@@ -779,7 +627,7 @@ async def test_once_it_is_settled_no_append_with_the_former_token_is_applied() -
 
 
 async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
-    bench = Bench()
+    bench = WriterBench()
     bench.token = "a"
     settled: list[asyncio.Task[int]] = []
     append_group = bench.log.append_group
@@ -804,7 +652,7 @@ async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
 
 
 async def test_a_writer_settles_without_appends_and_not_as_a_former_owner() -> None:
-    bench = Bench()
+    bench = WriterBench()
     settled = asyncio.create_task(bench.writer.settled())
     await asyncio.sleep(0)
     await bench.run_all()
@@ -813,7 +661,7 @@ async def test_a_writer_settles_without_appends_and_not_as_a_former_owner() -> N
     def fenced() -> int:
         raise NotOwnerError("another owner")
 
-    former = Bench(fenced)
+    former = WriterBench(fenced)
     left, refused = (asyncio.create_task(former.writer.settled()) for _ in range(2))
     await asyncio.sleep(0)
     left.cancel()
