@@ -180,8 +180,9 @@ def test_a_bad_line_is_named_and_what_came_before_is_stored(run: Runner, topic: 
     assert str(wrong).startswith("line 2: ")
     assert "the 1 record before it is stored" in str(wrong)
     large = run.failure(RecordTooLargeError, "produce", topic, stdin=b"small\n" + b"x" * 2_000_000)
-    assert str(large).startswith("line 2: ")
-    assert "the 1 record before it is stored" in str(large)
+    # The limit of a topic that the producer does not know yet is the server's to say.
+    ours, servers = "the 1 record before it is stored", "1 record is stored, line 2 is the first that is not"
+    assert (str(large).startswith("line 2: ") and ours in str(large)) or servers in str(large)
     assert run("consume", topic).split() == ["good", "small"]
 
 
