@@ -33,6 +33,7 @@ def starts(report: dict[str, Any]) -> dict[str, int]:
     return {topic["topic"]: topic["partitions"][0]["log_start_offset"] for topic in report["topics"]}
 
 
+@whole_only
 async def test_records_that_were_deleted_stay_deleted_whatever_disk_they_are_on(
     tmp_path: Path, kafka: KafkaDistribution
 ) -> None:
