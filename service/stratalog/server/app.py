@@ -162,6 +162,7 @@ class Server:
         """Bytes of running appends."""
         self.fetch_memory = FetchMemory(settings.request_memory_share_bytes)
         """Bytes of fetch answers that are not sent yet."""
+        self._memories = RequestMemories(appends=self.append_memory, fetches=self.fetch_memory)
         self.calls: Mapping[CallKind, CallCounts] = {}
         """Open calls by kind, once started."""
         self.port = 0
@@ -253,7 +254,7 @@ class Server:
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
         self._metrics.pools = self._pools
-        self._metrics.memories = RequestMemories(appends=self.append_memory, fetches=self.fetch_memory)
+        self._metrics.memories = self._memories
         self._metrics.groups = AppendGroups()
         if self._has_processes:
             self.processes = JobProcesses(
@@ -302,9 +303,9 @@ class Server:
         """Stop cleanly, in the order of the module's description. Keeps every acknowledged record. May be
         called twice.
         """
-        if self._engine is None:
+        engine = self._take_engine()
+        if engine is None:
             return
-        engine, self._engine = self._engine, None
         self._health.report(is_serving=False)
         grace_s = self.settings.shutdown_grace_s
         ending = asyncio.ensure_future(self._transport.stop(grace_s))
@@ -403,7 +404,7 @@ class Server:
             partitions=engine.topics.registry,
             pools=self._pools,
             closing=self._closing,
-            memories=RequestMemories(appends=self.append_memory, fetches=self.fetch_memory),
+            memories=self._memories,
             settings=self.settings,
             statuses=statuses,
         )

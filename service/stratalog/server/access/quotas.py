@@ -18,7 +18,7 @@ from stratalog.base.errors import OverloadedError
 from stratalog.server.access.access_policy import Principal, Quota
 
 RATES = tuple(name for name in Quota._fields if name.endswith("_per_s"))
-"""The limits that count in time, as the fields of a `Use`."""
+"""The limits that count in time, in the order of the fields of a `Use`."""
 
 MAX_WAIT_S = 5.0
 """The longest wait of a call, or of a message in a stream, for its quota."""
@@ -83,8 +83,8 @@ class Quotas:
         OverloadedError, and charges nothing, if these are too many, or any where it may not wait."""
         limits = [
             (name, limit, amount)
-            for name, limit, amount in zip(RATES, principal.quota, use, strict=False)
-            if limit is not None and amount is not None
+            for name, amount in zip(RATES, use, strict=True)
+            if (limit := getattr(principal.quota, name)) is not None and amount is not None
         ]
         if not limits:
             return 0.0
