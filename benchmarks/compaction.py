@@ -45,15 +45,12 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.record import Record
 from stratalog.remote.tier.uploader_settings import UploaderSettings
-from tests.support.tiered.s3_servers import ServerMissingError, seaweedfs_server
+from tests.support.tiered.s3_servers import BENCHMARK_MEMORY_MIB, ServerMissingError, seaweedfs_server
 from tests.support.tiered.tiered_store import TieredStore
 
 PROMISED_RECORDS_PER_S = 6e6
 """Records of 100 bytes, with the store in memory."""
 OBJECTS = 8
-SERVER_MEMORY_MIB = 2048
-"""Enough for SeaweedFS with a stream of each input. With the 400 of the tests its collector of garbage took
-as much processor time as all of its other work, beside a job and not beside the reference."""
 CHUNK_BYTES = 4 << 20
 _THREADS = ThreadPoolExecutor(REQUESTS_BESIDE)
 """For what runs beside the work of jobs, as the process of jobs has them."""
@@ -243,7 +240,7 @@ def measure(quick: bool) -> Iterator[Row]:
         )
     with ExitStack() as closing:
         try:
-            server = closing.enter_context(seaweedfs_server(SERVER_MEMORY_MIB))
+            server = closing.enter_context(seaweedfs_server(BENCHMARK_MEMORY_MIB))
         except ServerMissingError:
             return
         yield from rows_of("SeaweedFS", server.open_store, is_directory=False, quick=quick)

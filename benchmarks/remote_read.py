@@ -54,7 +54,12 @@ from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.v1 import log_pb2, log_pb2_grpc
-from tests.support.tiered.s3_servers import S3Server, ServerMissingError, seaweedfs_server
+from tests.support.tiered.s3_servers import (
+    BENCHMARK_MEMORY_MIB,
+    S3Server,
+    ServerMissingError,
+    seaweedfs_server,
+)
 
 SEQUENTIAL_TARGET: Final = 0.7
 FLOOR_TARGET: Final = 0.9
@@ -452,7 +457,7 @@ def measure(quick: bool) -> Iterator[Row]:
     keep_freed_memory()
     with ExitStack() as closing:
         try:
-            store = closing.enter_context(seaweedfs_server())
+            store = closing.enter_context(seaweedfs_server(BENCHMARK_MEMORY_MIB))
         except ServerMissingError:
             return
         yield from asyncio.run(_rows(store, (64 if quick else 256) << 20, 3 if quick else REPEATS))

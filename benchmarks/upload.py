@@ -34,7 +34,12 @@ from stratalog.remote.store_layout import kind_of_key
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
-from tests.support.tiered.s3_servers import S3Server, ServerMissingError, seaweedfs_server
+from tests.support.tiered.s3_servers import (
+    BENCHMARK_MEMORY_MIB,
+    S3Server,
+    ServerMissingError,
+    seaweedfs_server,
+)
 from tests.support.tiered.tiered_logs import TieredLogs
 
 TARGET: Final = 0.8
@@ -187,7 +192,7 @@ def measure(quick: bool) -> Iterator[Row]:
         yield from count_requests(MANY_PARTITIONS, MANY_BYTES)
     with ExitStack() as closing:
         try:
-            server = closing.enter_context(seaweedfs_server())
+            server = closing.enter_context(seaweedfs_server(BENCHMARK_MEMORY_MIB))
         except ServerMissingError:
             return
         executor = closing.enter_context(ThreadPoolExecutor(CONNECTION_COUNT))

@@ -50,6 +50,9 @@ READY_TIMEOUT_S: Final = 60.0
 _ACCESS_KEY_ID: Final = "stratalogtests"
 _SECRET_ACCESS_KEY: Final = "not-a-secret"
 _BUCKET: Final = "stratalog-tests"
+BENCHMARK_MEMORY_MIB: Final = 2048
+"""Enough for SeaweedFS with many streams of large objects. With the 400 of the tests its garbage collector
+took as much processor time as all of its other work beside eight streams."""
 
 
 class ServerMissingError(Exception):
