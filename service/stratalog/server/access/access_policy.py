@@ -5,6 +5,9 @@ A token counts more than a certificate, and a wrong token is refused also where 
 
 The id of a token finds its digest, and digests are compared in constant time, also for an unknown id. So the
 time of a refusal says nothing about a secret.
+
+A token comes with each call. `SeenTokens` keeps the headers whose tokens a policy knows, so that each is
+hashed once; the same text needs a comparison, in constant time, too.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from typing import NamedTuple
 
 from stratalog.base.errors import AuthenticationFailedError
 from stratalog.server.access.permissions import Permissions
-from stratalog.server.access.tokens import TokenDigest, digest_of
+from stratalog.server.access.tokens import ID_LENGTH, PREFIX, TokenDigest, digest_of
 
 _SCHEME = "bearer "
+_ID_BEGIN = len(_SCHEME) + len(PREFIX) + 1
+_ID_END = _ID_BEGIN + ID_LENGTH
 _NO_DIGEST = bytes(32)
 
 
@@ -35,7 +40,10 @@ class Quota(NamedTuple):
 
     @property
     def is_set(self) -> bool:
-        return any(limit is not None for limit in self)
+        return self != _NO_QUOTA
+
+
+_NO_QUOTA = Quota()
 
 
 class Principal(NamedTuple):
@@ -97,6 +105,45 @@ class AccessPolicy:
             "the call has no credentials; send a token as the header authorization: Bearer TOKEN, or connect"
             " with a client certificate"
         )
+
+
+class Caller(NamedTuple):
+    """The credentials of a call, and whose they are."""
+
+    credentials: Credentials
+    principal: Principal
+
+
+class SeenTokens:
+    """The callers whose tokens a policy knows, by the header that they send. Not thread-safe: guarded by its
+    user.
+
+    A header is in memory once a call with it was let in, at most one for each token of the policy. It is
+    found by the id in it, which is no secret. Another policy needs another memory."""
+
+    def __init__(self, policy: AccessPolicy) -> None:
+        self.policy = policy
+        self._callers: dict[str, tuple[str, Caller]] = {}
+
+    def find(self, authorization: str | None) -> Caller | None:
+        """The caller that sends this header; None for one that was not let in yet."""
+        if authorization is None:
+            return None
+        # Where the id is in a header as most clients send it. Others are hashed each time.
+        header, caller = self._callers.get(authorization[_ID_BEGIN:_ID_END], ("", None))
+        is_same = authorization.isascii() and hmac.compare_digest(header, authorization)
+        return caller if is_same else None
+
+    def caller(self, authorization: str | None, certificate_names: tuple[str, ...] = ()) -> Caller:
+        """The caller with these credentials. Raises AuthenticationFailedError."""
+        found = self.find(authorization)
+        if found is not None:
+            return found
+        credentials = credentials_of(authorization, certificate_names)
+        caller = Caller(credentials, self.policy.principal(credentials))
+        if authorization is not None and credentials.token is not None and authorization.isascii():
+            self._callers[credentials.token.token_id] = (authorization, caller)
+        return caller
 
 
 def credentials_of(authorization: str | None, certificate_names: tuple[str, ...] = ()) -> Credentials:

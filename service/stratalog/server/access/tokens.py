@@ -16,10 +16,12 @@ from stratalog.base.randomness import IdGenerator
 
 PREFIX = "stratalog"
 _ID_BYTES = 6
+ID_LENGTH = 2 * _ID_BYTES
+"""Characters of the id."""
 _SECRET_BYTES = 32
 
-_TOKEN = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * _ID_BYTES}}})_[A-Za-z0-9_-]{{43}}")
-_ENTRY = re.compile(rf"([0-9a-f]{{{2 * _ID_BYTES}}}):([0-9a-f]{{64}})")
+_TOKEN = re.compile(rf"{PREFIX}_([0-9a-f]{{{ID_LENGTH}}})_[A-Za-z0-9_-]{{43}}")
+_ENTRY = re.compile(rf"([0-9a-f]{{{ID_LENGTH}}}):([0-9a-f]{{64}})")
 
 
 class TokenDigest(NamedTuple):

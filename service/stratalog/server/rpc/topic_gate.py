@@ -80,6 +80,9 @@ def topics_of(request: object) -> Iterable[str]:
     """The topics that a request of a call names, and that should exist."""
     message = cast(object, request.request) if isinstance(request, Decoded) else request
     match message:
+        case log_pb2.AppendRequest():
+            # First: they are the most.
+            return (message.topic,) if message.topic else ()
         case log_pb2.FetchRequest():
             return {one.topic for one in message.partitions}
         case log_pb2.ListOffsetsRequest():

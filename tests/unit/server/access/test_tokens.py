@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import AuthenticationFailedError
 from stratalog.base.randomness import SystemIdGenerator
-from stratalog.server.access.access_policy import AccessPolicy, Credentials, Principal, credentials_of
+from stratalog.server.access.access_policy import (
+    AccessPolicy,
+    Credentials,
+    Principal,
+    SeenTokens,
+    credentials_of,
+)
 from stratalog.server.access.permissions import Permissions
 from stratalog.server.access.tokens import digest_of, digest_of_entry, new_token
 
@@ -81,3 +87,36 @@ def test_an_all_zero_digest_is_no_way_in() -> None:
     assert digest is not None
     with pytest.raises(AuthenticationFailedError):
         policy_of(new_token(IDS)).principal(Credentials(digest._replace(digest=bytes(32))))
+
+
+def test_a_token_that_was_let_in_is_found_by_its_whole_header() -> None:
+    token = new_token(IDS)
+    seen = SeenTokens(policy_of(token))
+    header = f"Bearer {token}"
+    assert seen.find(header) is None
+    assert seen.find(None) is None
+    caller = seen.caller(header)
+    assert caller == (credentials_of(header), SHOP)
+    assert seen.find(header) is caller
+    for index in range(len(header)):
+        assert seen.find(header[:index] + "~" + header[index + 1 :]) is None
+        assert seen.find(header[:index]) is None
+    assert seen.find(f"{header} ") is None
+    assert seen.find(f"{header[:-1]}\N{LATIN SMALL LETTER E WITH ACUTE}") is None
+
+
+def test_no_text_is_kept_that_let_nothing_in() -> None:
+    token = new_token(IDS)
+    seen = SeenTokens(policy_of(token, "shop.example"))
+    # The same id, and other spellings of the same header.
+    wrong = f"Bearer {token[:-1]}{'x' if token[-1] != 'x' else 'y'}"
+    for _ in range(2):
+        with pytest.raises(AuthenticationFailedError):
+            seen.caller(wrong)
+        assert seen.find(wrong) is None
+    assert seen.caller(None, ("shop.example",)).principal is SHOP
+    assert seen.find(None) is None
+    spaced = f"bearer  {token}\N{NO-BREAK SPACE}"
+    assert seen.caller(spaced).principal is SHOP
+    assert seen.find(spaced) is None
+    assert seen.find("") is None

@@ -32,7 +32,7 @@ from stratalog.base.errors import (
 )
 from stratalog.remote.metadata.catalog.topic_entry import MAX_NAME_LENGTH
 from stratalog.server.access.access_control import AccessControl, require_topic
-from stratalog.server.access.access_policy import AccessPolicy, Credentials, Principal, credentials_of
+from stratalog.server.access.access_policy import AccessPolicy, Caller, Credentials, Principal, SeenTokens
 from stratalog.server.access.permissions import Operation
 from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
 from stratalog.server.append.append_decoding import Decoded
@@ -129,6 +129,7 @@ class AccessGate:
     ) -> None:
         """`has_certificates`: clients may show certificates in place of tokens."""
         self._control = control
+        self._seen = SeenTokens(control.policy)
         self._quotas = quotas
         self.operations: OperationRegistry | None = None
         """Long work, once the engine is open; no call gets that far before."""
@@ -171,10 +172,11 @@ class AccessGate:
 
     def _first_refusal(self, metadata: Iterable[tuple[str, Any]] | None) -> AuthenticationFailedError | None:
         """The error for a call whose headers alone show that it will be refused."""
+        authorization = _authorization(metadata)
+        if authorization is None and self._has_certificates:
+            return None
         try:
-            credentials = credentials_of(_authorization(metadata))
-            if credentials.token is not None or not self._has_certificates:
-                self._control.policy.principal(credentials)
+            self._tokens().caller(authorization)
         except AuthenticationFailedError as error:
             return error
         return None
@@ -198,22 +200,22 @@ class AccessGate:
         """Authenticate a call, wait for its quota, and ask for its permission. Ends it where one fails."""
         # Not `guarded`: that would cost each call another coroutine, and only refusals need it.
         try:
-            credentials = self._credentials(context)
-            principal = self._control.policy.principal(credentials)
-            quota = principal.quota
+            policy, caller = self._caller(context)
+            quota = caller.principal.quota
             if quota.is_set:
                 # Before the permission: calls that are refused use the server, too, and who may come in may
                 # change while the call waits.
                 await self._wait_to_begin(
-                    principal,
+                    caller.principal,
                     Use(
                         bytes_in=_size(request) if quota.bytes_in_per_s is not None else None,
                         bytes_out=0 if permission.operation is Operation.READ else None,
                         requests=1,
                     ),
                 )
+                policy, caller = self._again(caller.credentials)
             require_decoded(request)
-            return self._checked(request, permission, credentials)
+            return self._checked(request, permission, policy, caller)
         except Exception as error:
             await self.refuse(request, error, context)
             raise AssertionError("a refusal ends the call") from error
@@ -223,21 +225,37 @@ class AccessGate:
     ) -> None:
         """End a call that may not have its answer any more."""
         try:
-            self._checked(request, permission, admission.credentials)
+            self._checked(request, permission, *self._again(admission.credentials))
         except LogStoreError as error:
             await self.refuse(request, error, context)
 
-    def _credentials(self, context: Context) -> Credentials:
-        """The credentials of a call. Raises AuthenticationFailedError."""
-        return credentials_of(
-            _authorization(context.invocation_metadata()),
-            _certificate_names(context) if self._has_certificates else (),
-        )
+    def _caller(self, context: Context) -> tuple[AccessPolicy, Caller]:
+        """The policy in force, and the caller of a call. Raises AuthenticationFailedError."""
+        authorization = _authorization(context.invocation_metadata())
+        seen = self._tokens()
+        caller = seen.find(authorization)
+        if caller is None:
+            names = _certificate_names(context) if self._has_certificates else ()
+            caller = seen.caller(authorization, names)
+        return seen.policy, caller
 
-    def _checked(self, request: object, permission: CallPermission, credentials: Credentials) -> _Admission:
-        """The admission under the policy in force. Raises LogStoreError."""
+    def _again(self, credentials: Credentials) -> tuple[AccessPolicy, Caller]:
+        """The policy in force by now, and the caller. Raises AuthenticationFailedError."""
         policy = self._control.policy
-        principal = policy.principal(credentials)
+        return policy, Caller(credentials, policy.principal(credentials))
+
+    def _tokens(self) -> SeenTokens:
+        """The tokens that were seen under the policy in force."""
+        policy = self._control.policy
+        if self._seen.policy is not policy:
+            self._seen = SeenTokens(policy)
+        return self._seen
+
+    def _checked(
+        self, request: object, permission: CallPermission, policy: AccessPolicy, caller: Caller
+    ) -> _Admission:
+        """The admission of a caller under this policy. Raises LogStoreError."""
+        credentials, principal = caller
         set_caller(principal)
         if isinstance(request, AsyncIterator):
             _require_begin(permission, principal)
@@ -424,7 +442,10 @@ def _require_begin(permission: CallPermission, principal: Principal) -> None:
 
 
 def _authorization(metadata: Iterable[tuple[str, Any]] | None) -> str | None:
-    return next((value for key, value in metadata or () if key == _HEADER), None)
+    for key, value in metadata or ():
+        if key == _HEADER:
+            return cast(str, value)
+    return None
 
 
 def _certificate_names(context: Context) -> tuple[str, ...]:

@@ -13,9 +13,10 @@ import pytest
 
 from stratalog.base.errors import AuthorizationFailedError
 from stratalog.base.randomness import SystemIdGenerator
+from stratalog.server.access import access_policy
 from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.quotas import MAX_WAITING_COUNT, Quotas, Use
-from stratalog.server.access.tokens import digest_of, new_token
+from stratalog.server.access.tokens import TokenDigest, digest_of, new_token
 from stratalog.server.append.append_decoding import Decoded
 from stratalog.server.rpc.access.access_gate import AccessGate
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -96,6 +97,58 @@ async def end_of(call: Awaitable[Any], context: Context) -> grpc.StatusCode | No
         except grpc.aio.AbortError:
             return context.code
     return None
+
+
+class Service(grpc.GenericRpcHandler):
+    """A service with a handler that does nothing."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        make: Any = grpc.unary_unary_rpc_method_handler
+        return make(None)
+
+
+class Details(grpc.HandlerCallDetails):
+    """The begin of a call."""
+
+    def __init__(self, context: Context) -> None:
+        self.method = f"/{SERVICE}/Append"
+        self.invocation_metadata = cast(Any, context.invocation_metadata())
+
+
+async def test_a_token_is_hashed_once_for_each_content_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, "ours", "other")
+    hashed: list[str] = []
+
+    def counting(token: str) -> TokenDigest | None:
+        hashed.append(token)
+        return digest_of(token)
+
+    monkeypatch.setattr(access_policy, "digest_of", counting)
+
+    async def handler(_request: object, _context: object) -> None:
+        pass
+
+    call = bench.guarded("Append", "unary_unary", handler)
+    service = bench.gate.known_callers(Service())
+
+    async def ends(name: str) -> set[grpc.StatusCode | None]:
+        found: set[grpc.StatusCode | None] = set()
+        for _ in range(3):
+            context = Context(bench.tokens[name])
+            service.service(Details(context))
+            found.add(await end_of(call(APPEND, context), context))
+        return found
+
+    assert await ends("ours") == await ends("other") == {None}
+    assert hashed == [bench.tokens["ours"], bench.tokens["other"]]
+    bench.write("ours", "last")
+    # Before the gate hears of it.
+    assert bench.control.file.look()
+    assert await ends("ours") == {None}
+    assert await ends("other") == {grpc.StatusCode.UNAUTHENTICATED}
+    assert hashed.count(bench.tokens["ours"]) == 2
 
 
 async def test_a_stream_that_takes_long_to_end_keeps_no_other_from_its_check(tmp_path: Path) -> None:
@@ -232,19 +285,7 @@ async def test_a_principal_at_its_quota_has_few_calls_that_wait(tmp_path: Path) 
 
 async def test_strangers_leave_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(tmp_path)
-
-    make: Any = grpc.unary_unary_rpc_method_handler
-
-    class Inner(grpc.GenericRpcHandler):
-        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-            return make(None)
-
-    class Details(grpc.HandlerCallDetails):
-        def __init__(self, context: Context) -> None:
-            self.method = f"/{SERVICE}/Append"
-            self.invocation_metadata = cast(Any, context.invocation_metadata())
-
-    service = bench.gate.known_callers(Inner())
+    service = bench.gate.known_callers(Service())
     contexts = [Context(new_token(SystemIdGenerator())) for _ in range(20)]
     handlers = [service.service(Details(one)) for one in contexts]
     # Callers keep handlers: one that were made for each call would grow them.
