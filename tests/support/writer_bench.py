@@ -36,8 +36,7 @@ class FakeLog:
         self.takes_epochs = True
         self.epoch_error: Exception | None = None
         self.flush_error: Exception | None = None
-        self.sync_error: LogStoreError | None = None
-        """The sync of a group for `flush.messages` fails with it."""
+        self.flush_messages = 1 << 62
         self.beside: Callable[[], object] = lambda: None
         """Takes place when a group is written, before the writer goes on."""
 
@@ -72,8 +71,11 @@ class FakeLog:
         leader_epoch: int,
         expected_offsets: Sequence[int | None],
         chains: Sequence[Hashable | None],
+        *,
+        flushes: bool,
     ) -> list[AppendInfo | LogStoreError]:
         assert leader_epoch == EPOCH
+        assert not flushes, "fsyncs have threads of their own"
         assert list(expected_offsets) == [None] * len(requests)
         self.calls.append(f"append {len(requests)}")
         outcomes: list[AppendInfo | LogStoreError] = []
@@ -88,9 +90,10 @@ class FakeLog:
                 outcomes.append(AppendInfo(len(self.stored), len(self.stored), len(request)))
                 self.stored.append(bytes(request))
         self.beside()
-        if self.sync_error is not None:
-            return [self.sync_error if isinstance(one, AppendInfo) else one for one in outcomes]
         return outcomes
+
+    def has_many(self) -> bool:
+        return len(self.stored) - self.recovery_point >= self.flush_messages
 
     def flush(self) -> int:
         self.calls.append("flush")

@@ -172,10 +172,10 @@ async def test_an_append_that_waits_for_a_deleted_topic_is_not_in_the_new_one(
     is_at_the_log, may_go_on = threading.Event(), threading.Event()
     append_group = appender.append_group
 
-    def held(*arguments: Any) -> list[AppendInfo | LogStoreError]:
+    def held(*arguments: Any, **options: Any) -> list[AppendInfo | LogStoreError]:
         is_at_the_log.set()
         assert may_go_on.wait(PATIENCE_S)
-        return append_group(*arguments)
+        return append_group(*arguments, **options)
 
     monkeypatch.setattr(appender, "append_group", held)
     waiting = [asyncio.create_task(append(bench.client, b"first"))]

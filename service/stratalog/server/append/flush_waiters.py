@@ -4,7 +4,8 @@ An append is here once it is in the local log. A turn takes all that wait and fl
 arrives meanwhile, written beside the flush, waits for the next turn. So under load one fsync serves as many
 appends as are written in its time, and an idle partition acknowledges after one fsync of its own.
 
-A session stops at its first failure, and that of a flush is one. So an append at ``os`` or at ``object``
+An append at ``disk`` waits, and where `flush.messages` records wait for an fsync any append does. A session
+stops at its first failure, and that of a flush is one. So an append at ``os`` or at ``object``
 behind one that waits here waits as well, and what is in the log behind an append whose flush failed fails
 with it, though a later flush might succeed. All of them have the error of the flush: they may be stored.
 
@@ -20,6 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Protocol
 
 from stratalog.base.types import Durability
 from stratalog.log.append_info import AppendInfo
@@ -34,6 +36,15 @@ from stratalog.server.meters.append_groups import AppendGroups
 logger = logging.getLogger(__name__)
 
 
+class Flush(Protocol):
+    """Makes durable what was appended before the call."""
+
+    def __call__(self, *, is_beyond_os: bool) -> int:
+        """Returns the end of what is durable; what it raises fails the appends that wait. `is_beyond_os`:
+        some of them asked for more than `os`."""
+        ...
+
+
 class FlushWaiters:
     """The appends of one partition that wait for a flush. Thread-safe: `_lock` guards the queue, the flag and
     the number."""
@@ -41,15 +52,14 @@ class FlushWaiters:
     def __init__(
         self,
         threads: Callable[[], Executor],
-        flush: Callable[[], int],
+        flush: Flush,
         commit: Callable[[list[tuple[PendingAppend, AppendInfo]]], None],
         deliver: Callable[[Sequence[Outcome]], None],
         groups: AppendGroups | None = None,
     ) -> None:
-        """`threads` returns those of the log directory. `flush` makes durable what was appended before its
-        call, and returns the end of that; what it raises fails the appends. `commit` takes those at `object`
-        behind a flush that succeeded. `deliver` answers appends, and follows each flush. `groups` counts the
-        appends of each flush."""
+        """`threads` returns those of the log directory. `commit` takes those at `object` behind a flush that
+        succeeded. `deliver` answers appends, and follows each flush. `groups` counts the appends of each
+        flush."""
         self._deliver = deliver
         self._threads = threads
         self._flush = flush
@@ -63,15 +73,15 @@ class FlushWaiters:
         self._turn = 0
         """The number of the next turn."""
 
-    def take(self, append: PendingAppend, info: AppendInfo) -> bool:
-        """Take an append that is in the log, if it must wait for a flush; `begin` follows. Returns whether it
-        must. Raises the failure of an earlier append of its session."""
-        session, is_at_disk = append.session, append.durability is Durability.DISK
-        if session is None and not is_at_disk:
+    def take(self, append: PendingAppend, info: AppendInfo, *, waits: bool = False) -> bool:
+        """Take an append that is in the log, if it must wait for a flush, as it must with `waits`; `begin`
+        follows. Returns whether it must. Raises the failure of an earlier append of its session."""
+        session, waits = append.session, waits or append.durability is Durability.DISK
+        if session is None and not waits:
             return False
         with self._lock:
             append.require_session()
-            if not is_at_disk and session not in self._sessions:
+            if not waits and session not in self._sessions:
                 return False
             self._waiting.append((append, info))
             self._sessions.add(session)
@@ -117,7 +127,8 @@ class FlushWaiters:
         answered = [one for one in flushed if one[0].durability is not Durability.OBJECT]
         failure: Exception | None = None
         try:
-            end_offset = self._flush()
+            is_beyond_os = any(append.durability is not Durability.OS for append, _ in flushed)
+            end_offset = self._flush(is_beyond_os=is_beyond_os)
             assert all(info.last_offset < end_offset for _, info in flushed)
             if at_object:
                 # Before the later ones of their sessions, which need not wait here from then on.

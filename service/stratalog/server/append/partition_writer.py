@@ -3,9 +3,9 @@
 Requests queue up while the writer is busy. A turn takes the whole queue and writes it in groups, in the order
 of the requests: each group with one ``writev``, under one lock, whichever sessions its requests belong to. It
 acknowledges the requests at ``os``. Those at ``disk`` wait in `FlushWaiters` for a flush, beside which the
-next groups are written; those at ``object`` wait in `CommitWaiters` for the commit of their records, which a
-task of the shard makes; it does the fsync, too. Behind one at ``disk`` of their session they wait for its
-flush first.
+next groups are written, and so do all of a group behind which `flush.messages` records wait. Those at
+``object`` wait in `CommitWaiters` for the commit of their records, which a task of the shard makes; it does
+the fsync, too. Behind one at ``disk`` of their session they wait for its flush first.
 
 A session stops at its first failure: the log stores no request of a session behind a failed one, also inside
 a group. The first failure of a session is answered as it is, and what was not written then as behind it. What
@@ -16,7 +16,7 @@ catalog has another token, `settled` is a barrier: it answers in a turn that beg
 then on applies an append with the former token, however long it has waited.
 
 The first append of a leader epoch makes the epoch durable before its batch. The writer does that on a thread
-for fsyncs, before the turn: an fsync never takes a thread of appends, unless `flush.messages` asks for one.
+for fsyncs, before the turn: an fsync never takes a thread of appends.
 
 Threads: `submit` and `settled` are called on the event loop; a partition's turns take place on the append
 threads of its log directory, one at a time (the flag ``_has_turn``), so a disk that hangs holds up no other
@@ -246,11 +246,15 @@ class PartitionWriter:
         finished: list[Outcome] = []
         to_commit: list[tuple[PendingAppend, AppendInfo]] = []
         must_flush, record_count = False, 0
+        has_many: bool | None = None
         for append, outcome in self._append(group):
+            if has_many is None:
+                # All of the group is in the log by now.
+                has_many = self._log.flusher.has_many()
             try:
                 info = _info(outcome)
                 record_count += 0 if info.is_duplicate else info.last_offset - info.base_offset + 1
-                if self._flush_waiters.take(append, info):
+                if self._flush_waiters.take(append, info, waits=has_many):
                     must_flush = True
                 elif append.durability is Durability.OBJECT:
                     to_commit.append((append, info))
@@ -327,6 +331,7 @@ class PartitionWriter:
                 leader_epoch,
                 [append.conditions.expected_offset for append in appends],
                 [append.session for append in appends],
+                flushes=False,
             )
         except Exception as error:  # noqa: BLE001 - it is the group's answer
             return [answer_error(error)] * len(appends)
@@ -338,12 +343,12 @@ class PartitionWriter:
             append.durability = max(append.durability, min_durability)
         return results
 
-    def _flush(self) -> int:
+    def _flush(self, *, is_beyond_os: bool) -> int:
         """Flush, and return the end of what is durable. Raises DataDirectoryError; StoreUnavailableError or
-        NotOwnerError if it may not be acknowledged."""
+        NotOwnerError if appends beyond `os` wait for it and may not be acknowledged."""
         recovery_point = self._log.flusher.flush()
         # Again, because another server may have taken over while this process was suspended.
-        if self._ensure_heard is not None:
+        if is_beyond_os and self._ensure_heard is not None:
             self._ensure_heard()
         return recovery_point
 

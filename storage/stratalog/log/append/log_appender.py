@@ -2,7 +2,8 @@
 
 Requests are validated without a lock and written under `UnifiedLog.lock`, one `AppendGroup` at a time. A
 flush that `flush.messages` asks for comes after that lock is free again, so that other appends go on beside
-it. The requests that caused the flush wait for it, and fail with it.
+it. The requests that caused the flush wait for it, and fail with it. A caller that has threads for flushes
+does it there.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class LogAppender:
         leader_epoch: int,
         expected_offsets: Sequence[int | None] | None = None,
         chains: Sequence[Hashable | None] | None = None,
+        *,
+        flushes: bool = True,
     ) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
 
@@ -74,6 +77,8 @@ class LogAppender:
         `chains`: for each request the chain that it belongs to, or None for none. Behind a failed request the
         later ones of its chain fail with PrecedingAppendFailedError and are not stored; only where one sync
         or one write fails for several of them, each gets DataDirectoryError.
+        `flushes`: False if the caller looks at `LogFlusher.has_many` then, and lets the requests wait for a
+        flush where it is true.
         """
         offsets = expected_offsets or [None] * len(requests)
         config = self._local.config
@@ -84,7 +89,7 @@ class LogAppender:
                 config = self._local.config
                 validated = [self._validated(*one, config) for one in zip(requests, offsets, strict=True)]
             outcomes = self._write(validated, leader_epoch, chains)
-        return self._flushed(outcomes)
+        return self._flushed(outcomes) if flushes else outcomes
 
     def has_epoch(self, leader_epoch: int) -> bool:
         """Whether the next append with this epoch has nothing to write but its batches."""

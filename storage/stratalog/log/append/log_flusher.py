@@ -1,10 +1,10 @@
 """Makes a log durable, on request and as its configuration says.
 
-`flush.messages` bounds the number of records that wait for a sync: the append that reaches it syncs before it
-is acknowledged. `flush.ms` bounds the time: a periodic task asks every log. By default neither has an effect,
-as in Kafka: the operating system writes at its own times, and requests that need more ask for a flush. Only
-rolled segments never wait long: a periodic task makes them durable, so a restart after a crash reads the end
-of the log, however long the log is.
+`flush.messages` bounds the number of records that wait for a sync: the append that reaches it is acknowledged
+after the next sync. `flush.ms` bounds the time: a periodic task asks every log. By default neither has an
+effect, as in Kafka: the operating system writes at its own times, and requests that need more ask for a
+flush. Only rolled segments never wait long: a periodic task makes them durable, so a restart after a crash
+reads the end of the log, however long the log is.
 
 After a successful sync the recovery point moves to the end of the synced part, as it was when the sync began:
 the end of the log, or the end of the rolled segments. A failed sync takes the log offline: the bytes on the
@@ -76,14 +76,17 @@ class LogFlusher:
                 self._state.publish(self._offsets.high_watermark)
                 return self._offsets.recovery_point
 
+    def has_many(self) -> bool:
+        """Whether `flush.messages` records or more wait. Takes no lock."""
+        return self._unflushed_count() >= self._local.config.flush_messages
+
     def flush_if_many(self) -> None:
         """Flush if `flush.messages` records or more wait. Raises as `flush` does. Must not be called under
         UnifiedLog.lock."""
-        flush_messages = self._local.config.flush_messages
-        if self._unflushed_count() >= flush_messages:
+        if self.has_many():
             with self._lock:
                 # Another thread's flush, for which this one waited, may have been enough.
-                if self._unflushed_count() >= flush_messages:
+                if self.has_many():
                     self.flush()
 
     def flush_if_old(self) -> None:

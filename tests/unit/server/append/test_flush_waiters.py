@@ -35,6 +35,8 @@ class Bench:
         """The next flush fails with it."""
         self.threads_error: Exception | None = None
         """The threads cannot be had, because of it."""
+        self.were_beyond_os: list[bool] = []
+        """Of each flush, whether it served an append beyond `os`."""
         self.commits: list[int] = []
         """The offsets of the appends that were passed on to their commit."""
 
@@ -46,7 +48,8 @@ class Bench:
     def _deliver(self, outcomes: Sequence[Outcome]) -> None:
         self.loop.call_soon_threadsafe(resolve, outcomes)
 
-    def _flush(self) -> int:
+    def _flush(self, *, is_beyond_os: bool) -> int:
+        self.were_beyond_os.append(is_beyond_os)
         self.flush_count += 1
         end_offset = self.end_offset
         during, self.during = self.during, []
@@ -61,7 +64,7 @@ class Bench:
         self.commits += (info.base_offset for _, info in appended)
 
     def take(
-        self, durability: Durability = DISK, session: AppendSession | None = None
+        self, durability: Durability = DISK, session: AppendSession | None = None, *, waits: bool = False
     ) -> asyncio.Future[AppendInfo] | None:
         """Append to the log; None if it need not wait."""
         append = PendingAppend(
@@ -74,14 +77,14 @@ class Bench:
         )
         info = AppendInfo(self.end_offset, self.end_offset, 1)
         self.end_offset += 1
-        is_taken = self.waiters.take(append, info)
+        is_taken = self.waiters.take(append, info, waits=waits)
         self.waiters.begin()
         return append.future if is_taken else None
 
     def wait(
-        self, durability: Durability = DISK, session: AppendSession | None = None
+        self, durability: Durability = DISK, session: AppendSession | None = None, *, waits: bool = False
     ) -> asyncio.Future[AppendInfo]:
-        future = self.take(durability, session)
+        future = self.take(durability, session, waits=waits)
         assert future is not None
         return future
 
@@ -125,6 +128,22 @@ async def test_only_an_append_at_os_behind_one_of_its_session_waits() -> None:
     assert later.done()
     assert bench.flush_count == 2
     assert bench.take(OS, session) is None, "nothing of it waits any more"
+
+
+async def test_an_append_at_os_waits_where_many_records_wait() -> None:
+    bench = Bench()
+    session = AppendSession()
+    alone, ahead = bench.wait(OS, waits=True), bench.wait(OS, session, waits=True)
+    behind = bench.wait(OS, session)
+    await bench.run_all()
+    assert all(one.done() for one in (alone, ahead, behind))
+    at_object = bench.wait(OBJECT, waits=True)
+    beside = bench.wait(OS, waits=True)
+    await bench.run_all()
+    assert not at_object.done()
+    assert beside.done()
+    assert bench.commits == [3], "behind the flush"
+    assert bench.were_beyond_os == [False, True]
 
 
 async def test_an_append_at_object_behind_one_of_its_session_goes_to_its_commit_behind_the_flush() -> None:

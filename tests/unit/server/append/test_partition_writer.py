@@ -253,9 +253,35 @@ async def test_an_append_that_has_its_durability_is_acknowledged_behind_one_whos
     ]
 
 
-async def test_all_that_one_failed_sync_leaves_in_the_log_have_its_failure() -> None:
+async def test_a_group_behind_which_many_records_wait_is_flushed_on_its_own_threads() -> None:
+    bench = WriterBench(ensure_heard=silent)
+    bench.log.flush_messages = 3
+    few = [bench.append(b"1"), bench.append(b"2")]
+    await bench.run_all()
+    assert bench.log.calls == ["append 2"]
+    many = bench.append(b"3")
+    bench.executor.run_one()
+    # The next group is written beside the flush, and waits for it, too.
+    beside = bench.append(b"4")
+    flush = bench.executor.waiting.pop(0)
+    bench.executor.run_one()
+    await asyncio.sleep(0)
+    assert [one.done() for one in (*few, many, beside)] == [True, True, False, False]
+    flush()
+    await bench.run_all()
+    # At `os` the store need not have been heard.
+    assert [one.result().base_offset for one in (*few, many, beside)] == list(range(4))
+    assert bench.log.calls == ["append 2", "append 1", "append 1", "flush"]
+    fifth = bench.append(b"5")
+    await bench.run_all()
+    assert fifth.done()
+    assert bench.log.calls[-1] == "append 1", "a flush has served them"
+
+
+async def test_all_that_one_failed_flush_leaves_in_the_log_have_its_failure() -> None:
     bench = WriterBench()
-    bench.log.sync_error = DataDirectoryError("the sync failed")
+    bench.log.flush_messages = 1
+    bench.log.flush_error = DataDirectoryError("the sync failed")
     session = AppendSession()
     futures = [bench.append(data, session=session) for data in (b"1", b"2", BAD, b"4")]
     await bench.run_all()
@@ -637,10 +663,12 @@ async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
         leader_epoch: int,
         expected_offsets: Sequence[int | None],
         chains: Sequence[Hashable | None],
+        *,
+        flushes: bool,
     ) -> list[AppendInfo | LogStoreError]:
         bench.token = "b"
         settled.append(asyncio.ensure_future(bench.writer.settled()))
-        return append_group(requests, leader_epoch, expected_offsets, chains)
+        return append_group(requests, leader_epoch, expected_offsets, chains, flushes=flushes)
 
     bench.log.append_group = fenced_meanwhile  # type: ignore[method-assign]  # acts beside the write
     applied = bench.append(b"1", token="a")

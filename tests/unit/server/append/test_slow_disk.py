@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,8 @@ class SlowDisk:
         """Fsyncs of segments in the first directory that have begun."""
         self.syncing_threads: set[threading.Thread] = set()
         """The threads of fsyncs."""
-        self._pools = WorkerPools(ServerSettings(data_dir=DATA_DIR), ManualClock())
+        # One thread for the appends of a directory: all stand still if it does.
+        self._pools = WorkerPools(ServerSettings(data_dir=DATA_DIR, append_thread_count=1), ManualClock())
         self._machine = LogMachine(HookedDisk(self._before), data_dirs=DATA_DIRS)
         self._manager = self._machine.open()
 
@@ -74,8 +76,9 @@ class SlowDisk:
             self.sync_count += 1
             self.gate.pass_through()
 
-    def partition(self, topic: str, directory: str) -> Written:
-        log = self._manager.open_log(TopicPartition(topic, 0), TOPIC_ID, self._machine.config)
+    def partition(self, topic: str, directory: str, **config: int) -> Written:
+        changed = dataclasses.replace(self._machine.config, **config)
+        log = self._manager.open_log(TopicPartition(topic, 0), TOPIC_ID, changed)
         assert log.local_log.directory.startswith(f"{directory}/")
         loop = asyncio.get_running_loop()
         writer = PartitionWriter(
@@ -140,6 +143,30 @@ async def test_no_append_syncs_on_a_thread_of_appends() -> None:
         assert disk.append_threads(DATA_DIR)
         assert not disk.append_threads(DATA_DIR) & disk.syncing_threads
         slow.log.check()
+
+
+async def test_no_append_syncs_on_a_thread_of_appends_where_many_records_wait() -> None:
+    """Another partition of the directory goes on."""
+    with slow_disk() as disk:
+        eager = disk.partition("eager", DATA_DIR, flush_messages=2)
+        # Directories take turns.
+        disk.partition("other", OTHER_DIR)
+        slow = disk.partition("slow", DATA_DIR)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(eager.append(OS), slow.append(OS))
+            disk.syncing_threads.clear()
+            disk.gate.close()
+            waiting = [eager.append(OS)]
+            assert await asyncio.to_thread(disk.gate.is_reached.wait, PATIENCE_S)
+            waiting.append(eager.append(OS))
+            assert [(await slow.append(OS)).base_offset for _ in range(3)] == [1, 2, 3]
+            assert not any(one.done() for one in waiting)
+            disk.gate.open()
+            assert [(await one).base_offset for one in waiting] == [1, 2]
+        assert eager.log.offsets.recovery_point >= 2
+        assert disk.syncing_threads
+        assert not disk.append_threads(DATA_DIR) & disk.syncing_threads
+        eager.log.check()
 
 
 async def test_an_fsync_that_hangs_holds_up_no_other_log_directory() -> None:
