@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
+import weakref
 from collections.abc import Mapping
 from typing import Any, Self
 from unittest.mock import patch
@@ -17,6 +19,7 @@ from stratalog.log.read.log_reader import LogReader
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
 from stratalog.remote.objects.repeated_put import PutAttempts
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier import upload_pass
@@ -357,6 +360,9 @@ class ClosedWhileSent:
     def finish(self) -> Self:
         return self
 
+    def without_bytes(self) -> Self:
+        return self
+
     def store(self, *_: object, **__: object) -> None:
         self.put.close()
 
@@ -370,3 +376,22 @@ def test_the_place_of_a_put_that_was_given_up_is_free_after_its_files() -> None:
     writer.put.run()
     assert writer.lingered_at_close == [True]
     assert not writer.put.is_lingering
+
+
+def test_no_byte_of_an_object_is_kept_behind_its_pass() -> None:
+    """Objects are large, and the next pass may begin much later."""
+    site = SendingSite()
+    sent: list[weakref.ref[Any]] = []
+    finish = ObjectWriter.finish
+
+    def finishing(writer: ObjectWriter) -> FinishedObject:
+        finished = finish(writer)
+        sent.append(weakref.ref(finished.parts))
+        return finished
+
+    with patch.object(ObjectWriter, "finish", finishing):
+        site.logs.upload()
+    assert len(sent) > 3
+    gc.collect()
+    assert [part() for part in sent] == [None] * len(sent)
+    site.check()

@@ -83,6 +83,10 @@ class FinishedObject(NamedTuple):
     parts: Parts
     """The bytes that no `DataSink` has taken, in order: all of them, or those behind the data."""
 
+    def without_bytes(self) -> FinishedObject:
+        """The same facts about an object whose bytes are not needed any more."""
+        return self._replace(parts=Parts(()))
+
     def store(
         self, store: ObjectStore, layout: StoreLayout, before_part: Callable[[int], None] = lambda _: None
     ) -> None:

@@ -103,7 +103,7 @@ class ObjectPut:
         if is_given_up:
             # The place of a given-up object is free once its files are: another one may get it then.
             try:
-                self._writer.close()
+                self._free()
             finally:
                 with self._changed:
                     self._note_done(error)
@@ -162,7 +162,12 @@ class ObjectPut:
             is_running = self._has_begun and not self._is_done
             self._is_closed = True
         if not is_running:
-            self._writer.close()
+            self._free()
+
+    def _free(self) -> None:
+        """Let go of the bytes, whoever still has this object: its places and facts stay."""
+        self.finished = self.finished.without_bytes()
+        self._writer.close()
 
     def _send(self) -> None:
         put_object(
