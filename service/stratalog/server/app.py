@@ -32,6 +32,7 @@ from stratalog.base.process_tuning import (
     exempt_loaded_objects,
     keep_freed_memory,
     share_interpreter_lock,
+    share_one_heap,
 )
 from stratalog.base.randomness import IdGenerator, SystemIdGenerator, seeded_random
 from stratalog.manager.log_manager import LogManager
@@ -53,6 +54,7 @@ from stratalog.server.engine.component_settings import request_prices
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
+from stratalog.server.freed_memory import FREED_MEMORY_MS, FreedMemory, freed_memory
 from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
@@ -130,11 +132,12 @@ class Server:
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
         tracing: CallTracing | None = None,
+        freed_memory: FreedMemory | None = None,
         has_processes: bool = True,
     ) -> None:
         """The defaults are the operating system's, and the store that the settings name. `has_processes`:
         jobs of compaction go to processes beside this one, unless it alone has the filesystem or the store.
-        `tracing` makes spans, and is closed with the server.
+        `tracing` makes spans, and is closed with the server. `freed_memory` is that of the process.
         Raises InvalidConfigError.
         """
         if not __debug__:
@@ -151,6 +154,7 @@ class Server:
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
         self._tracing = tracing
+        self._freed_memory = freed_memory
         span_of = None if tracing is None else tracing.span_of
         self._store = CountedObjectStore(opened, kind_of_key, self._clock, span_of)
         is_shared = filesystem is None and store is None and not isinstance(opened, MemoryObjectStore)
@@ -253,6 +257,9 @@ class Server:
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
+        if self._freed_memory is not None:
+            look = self._freed_memory.look
+            self._scheduler.every("freed-memory", look, FREED_MEMORY_MS, delay_ms=FREED_MEMORY_MS)
         self._metrics.pools = self._pools
         self._metrics.memories = self._memories
         self._metrics.groups = AppendGroups()
@@ -532,6 +539,7 @@ class Server:
 def serve(settings: ServerSettings, on_ready: Callable[[Server], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. Raises what `Server.start` raises."""
     keep_freed_memory()
+    share_one_heap()
     share_interpreter_lock()
     raise_open_file_limit()
     asyncio.run(_serve(settings, on_ready))
@@ -542,7 +550,7 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
-    server = Server(settings, tracing=tracing_of_environment(os.environ))
+    server = Server(settings, tracing=tracing_of_environment(os.environ), freed_memory=freed_memory())
     await server.start()
     exempt_loaded_objects()
     try:

@@ -5,8 +5,9 @@ when they are freed and maps fresh ones for the next message, and the kernel cle
 For messages of a mebibyte that costs several times what reading, checking and copying them costs. On 1 MiB
 batches, keeping up to `KEPT_BYTES` took the processor time of a read from 1.5 ms to 0.2 ms.
 
-A process of jobs has one heap for all threads. By default each thread has a heap of its own, and keeps there
-what another one has freed: a block that one thread reads and another one uses would be kept in all of them.
+A server, and a process of jobs, has one heap for all threads. By default each thread has a heap of its own,
+and keeps there what another one has freed: a block that one thread reads and another one uses would be kept
+in all of them. Threads allocate under the interpreter lock, nearly always, so they do not wait for the heap.
 
 Threads hand over the interpreter lock more often. The event loop waits for the lock whenever a background
 thread runs Python; a switch costs a few microseconds.
@@ -26,7 +27,7 @@ import sys
 
 logger = logging.getLogger(__name__)
 
-KEPT_BYTES = 256 << 20
+KEPT_BYTES = 128 << 20
 MMAP_THRESHOLD_BYTES = 32 << 20
 """The largest value that glibc takes. Smaller blocks come from the heap and stay there."""
 SWITCH_INTERVAL_S = 0.0005
@@ -59,6 +60,17 @@ def share_one_heap() -> bool:
     if accepted is False:
         logger.info("the allocator refused its setting; threads may keep more memory")
     return bool(accepted)
+
+
+def return_freed_memory() -> bool:
+    """Return all free pages of all heaps to the system. Returns False, and changes nothing, with another C
+    library. Other threads that need the heap wait meanwhile, for some milliseconds."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return False
+    trim.argtypes = (ctypes.c_size_t,)
+    trim(0)
+    return True
 
 
 def _allocate(setting: int, value: int) -> bool | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from stratalog.server.checks.start_check import CheckedStart, Finding, Verdict
 from stratalog.server.configuration.settings_table import SETTINGS
 from stratalog.server.configuration.start_settings import CONFIG_FILE_VARIABLE, CONFIG_VARIABLE
-from stratalog.server.engine.component_settings import reader_settings
+from stratalog.server.engine.component_settings import UPLOAD_MEMORY_BYTES, reader_settings
 
 ENOUGH_FILES = 10_000
 """Log files stay open, and connections take descriptors, too."""
@@ -85,5 +85,6 @@ def bounded_memory_bytes(start: CheckedStart) -> int:
         + reader.index_cache_bytes
         + config.cleaner_settings.map_bytes
         + config.cleaner_settings.io_buffer_bytes
-        + config.copy_thread_count * (config.copied_object_bytes + 2 * config.commit_buffer_bytes)
+        # Of segments, and of tails.
+        + 2 * UPLOAD_MEMORY_BYTES
     )

@@ -95,7 +95,7 @@ class BrokerConfig:
 
     read_ahead_bytes: int = 32 * MIB
     """How far the server reads ahead of a sequential reader of tiered data at most; 0: not at all."""
-    read_cache_bytes: int = 256 * MIB
+    read_cache_bytes: int = 192 * MIB
     """Tiered data in memory, of all shards."""
     read_chunk_bytes: int = 4 * MIB
     """Size of large requests for tiered data."""

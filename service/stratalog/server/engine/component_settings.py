@@ -11,6 +11,10 @@ from stratalog.remote.tier.uploader_settings import UploaderSettings
 from stratalog.server.background.waiting_tails import CommitSettings
 from stratalog.server.configuration.broker_config import BrokerConfig
 
+UPLOAD_MEMORY_BYTES = 64 << 20
+"""The memory of the objects that are on their way to the store, of all shards: once for segments, once for
+tails, which a backlog of segments must not slow down. Objects beyond it are in scratch files."""
+
 
 def uploader_settings(config: BrokerConfig) -> UploaderSettings:
     """The settings of the uploads of rolled segments."""

@@ -21,6 +21,7 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.read.remote_reader import RemoteReader
 from stratalog.remote.retention.remote_retention import RemoteRetention
@@ -43,6 +44,7 @@ from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.runtime_config import RuntimeConfig
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.component_settings import (
+    UPLOAD_MEMORY_BYTES,
     commit_settings,
     compaction_settings,
     tail_settings,
@@ -88,6 +90,8 @@ class TierBuilder:
         self._passes = passes
         self._run_on_disk = run_on_disk
         self._run_verifications = run_verifications
+        self._memory = SpoolMemory(UPLOAD_MEMORY_BYTES)
+        self._tail_memory = SpoolMemory(UPLOAD_MEMORY_BYTES)
         self._budget = UploadBudget(seams.clock)
         self._tail_budget = UploadBudget(seams.clock, payer=self._budget)
 
@@ -165,6 +169,7 @@ class TierBuilder:
                     shard.metadata,
                     ObjectWriterSettings(spool_directory=f"{self._data_dir}/scratch/{number}/{name}"),
                     spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
+                    memory=self._tail_memory if is_of_tails else self._memory,
                 ),
                 settings=lambda: settings(runtime.current),
             )

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.remote.objects.spool import FilePart, Parts, Spool, SpoolReader, clear_spool_directory
+from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 
 
@@ -27,6 +28,28 @@ def test_memory_and_file_read_alike(parts: list[bytes], limit_bytes: int, data: 
         assert b"".join(pieces) == whole[begin:end]
         assert pieces[-1] == b""
     assert filesystem.list_directory("/scratch") == []
+
+
+def test_spools_share_a_memory_and_one_that_gets_none_has_a_file() -> None:
+    filesystem, memory = MemoryFileSystem(), SpoolMemory(100)
+    first, second = (Spool(filesystem, f"/scratch/{name}.data", 80, memory) for name in "12")
+    first.append(b"a" * 60)
+    second.append(b"b" * 30)
+    assert (memory.left_bytes, filesystem.exists("/scratch")) == (10, False)
+    second.append(b"c" * 20)
+    assert (memory.left_bytes, filesystem.list_directory("/scratch")) == (40, ["2.data"])
+    second.append(b"d" * 20)
+    assert memory.left_bytes == 40, "what waits for the file is no matter of the memory"
+    assert second.read_at(0, 70) == b"b" * 30 + b"c" * 20 + b"d" * 20
+    # Its own bound holds, too.
+    first.append(b"e" * 25)
+    assert memory.left_bytes == 100
+    assert b"".join(Parts(first.parts())) == b"a" * 60 + b"e" * 25
+    third = Spool(filesystem, "/scratch/3.data", 80, memory)
+    third.append(b"f" * 70)
+    for spool in (first, second, third, third):
+        spool.close()
+    assert (memory.left_bytes, filesystem.list_directory("/scratch")) == (100, [])
 
 
 def test_small_pieces_are_joined_a_few_at_a_time() -> None:

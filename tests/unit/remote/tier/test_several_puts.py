@@ -21,8 +21,11 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
 from stratalog.remote.objects.repeated_put import PutAttempts
+from stratalog.remote.objects.spool import FilePart, Spool
+from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier import upload_pass
+from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_report import UploadReport
@@ -394,4 +397,52 @@ def test_no_byte_of_an_object_is_kept_behind_its_pass() -> None:
     assert len(sent) > 3
     gc.collect()
     assert [part() for part in sent] == [None] * len(sent)
+    site.check()
+
+
+def limited_memory(logs: TieredLogs, limit_bytes: int) -> SpoolMemory:
+    """Let the uploader of segments have so much memory for all of its objects."""
+    memory = SpoolMemory(limit_bytes)
+    logs.uploader._builder._memory = memory  # pyright: ignore[reportPrivateUsage]  # smaller than a server's
+    return memory
+
+
+def test_objects_beyond_the_memory_of_all_are_in_files() -> None:
+    site = SendingSite()
+    memory = limited_memory(site.logs, 1_000)
+    left_bytes: list[int] = []
+    finish = ObjectWriter.finish
+
+    def finishing(writer: ObjectWriter) -> FinishedObject:
+        finished = finish(writer)
+        left_bytes.append(memory.left_bytes)
+        # The parts of a file are read when they are sent.
+        in_files.append(any(isinstance(part, FilePart) for part in finished.parts._parts))  # pyright: ignore[reportPrivateUsage]  # nothing else shows it
+        return finished
+
+    in_files: list[bool] = []
+    with patch.object(ObjectWriter, "finish", finishing):
+        site.logs.upload()
+    assert site.sends.max_count == 3
+    assert 0 <= min(left_bytes) < 1_000 - 600, "one object is in memory"
+    assert set(in_files) == {False, True}
+    assert memory.left_bytes == 1_000
+    site.check()
+
+
+def test_on_a_full_disk_objects_are_sent_one_by_one_from_memory() -> None:
+    site = SendingSite()
+    memory = limited_memory(site.logs, 1_000)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a full disk has no room for a file")
+
+    with (
+        patch.object(ObjectBuilder, "free_bytes", lambda *_: 0),
+        patch.object(Spool, "_write", refuse),
+    ):
+        report = site.logs.upload()
+    assert (report.failed, report.refused) == ([], [])
+    assert site.sends.max_count == 1
+    assert memory.left_bytes == 1_000
     site.check()

@@ -102,7 +102,7 @@ OURS = {
     "remote.copy.stall.ms": "600000",
     "remote.log.manager.copier.thread.pool.size": "4",
     "remote.read.ahead.bytes": "33554432",
-    "remote.read.cache.bytes": "268435456",
+    "remote.read.cache.bytes": "201326592",
     "remote.read.chunk.bytes": "4194304",
     "remote.read.disk.cache.bytes": "0",
     "remote.read.hedge.percent": "5",

@@ -45,6 +45,7 @@ from stratalog.remote.objects.slice_builder import (
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStreamRef, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
 from stratalog.remote.objects.spool import DATA_SUFFIX, KEYS_SUFFIX, DataSink, Parts, Spool
+from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.segment.split_batch import SplitBatch
 
@@ -113,15 +114,17 @@ class ObjectWriter:
         header: ObjectHeader,
         settings: ObjectWriterSettings,
         data: DataSink | None = None,
+        memory: SpoolMemory | None = None,
     ) -> None:
-        """`data` takes header and data of the object in place of a spool, and is closed with the writer."""
+        """`data` takes header and data of the object in place of a spool, and is closed with the writer.
+        `memory` is that of several objects."""
         self._header = header
         self._settings = settings
         self._encoded_header = encode_header(header)
         path = f"{settings.spool_directory}/{header.name}"
-        self._data = data or Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes)
+        self._data = data or Spool(filesystem, path + DATA_SUFFIX, settings.memory_bytes, memory)
         self._data.append(self._encoded_header)
-        self._key_streams = Spool(filesystem, path + KEYS_SUFFIX, settings.memory_bytes)
+        self._key_streams = Spool(filesystem, path + KEYS_SUFFIX, settings.memory_bytes, memory)
         self._indexes: list[bytes] = []
         self._slices: list[SliceEntry] = []
         """The entries of ended slices, without the positions of key streams and indexes."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self, overload
 
 from stratalog.base.filesystem import AppendFile, Buffer, FileSystem
+from stratalog.remote.objects.spool_memory import SpoolMemory
 
 DATA_SUFFIX = ".data"
 KEYS_SUFFIX = ".keys"
@@ -92,11 +93,17 @@ class Spool:
     """Bytes that are written once and then read anywhere. Not thread-safe: one user at a time. `close` ends
     it and unlinks the file; parts are invalid then."""
 
-    def __init__(self, filesystem: FileSystem, path: str, memory_bytes: int) -> None:
+    def __init__(
+        self, filesystem: FileSystem, path: str, memory_bytes: int, memory: SpoolMemory | None = None
+    ) -> None:
+        """It keeps `memory_bytes` in memory, and less if there is less in the `memory` of several spools."""
         self.size_bytes = 0
         self._filesystem = filesystem
         self._path = path
         self._memory_bytes = memory_bytes
+        self._memory = memory
+        self._taken_bytes = 0
+        """Of the memory of several spools."""
         self._waiting: list[Buffer] = []
         """The pieces that are not in the file."""
         self._waiting_bytes = 0
@@ -113,8 +120,20 @@ class Spool:
         self._waiting_bytes += len(data)
         self.size_bytes += len(data)
         self._ends.append(self.size_bytes)
-        if self._waiting_bytes > (self._memory_bytes if self._file is None else _WRITE_BYTES):
+        if not self._may_wait(len(data)):
             self._write()
+
+    def _may_wait(self, new_bytes: int) -> bool:
+        """Whether all that waits may stay in memory, of which so many bytes are new."""
+        if self._file is not None:
+            return self._waiting_bytes <= _WRITE_BYTES
+        if self._waiting_bytes > self._memory_bytes:
+            return False
+        if self._memory is not None:
+            if not self._memory.take(new_bytes):
+                return False
+            self._taken_bytes += new_bytes
+        return True
 
     def read_at(self, position: int, size: int) -> Buffer:
         """Exactly `size` bytes; not copied if they lie in one piece in memory."""
@@ -160,6 +179,7 @@ class Spool:
     def close(self) -> None:
         """Discard the bytes. May be called repeatedly."""
         self._waiting, self._ends = [], []
+        self._give_back()
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -180,6 +200,12 @@ class Spool:
             assert written_bytes == self._waiting_bytes
         self._waiting, self._ends = [], []
         self._waiting_bytes = 0
+        self._give_back()
+
+    def _give_back(self) -> None:
+        taken_bytes, self._taken_bytes = self._taken_bytes, 0
+        if self._memory is not None:
+            self._memory.give_back(taken_bytes)
 
 
 class SpoolReader:

@@ -41,7 +41,7 @@ class RemoteReaderSettings:
     """Most second requests for slow ones, in percent of all; 0: none."""
     hedge_least_ms: int = 5
     """Requests of a size that mostly take less than this get no second one."""
-    data_cache_bytes: int = 256 << 20
+    data_cache_bytes: int = 192 << 20
     """Data of objects in memory. At least a few chunks for each reader that lags behind."""
     index_cache_bytes: int = 32 << 20
     """Indexes of slices in memory; about 100 KB for a slice of 256 MiB."""

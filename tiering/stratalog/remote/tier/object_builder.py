@@ -12,6 +12,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.spool import clear_spool_directory
+from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.tier.partition_upload import PartitionUpload
 from stratalog.remote.tier.upload_plan import Share
 
@@ -35,11 +36,14 @@ class ObjectBuilder:
         metadata: MetadataLog,
         settings: ObjectWriterSettings,
         spool_directory: Callable[[int], str] | None = None,
+        memory: SpoolMemory | None = None,
     ) -> None:
         """`spool_directory` returns an empty or missing directory for the object of that place, to use in
         place of the settings' directory. Objects that exist at the same time have different places.
 
         Without it, the directory of the settings is emptied now.
+
+        `memory` is that of the objects of several builders.
         """
         self._filesystem = filesystem
         self._metadata = metadata
@@ -48,6 +52,7 @@ class ObjectBuilder:
         self._shard = metadata.layout.shard
         self._settings = settings
         self._spool_directory = spool_directory
+        self._memory = memory or SpoolMemory(2 * settings.memory_bytes)
         if spool_directory is None:
             # Files of an earlier process belong to no object that could still be committed.
             clear_spool_directory(filesystem, settings.spool_directory)
@@ -60,12 +65,13 @@ class ObjectBuilder:
 
     def max_object_bytes(self, spool: ObjectWriterSettings, object_bytes: int) -> int:
         """Data in the next object, where `object_bytes` are wanted. On a full disk it is little enough to
-        need no spool file: only uploads can free a disk that is full of untiered segments.
+        need no spool file: only uploads can free a disk that is full of untiered segments. Then objects are
+        to be sent one by one, because they have the memory together.
         """
         # One spool for data and one for key streams.
         has_room = self.free_bytes(spool.spool_directory) >= 2 * object_bytes
         # The last read may exceed the limit, and the other parts of the object come on top.
-        in_memory_bytes = max(1, spool.memory_bytes // 2)
+        in_memory_bytes = max(1, min(spool.memory_bytes, self._memory.left_bytes) // 2)
         return object_bytes if has_room else min(object_bytes, in_memory_bytes)
 
     def free_bytes(self, directory: str) -> int:
@@ -98,7 +104,7 @@ class ObjectBuilder:
             kind=ObjectKind.UPLOAD,
             name=self._metadata.next_object_name(),
         )
-        writer = ObjectWriter(self._filesystem, header, spool)
+        writer = ObjectWriter(self._filesystem, header, spool, memory=self._memory)
         is_built = False
         # Shares end between batches: the next one takes what the one before has left.
         left_bytes = 0

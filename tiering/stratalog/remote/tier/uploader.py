@@ -401,6 +401,9 @@ class Uploader:
                     return None
             spool = self._builder.spool(self._free_place(one))
             object_bytes = self._builder.max_object_bytes(spool, settings.max_object_bytes)
+            if one.puts and object_bytes < settings.max_object_bytes:
+                # The disk is full: the objects on their way have the memory that this one needs.
+                return None
             shares = plan_object(waiting, object_bytes)
             begins = {share.topic_id_partition: one.begin_of(share) for share in shares}
             try:
