@@ -23,7 +23,7 @@ MAX_GROWN_BYTES = 64 << 20
 """The growth after which a busy process returns what is free."""
 IDLE_PART = 0.05
 """A process is idle if it takes less than this part of a processor."""
-IDLE_GROWN_BYTES = 4 << 20
+IDLE_GROWN_BYTES = 2 << 20
 """The same for one that is idle: to look for free pages costs a little, too."""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
