@@ -20,11 +20,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import append_rush
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from append_fetch import LOG
 from report import Row, promised_cost, run
 from server_process import running, stratalog_command
 from stratalog.base.errors import LogStoreError
@@ -35,6 +35,7 @@ from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
+BARE_SERVER = str(Path(__file__).with_name("append_rush.py"))
 MAX_HEALTH_MS = 100.0
 CHANNEL_COUNT = 10
 ASKING_COUNT = 4
@@ -259,11 +260,9 @@ async def bare_ms(checker: ProcessPoolExecutor, bound: Bound, check_count: int) 
             await asyncio.gather(*(call(bytes(LARGE_BYTES)) for _ in LARGE))
             await asyncio.sleep(PERIOD_S)
 
-    with running(append_rush.__file__, "serve-bare") as server:
+    with running(BARE_SERVER, "serve-bare") as server:
         async with grpc.aio.insecure_channel(server.address) as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                append_rush.LOG + "Append"
-            )
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LOG + "Append")
             is_large = bound.ask is append_much
             tasks = [asyncio.create_task(append(call)) for _ in range(ASKING_COUNT if is_large else 0)]
             loop = asyncio.get_running_loop()

@@ -54,7 +54,7 @@ from stratalog.server.engine.component_settings import request_prices
 from stratalog.server.engine.engine_builder import StorageEngineBuilder
 from stratalog.server.engine.storage_engine import EngineSeams, StorageEngine
 from stratalog.server.fetch.closing import Closing
-from stratalog.server.freed_memory import FREED_MEMORY_MS, FreedMemory, freed_memory
+from stratalog.server.freed_memory import FREED_MEMORY_MS, freed_memory
 from stratalog.server.health_servicer import HealthServicer
 from stratalog.server.job_processes.job_processes import JobProcesses
 from stratalog.server.job_processes.messages import Hello
@@ -132,13 +132,11 @@ class Server:
         clock: Clock | None = None,
         ids: IdGenerator | None = None,
         tracing: CallTracing | None = None,
-        freed_memory: FreedMemory | None = None,
         has_processes: bool = True,
     ) -> None:
         """The defaults are the operating system's, and the store that the settings name. `has_processes`:
         jobs of compaction go to processes beside this one, unless it alone has the filesystem or the store.
-        `tracing` makes spans, and is closed with the server. `freed_memory` is that of the process.
-        Raises InvalidConfigError.
+        `tracing` makes spans, and is closed with the server. Raises InvalidConfigError.
         """
         if not __debug__:
             raise InvalidConfigError(
@@ -154,7 +152,6 @@ class Server:
             settings.effective_store_url, filesystem=self._filesystem, clock=self._clock, ids=self._ids
         )
         self._tracing = tracing
-        self._freed_memory = freed_memory
         span_of = None if tracing is None else tracing.span_of
         self._store = CountedObjectStore(opened, kind_of_key, self._clock, span_of)
         is_shared = filesystem is None and store is None and not isinstance(opened, MemoryObjectStore)
@@ -257,9 +254,6 @@ class Server:
         self._scheduler = ThreadScheduler(self.settings.task_thread_count)
         self._long_scheduler = ThreadScheduler(MAX_LONG_WORK_COUNT, "work")
         self._metrics.schedulers = (self._scheduler, self._long_scheduler)
-        if self._freed_memory is not None:
-            look = self._freed_memory.look
-            self._scheduler.every("freed-memory", look, FREED_MEMORY_MS, delay_ms=FREED_MEMORY_MS)
         self._metrics.pools = self._pools
         self._metrics.memories = self._memories
         self._metrics.groups = AppendGroups()
@@ -352,6 +346,10 @@ class Server:
             logger.exception("the upload at the stop failed unexpectedly; the next start uploads")
         else:
             logger.info("stopping with all tiered records in the store: %s", uploaded)
+
+    def run_every(self, name: str, task: Callable[[], None], period_ms: int) -> None:
+        """Run a task of the process beside those of the started server, until that stops."""
+        self._scheduler.every(name, task, period_ms, delay_ms=period_ms)
 
     async def until_no_disk_is_left(self) -> None:
         """Wait until the last log directory has failed, after which nothing can be served."""
@@ -550,10 +548,13 @@ async def _serve(settings: ServerSettings, on_ready: Callable[[Server], None] | 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping, number)
-    server = Server(settings, tracing=tracing_of_environment(os.environ), freed_memory=freed_memory())
+    server = Server(settings, tracing=tracing_of_environment(os.environ))
     await server.start()
     exempt_loaded_objects()
+    memory = freed_memory()
     try:
+        if memory is not None:
+            server.run_every("freed-memory", memory.look, FREED_MEMORY_MS)
         if on_ready is not None:
             on_ready(server)
         logger.info("listening on %s:%d", listen_address(settings.listen)[0], server.port)

@@ -36,7 +36,7 @@ class Bench:
         self.threads_error: Exception | None = None
         """The threads cannot be had, because of it."""
         self.were_beyond_os: list[bool] = []
-        """Of each flush, whether it served an append beyond `os`."""
+        """Whether each flush served an append beyond `os`."""
         self.commits: list[int] = []
         """The offsets of the appends that were passed on to their commit."""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.log.append_info import AppendInfo
+from stratalog.log.log_config import LogConfig
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.commit_waiters import CommitWaiters
 from stratalog.server.append.partition_writer import PartitionWriter, WriterChecks, WriterThreads
@@ -76,8 +77,10 @@ class SlowDisk:
             self.sync_count += 1
             self.gate.pass_through()
 
-    def partition(self, topic: str, directory: str, **config: int) -> Written:
-        changed = dataclasses.replace(self._machine.config, **config)
+    def partition(
+        self, topic: str, directory: str, flush_messages: int = LogConfig().flush_messages
+    ) -> Written:
+        changed = dataclasses.replace(self._machine.config, flush_messages=flush_messages)
         log = self._manager.open_log(TopicPartition(topic, 0), TOPIC_ID, changed)
         assert log.local_log.directory.startswith(f"{directory}/")
         loop = asyncio.get_running_loop()

@@ -103,7 +103,7 @@ class Spool:
         self._memory_bytes = memory_bytes
         self._memory = memory
         self._taken_bytes = 0
-        """Of the memory of several spools."""
+        """The part of the memory of several spools that this one has."""
         self._waiting: list[Buffer] = []
         """The pieces that are not in the file."""
         self._waiting_bytes = 0

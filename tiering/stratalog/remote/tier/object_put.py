@@ -165,7 +165,7 @@ class ObjectPut:
             self._free()
 
     def _free(self) -> None:
-        """Let go of the bytes, whoever still has this object: its places and facts stay."""
+        """Let go of the bytes. Name, size and slices stay, for those that still have this object."""
         self.finished = self.finished.without_bytes()
         self._writer.close()
 
