@@ -3,6 +3,7 @@
 A buffered write costs a copy into the page cache, memory for it, and later a flush. A large file that is
 written once and fsynced needs none of that, and takes the place of pages that are read. The system takes
 whole blocks only, from memory that begins at a block: so the parts of an append are gathered in such memory.
+A file that is done leaves it to the next one, because fresh memory has to be cleared.
 What is left behind the last whole block is written through the page cache, and so is all that follows it.
 
 The writes have a descriptor of their own, so that reads of the file need no blocks. Some file systems refuse
@@ -23,6 +24,11 @@ from stratalog.base.filesystem import Buffer
 _BLOCK_BYTES = 4096
 """No device in use wants larger ones; where one does, its refusal is as good as that of a file system."""
 _O_DIRECT: int | None = getattr(os, "O_DIRECT", None)
+_NO_MEMORY = memoryview(bytearray())
+_MAX_SPARE_COUNT = 2
+_MAX_SPARE_BYTES = 2 << 20
+_spare: list[memoryview] = []
+"""Memory of files that are done. Threads take it and put it back with one step each."""
 
 
 class DirectAppends:
@@ -31,7 +37,7 @@ class DirectAppends:
     def __init__(self, descriptor: int) -> None:
         """The descriptor is for direct writes, and the file ends at a block, see `begin_direct`."""
         self._descriptor = descriptor
-        self._memory = memoryview(bytearray())
+        self._memory = _NO_MEMORY
         self.is_ended = False
         """The file does not end at a block any more, or the system has refused: write through the page cache
         from now on."""
@@ -48,11 +54,12 @@ class DirectAppends:
             except OSError as failure:
                 if failure.errno != errno.EINVAL:
                     raise
-                rest = [blocks, *rest]
-                break
+                written_bytes = 0
             blocks = blocks[written_bytes:]
-            if written_bytes % _BLOCK_BYTES:
+            if written_bytes % _BLOCK_BYTES or not written_bytes:
                 rest = [blocks, *rest]
+                # The caller still reads this memory.
+                self._memory = _NO_MEMORY
                 break
         if rest:
             self.close()
@@ -63,6 +70,9 @@ class DirectAppends:
         if not self.is_ended:
             self.is_ended = True
             os.close(self._descriptor)
+            memory, self._memory = self._memory, _NO_MEMORY
+            if 0 < len(memory) <= _MAX_SPARE_BYTES and len(_spare) < _MAX_SPARE_COUNT:
+                _spare.append(memory)
 
     def _gathered(self, parts: Sequence[Buffer], size_bytes: int) -> tuple[memoryview, list[Buffer]]:
         """The first bytes of the parts in memory that begins at a block, and the rest of the parts."""
@@ -90,6 +100,11 @@ def begin_direct(path: str, size_bytes: int) -> DirectAppends | None:
 
 
 def _block_memory(size_bytes: int) -> memoryview:
+    """At least so much memory that begins at a block, with any contents."""
+    with suppress(IndexError):
+        spare = _spare.pop()
+        if len(spare) >= size_bytes:
+            return spare
     memory = bytearray(size_bytes + _BLOCK_BYTES)
     begin = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % _BLOCK_BYTES
     return memoryview(memory)[begin : begin + size_bytes]

@@ -125,6 +125,31 @@ class TestPastTheCache:
         assert sizes == [*range(len(data), 0, -most_bytes)]
         assert (tmp_path / "a").read_bytes() == data
 
+    def test_a_file_that_goes_on_through_the_cache_shares_its_memory_with_no_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole_write, whole_writev = os.write, os.writev
+        first, second, third = (bytes([number]) * 65_536 for number in range(3))
+
+        def refuse(descriptor: int, data: memoryview) -> int:
+            raise OSError(errno.EINVAL, "not here")
+
+        def append_second(descriptor: int, parts: list[memoryview]) -> int:
+            monkeypatch.undo()
+            append_past_the_cache(tmp_path / "second", monkeypatch, lambda write: write, [second])
+            return whole_writev(descriptor, parts)
+
+        append_past_the_cache(tmp_path / "third", monkeypatch, lambda write: write, [third])
+        monkeypatch.setattr(os, "write", refuse)
+        monkeypatch.setattr(os, "writev", append_second)
+        file = PosixFileSystem().open_append(str(tmp_path / "first"))
+        file.bypass_cache()
+        file.append([first])
+        file.close()
+        assert os.write is whole_write
+        contents = [(tmp_path / name).read_bytes() for name in ("first", "second", "third")]
+        assert contents == [first, second, third]
+
     @pytest.mark.parametrize("flag", [0, None], ids=["writes any number of bytes", "has no flag"])
     def test_it_needs_no_system_that_can(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int | None

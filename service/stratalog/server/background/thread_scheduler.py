@@ -1,10 +1,11 @@
 """The scheduler of a running server: one thread keeps time, a few threads run tasks.
 
 The timekeeper sleeps until the earliest task is due and hands it to the pool; it never runs a task itself, so
-a slow task delays only others of the same pool. A periodic task is put back when it has ended, so it never
+a slow task delays only others of the same pool. A task that is due at once goes to the pool without a change
+to the timekeeper's thread. A periodic task is put back when it has ended, so it never
 overlaps itself. Every failure of a task is logged with its traceback, and a periodic task is run again as
-usual. A failure of the timekeeper is logged and counted, and it goes on; a task that the pool could not take
-is handed over again a little later.
+usual. A failure to hand a task over is logged and counted, and the timekeeper goes on; a task that the pool
+could not take is handed over again a little later.
 
 ``close`` cancels waiting tasks and waits for running ones. Tasks that are due while it closes do not begin.
 """
@@ -77,7 +78,7 @@ class ThreadScheduler:
 
     @property
     def failure_count(self) -> int:
-        """Failures of the timekeeper; failures of tasks do not count."""
+        """Failures to hand a task over; failures of tasks do not count."""
         return self._failure_count
 
     def close(self) -> None:
@@ -91,10 +92,29 @@ class ThreadScheduler:
 
     def _schedule(self, task: _Task, delay_ms: int) -> _Task:
         with self._condition:
-            if not self._is_closed:
-                heapq.heappush(self._queue, (time.monotonic() + delay_ms / 1000, next(self._order), task))
+            if self._is_closed:
+                return task
+            if delay_ms <= 0:
+                self._hand_over_now(task)
+                return task
+            heapq.heappush(self._queue, (time.monotonic() + delay_ms / 1000, next(self._order), task))
+            if self._queue[0][2] is task:
+                # The timekeeper sleeps until another one.
                 self._condition.notify_all()
         return task
+
+    def _hand_over_now(self, task: _Task) -> None:
+        """Hand over a task that is due. Under the condition."""
+        try:
+            self._hand_over(task)
+        except Exception:
+            # It is in the queue again.
+            self._note_failure()
+            self._condition.notify_all()
+
+    def _note_failure(self) -> None:
+        self._failure_count += 1
+        logger.exception("the timekeeper of background tasks failed unexpectedly and continues")
 
     def _keep_time(self) -> None:
         with self._condition:
@@ -102,8 +122,7 @@ class ThreadScheduler:
                 try:
                     self._keep_time_once()
                 except Exception:
-                    self._failure_count += 1
-                    logger.exception("the timekeeper of background tasks failed unexpectedly and continues")
+                    self._note_failure()
                     self._condition.wait(PAUSE_S)
 
     def _keep_time_once(self) -> None:

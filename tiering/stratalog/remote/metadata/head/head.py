@@ -14,6 +14,7 @@ two heads have the same bytes, and an ETag is unique however the store computes 
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
@@ -39,6 +40,8 @@ RESTORE: Final = (
 """The advice of an error about a damaged or lost head. Everything else is still there; a writer that goes on
 without the right head may overwrite what that head refers to.
 """
+
+_text_of = attrgetter("text")
 
 _FORMAT = "stratalog-head"
 _KNOWN = frozenset(
@@ -91,7 +94,7 @@ class Head:
     @property
     def inline_bytes(self) -> int:
         """Size of the commits' JSON, before compression."""
-        return sum(len(commit.text) for commit in self.commits)
+        return sum(map(len, map(_text_of, self.commits)))
 
     @property
     def unknown_action(self) -> str | None:
@@ -100,7 +103,10 @@ class Head:
     def after(self, commit: Commit, state: HeadState) -> Head:
         """The head with one more commit; `state` is the state after it."""
         assert commit.seq == self.seq + 1 == state.seq, "a head gets one commit at a time"
-        commits = tuple(kept for kept in (*self.commits, commit) if kept.seq > state.folded_seq)
+        commits = (*self.commits, commit)
+        if state.checkpoint != self.checkpoint:
+            folded_seq = state.folded_seq
+            commits = tuple(kept for kept in commits if kept.seq > folded_seq)
         return dataclasses.replace(
             self,
             uuid=commit.uuid,
@@ -134,7 +140,7 @@ class Head:
             "pins": [pin.to_json() for pin in self.pins],
         }
         opened = format_json(fields | dict(self.extra)).removesuffix("}")
-        return encode_text(f'{opened},"commits":[{",".join(commit.text for commit in self.commits)}]}}')
+        return encode_text(f'{opened},"commits":[{",".join(map(_text_of, self.commits))}]}}')
 
     @staticmethod
     def decode(data: bytes, what: str, table: ActionTable) -> Head:

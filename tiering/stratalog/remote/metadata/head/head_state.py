@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -39,6 +40,8 @@ class ChangedRows(NamedTuple):
     keys: Sequence[Hashable]
     """The keys of the rows in the state."""
 
+
+_keys_of = attrgetter("keys")
 
 DROPPED = "dropped"
 """The kind of the rows of dropped files."""
@@ -83,7 +86,8 @@ class HeadState:
     @property
     def unfolded_rows(self) -> int:
         """How many changed rows are in memory until a fold."""
-        return sum(len(rows.keys) for rows in self.changed)
+        # Each commit asks, so without a step of Python for each of the commits before it.
+        return sum(map(len, map(_keys_of, self.changed)))
 
     def changed_keys(self, kind: str) -> dict[Hashable, int]:
         """The keys of the rows of a kind that changed since the checkpoint, each with the last commit that

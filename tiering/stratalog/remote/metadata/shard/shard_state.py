@@ -126,7 +126,7 @@ class ShardState(HeadState):
 
     @property
     def unfolded_rows(self) -> int:
-        return sum(len(rows.keys) for rows in self.changed) + self.unfolded_slices
+        return super(ShardState, self).unfolded_rows + self.unfolded_slices
 
     def check_rows(self) -> None:
         """Check all that needs no page."""
