@@ -243,7 +243,9 @@ class TailCommits:
 
     def _due_s(self) -> float:
         """The time at which the next turn may begin, for what waits now. Called with the lock held."""
-        due_s = self._waiting.due_s(self._settings(), is_hurried=self._is_hurried)
+        due_s = self._waiting.due_s(
+            self._settings(), is_hurried=self._is_hurried, is_uploading=self._is_uploading
+        )
         failure = self._store_failure
         return due_s if failure is None or due_s == math.inf else failure.retry_at_s
 

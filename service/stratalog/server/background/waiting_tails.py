@@ -5,7 +5,9 @@ A turn begins
 * `interval_ms` after the begin of the one before, so that an append which comes alone does not wait,
 * or as soon as `buffer_bytes` wait; where a part of them waits, that part of the interval is left out. A
   producer that waits for its answers before it sends more would fill no object, however long the turn waited.
-  So there is at most a turn for each interval, and one for each `buffer_bytes`;
+  So there is at most a turn for each interval, and one for each `buffer_bytes`. While an upload is under way,
+  twice as many fill the buffer: a turn costs the same however much it has, and what comes sooner would mostly
+  wait for that upload. They still make one object;
 * but never sooner than the partitions that wait make more than `max_slices_per_s` slices in a second: slices
   stay in the metadata until compaction has merged them.
 
@@ -26,6 +28,8 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
+BUSY_FACTOR = 2
+"""The part of the largest object that a buffer is."""
 
 
 class CommitSettings(NamedTuple):
@@ -34,7 +38,8 @@ class CommitSettings(NamedTuple):
     interval_ms: int
     """Time between the begins of two turns."""
     buffer_bytes: int
-    """A turn begins as soon as appends of so many bytes wait, and the sooner the more of them do."""
+    """A turn begins as soon as appends of so many bytes wait, and the sooner the more of them do. Twice as
+    many while an upload is under way."""
     max_slices_per_s: int
     """The interval is longer where so many partitions wait that they would make more slices in a second."""
     timeout_ms: int
@@ -95,15 +100,16 @@ class WaitingTails:
         self._waiting, self._size_bytes = {}, 0
         return [*taken.values()]
 
-    def due_s(self, settings: CommitSettings, *, is_hurried: bool) -> float:
+    def due_s(self, settings: CommitSettings, *, is_hurried: bool, is_uploading: bool) -> float:
         """The monotonic time at which the next turn may begin; infinite if none waits. If it `is_hurried`,
-        waiting for others to fill an object is left out."""
+        waiting for others to fill an object is left out. `is_uploading`: an upload is under way."""
         later_s = min((one.until_s for one in self._put_off.values()), default=math.inf)
         if not self._waiting:
             return later_s
         if is_hurried:
             return self._begin_s
         spacing_s = len(self._waiting) / settings.max_slices_per_s
-        room = max(0.0, 1 - self._size_bytes / settings.buffer_bytes)
+        full_bytes = settings.buffer_bytes * (BUSY_FACTOR if is_uploading else 1)
+        room = max(0.0, 1 - self._size_bytes / full_bytes)
         pause_s = max(spacing_s, room * settings.interval_ms / 1000)
         return min(later_s, self._begin_s + pause_s)

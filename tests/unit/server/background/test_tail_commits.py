@@ -220,6 +220,35 @@ async def test_a_full_buffer_begins_a_turn_at_once(monkeypatch: pytest.MonkeyPat
     assert bench.begins_ms == [1_000, 1_020]
 
 
+async def test_two_buffers_begin_a_turn_while_an_upload_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch)
+    flush_counts: list[int] = []
+
+    def append_much() -> None:
+        if not flush_counts:
+            bench.append(1, size_bytes=1_000)
+            for size_bytes in (0, 600, 400):
+                bench.append(1, size_bytes=size_bytes)
+                bench.advance(10)
+                flush_counts.append(bench.partitions[1].flush_count)
+
+    bench.during = append_much
+    bench.append()
+    bench.scheduler.run_due()
+    assert flush_counts == [0, 0, 1]
+
+
+async def test_what_fills_the_buffer_begins_a_turn_once_the_upload_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch)
+    bench.near_end = lambda: bench.append(1, size_bytes=1_000) if len(bench.begins_ms) == 1 else None
+    bench.append()
+    bench.scheduler.run_due()
+    bench.advance(10)
+    assert bench.begins_ms == [1_000, 1_010], "as soon as there may be another slice"
+
+
 async def test_a_part_of_the_buffer_leaves_out_that_part_of_the_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -397,7 +426,7 @@ async def test_the_next_turn_fsyncs_beside_the_upload_which_takes_its_logs(
 
     def append_much() -> None:
         if not late:
-            late.append(bench.append(1, 1_000))
+            late.append(bench.append(1, 2_000))
             bench.advance(10)
             assert bench.partitions[1].flush_count == 1
 
