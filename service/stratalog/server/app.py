@@ -93,7 +93,7 @@ from stratalog.server.topics.missed_topics import MissedTopics
 from stratalog.server.tracing.call_tracing import CallTracing, tracing_of_environment
 from stratalog.server.tracing.carrying_threads import carrying
 from stratalog.server.transport import Transport, grpc_server
-from stratalog.server.worker_pools import WorkerPools, closing_threads, run_request
+from stratalog.server.worker_pools import WorkerPools, closing_threads
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
 
 logger = logging.getLogger(__name__)
@@ -277,6 +277,7 @@ class Server:
             stop=self._closing.stop,
         )
         endpoint = self.settings.endpoint(self.port)
+        run_request = self._pools.request_threads.run
         builder = StorageEngineBuilder(
             seams,
             self.settings,

@@ -25,6 +25,7 @@ from stratalog.base.histogram import HistogramCounts
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
 from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.request_threads import RequestThreads
 from stratalog.server.tracing.carrying_threads import CarryingThreads
 from stratalog.server.watched_threads import WatchedThreads
 
@@ -61,6 +62,8 @@ class WorkerPools:
         it costs each of them a microsecond."""
         make = CarryingThreads if carries_context else ThreadPoolExecutor
         self._clock = clock
+        self.request_threads = RequestThreads()
+        """For requests that nothing can end, and whose callers give up after a time."""
         self._append_thread_count = settings.append_thread_count
         self._opening: dict[str, Executor] = {}
         self._sized: list[tuple[str, ThreadPoolExecutor, int]] = []
@@ -228,6 +231,7 @@ class WorkerPools:
             opening = tuple(self._opening.values())
         for pool in (*opening, *reading, self._task, self._long_task, self._describe):
             pool.shutdown(wait=True)
+        self.request_threads.close()
 
 
 def _purpose(name: str) -> str:
@@ -239,12 +243,6 @@ def _purpose(name: str) -> str:
 def flush_threads(opening: Callable[[str, int], Executor], directory: str) -> Executor:
     """The threads that fsync the logs of a log directory, of those that `opening` has."""
     return opening(f"{_FLUSH}{directory}", FLUSH_THREAD_COUNT)
-
-
-def run_request(request: Callable[[], None]) -> None:
-    """Run a request that may hang for ever on a thread of its own, which the end of the process does not wait
-    for."""
-    threading.Thread(target=request, name="stratalog-request", daemon=True).start()
 
 
 def begin(threads: Executor, function: Callable[[], _T]) -> Future[_T]:

@@ -2,10 +2,10 @@
 
 The timekeeper sleeps until the earliest task is due and hands it to the pool; it never runs a task itself, so
 a slow task delays only others of the same pool. A task that is due at once goes to the pool without a change
-to the timekeeper's thread. A periodic task is put back when it has ended, so it never
-overlaps itself. Every failure of a task is logged with its traceback, and a periodic task is run again as
-usual. A failure to hand a task over is logged and counted, and the timekeeper goes on; a task that the pool
-could not take is handed over again a little later.
+to the timekeeper's thread. A periodic task is put back when it has ended, so it never overlaps itself. Every
+failure of a task is logged with its traceback, and a periodic task is run again as usual. A failure to hand a
+task over is logged and counted, and the timekeeper goes on; a task that the pool could not take is handed
+over again a little later.
 
 ``close`` cancels waiting tasks and waits for running ones. Tasks that are due while it closes do not begin.
 """
@@ -107,14 +107,10 @@ class ThreadScheduler:
         """Hand over a task that is due. Under the condition."""
         try:
             self._hand_over(task)
-        except Exception:
-            # It is in the queue again.
-            self._note_failure()
+        except RuntimeError:
+            self._failure_count += 1
+            logger.exception("a background task found no thread, and is begun again a little later")
             self._condition.notify_all()
-
-    def _note_failure(self) -> None:
-        self._failure_count += 1
-        logger.exception("the timekeeper of background tasks failed unexpectedly and continues")
 
     def _keep_time(self) -> None:
         with self._condition:
@@ -122,7 +118,8 @@ class ThreadScheduler:
                 try:
                     self._keep_time_once()
                 except Exception:
-                    self._note_failure()
+                    self._failure_count += 1
+                    logger.exception("the timekeeper of background tasks failed unexpectedly and continues")
                     self._condition.wait(PAUSE_S)
 
     def _keep_time_once(self) -> None:

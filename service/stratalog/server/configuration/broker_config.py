@@ -86,8 +86,8 @@ class BrokerConfig:
     commit_interval_ms: int = 250
     """Time between two commits of appends at `object`. Longer makes fewer requests and larger objects."""
     commit_buffer_bytes: int = 8 * MIB
-    """A commit of appends at `object` comes sooner if so many bytes wait, or twice as many while another one is
-    under way; its objects are at most twice as large."""
+    """A commit of appends at `object` comes sooner if so many bytes wait, or twice as many while another one
+    is under way; its objects are at most twice as large."""
     max_committed_slices_per_s: int = 1_000
     """The interval is longer where so many partitions wait that they would make more slices in a second."""
     commit_timeout_ms: int = 30_000
