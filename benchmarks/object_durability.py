@@ -8,6 +8,8 @@
   servers.
 * The same rate beside s2-lite and its own benchmark, which does the same with as many streams. Only where
   `s2` is at hand, see `s2_lite`.
+
+The client keeps freed memory, as `docs/python.md` recommends where megabytes come and go.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import NamedTuple
 import report
 from floors import s2_lite
 from server_process import ServerProcess, processor_row, running, stratalog_command
+from stratalog.base.process_tuning import keep_freed_memory
 from stratalog.base.types import Durability
 from stratalog.client.client import Client
 from stratalog.record.native.record_accumulator import Delivery
@@ -213,6 +216,7 @@ def floor_rows(ours: Written, floor: Written) -> list[report.Row]:
 
 
 def measure(quick: bool) -> Iterator[report.Row]:
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder, running(*stratalog_command(f"{folder}/data")) as server:
         yield from asyncio.run(measure_at(server.address, quick=quick))
         ours = asyncio.run(measure_beside_a_reader(server, _duration_s(quick=quick)))
