@@ -75,6 +75,9 @@ class PackedFile:
         buffer[: len(data)] = data
         return len(data)
 
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        return None
+
     def size(self) -> int:
         return self._frame_count * _FRAME_BYTES + len(self._tail)
 

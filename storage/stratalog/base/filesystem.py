@@ -43,6 +43,12 @@ class AppendFile(Protocol):
         """
         ...
 
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        """Those bytes if the system has all of them in memory, without a wait for the disk. None if the file
+        has less, the bytes are not in memory, or the system cannot tell. Nothing else uses the buffer.
+        """
+        ...
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None:

@@ -44,6 +44,11 @@ _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 # system cannot reserve.
 _KEEP_SIZE = 1
 
+# Linux: a read fails where it would wait for the disk. It could still wait for the journal, to note the time
+# of the read, so files are opened without that.
+_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_NO_READ_TIMES: int = getattr(os, "O_NOATIME", 0)
+
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
     if sys.platform != "linux":
@@ -129,14 +134,27 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
+def _open(path: str, flags: int) -> tuple[int, bool]:
+    """A descriptor, and whether its reads leave the time of the last read as it is."""
+    flags |= os.O_CLOEXEC
+    if _NO_READ_TIMES:
+        try:
+            return os.open(path, flags | _NO_READ_TIMES, 0o644), True
+        except PermissionError:
+            # The file belongs to another user, or this one may not open it at all.
+            pass
+    return os.open(path, flags, 0o644), False
+
+
 class PosixAppendFile:
     """One open descriptor. Reads are thread-safe; changes need the caller's lock. Not usable once closed."""
 
-    __slots__ = ("_descriptor", "_direct", "_path")
+    __slots__ = ("_descriptor", "_direct", "_may_read_cached", "_path")
 
     def __init__(self, path: str, flags: int) -> None:
         self._path = path
-        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._descriptor, leaves_times = _open(path, flags)
+        self._may_read_cached = leaves_times and _NO_WAIT != 0
         self._direct: DirectAppends | None = None
 
     @property
@@ -203,6 +221,21 @@ class PosixAppendFile:
                     break
                 read_bytes += count
         return read_bytes
+
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        if not self._may_read_cached:
+            return None
+        buffer = bytearray(size)
+        try:
+            read_bytes = os.preadv(self._descriptor, (buffer,), position, _NO_WAIT)
+        except BlockingIOError:
+            return None
+        except OSError as failure:
+            if failure.errno != errno.EOPNOTSUPP:
+                raise
+            self._may_read_cached = False
+            return None
+        return buffer if read_bytes == size else None
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

@@ -120,6 +120,9 @@ class WrappedFile(ABC):
     def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
         return self._run("read_into", lambda: self._inner.read_into(position, buffer))
 
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        return self._run("read_cached", lambda: self._inner.read_cached(position, size))
+
     def size(self) -> int:
         return self._run("size", self._inner.size)
 

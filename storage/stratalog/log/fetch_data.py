@@ -25,6 +25,8 @@ class FetchData(NamedTuple):
     """The aborted transactions with records in the batches, in the order of their markers; only for
     `TXN_COMMITTED`. The reader leaves out the producer's transactional records from `first_offset` to its
     next marker."""
+    lacks_room: bool = False
+    """The next batch was too large for the rest of the room. False if that is not known."""
 
     @property
     def size_bytes(self) -> int:

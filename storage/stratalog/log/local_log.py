@@ -20,7 +20,7 @@ from stratalog.log.fetch_data import FetchData
 from stratalog.log.log_config import LogConfig
 from stratalog.log.log_segments import LogSegments
 from stratalog.record.native.batch_row import AppendedBatch
-from stratalog.segment.batch_read import EpochSpan, ReadBounds
+from stratalog.segment.batch_read import BatchRead, EpochSpan, ReadBounds
 from stratalog.segment.file_names import SEAL_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_path
 from stratalog.segment.kept_bytes import KeptBytes
 from stratalog.segment.log_segment import LogSegment
@@ -342,15 +342,42 @@ class LocalLog:
                 continue
             limit_offset = min(segment.end_offset, log_end_offset)
             bounds = ReadBounds(first_offset, min(end_offset, limit_offset), limit_offset, epoch_at)
-            data, next_offset = segment.read(position, max_bytes, bounds, min_one=min_one)
-            if not data:
-                return FetchData((), max(offset, next_offset))
-            if len(self._hints) >= _MAX_HINTS:
-                self._hints = {}
-            self._hints[next_offset] = (segment, position + len(data))
-            return FetchData((data,), next_offset)
+            found_batches = segment.read(position, max_bytes, bounds, min_one=min_one)
+            return self._found(segment, offset, position, found_batches)
         # Compaction has left no batch here: the reader goes on behind the hole.
         return FetchData((), end_offset)
+
+    def read_cached(
+        self,
+        segments: LogSegments,
+        offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int,
+        min_one: bool,
+        epoch_at: Callable[[int], EpochSpan],
+    ) -> FetchData | None:
+        """Like `read`, but does not wait for the disk, and asks no index: it goes on where another read has
+        ended. None if it cannot, and if the first batch is larger than `max_bytes`."""
+        segment = next(segments.since(offset))
+        hinted, position = self._hints.get(offset, (None, 0))
+        if hinted is not segment or position >= segment.size_bytes:
+            return None
+        limit_offset = min(segment.end_offset, segments[-1].end_offset)
+        bounds = ReadBounds(offset, min(end_offset, limit_offset), limit_offset, epoch_at)
+        found = segment.read_cached(position, max_bytes, bounds, min_one=min_one)
+        return None if found is None else self._found(segment, offset, position, found)
+
+    def _found(self, segment: LogSegment, offset: int, position: int, found: BatchRead) -> FetchData:
+        """The result of a read from `offset`, which began at that position; the next read goes on behind
+        it."""
+        data, next_offset, lacks_room = found
+        if not data:
+            return FetchData((), max(offset, next_offset))
+        if len(self._hints) >= _MAX_HINTS:
+            self._hints = {}
+        self._hints[next_offset] = (segment, position + len(data))
+        return FetchData((data,), next_offset, lacks_room=lacks_room)
 
     def _forget_places(self) -> None:
         """Forget where batches lie in the files, which change now."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.filesystem import AppendFile
+from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
 from stratalog.segment.batch_walk import RESTORE_FILE, fetchable_batches
 
@@ -50,15 +50,48 @@ class BatchRead(NamedTuple):
     above the wanted end, `data` is empty, and the file has no batch between the start of the read and
     `next_offset`."""
 
-    data: bytes
+    data: Buffer
+    """A view of more bytes if most of them are batches."""
     next_offset: int
+    lacks_room: bool = False
+    """The reader wants the batch behind the last one, too, and that was too large for the rest of the room.
+    False if that is not known."""
+
+
+class ReadableFile(Protocol):
+    """The part of an `AppendFile` that a read uses."""
+
+    @property
+    def path(self) -> str: ...
+
+    def read_at(self, position: int, size: int) -> Buffer: ...
+
+
+class CachedFile:
+    """Reads of a file that do not wait for its disk, up to a size. Thread-safe, as the file's reads."""
+
+    def __init__(self, file: AppendFile, max_bytes: int) -> None:
+        self._file = file
+        self._max_bytes = max_bytes
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        """Those bytes. Raises BlockingIOError for more than `max_bytes`, and if the system does not have all
+        of them in memory; OSError."""
+        data = self._file.read_cached(position, size) if size <= self._max_bytes else None
+        if data is None:
+            raise BlockingIOError
+        return data
 
 
 _NO_BATCHES = BatchRead(b"", -1)
 
 
 def read_batches(
-    file: AppendFile,
+    file: ReadableFile,
     position: int,
     whole_bytes: int,
     available_bytes: int,
@@ -86,7 +119,7 @@ def read_batches(
             data = file.read_at(position, whole_bytes)
     span = bounds.epoch_at(base_offset)
     end_offset = min(bounds.end_offset, span.end_offset)
-    batches = data[:whole_bytes]
+    batches = data if whole_bytes >= len(data) else memoryview(data)[:whole_bytes]
     size_bytes, next_offset = fetchable_batches(batches, end_offset, bounds.first_offset, span.leader_epoch)
     if size_bytes == 0:
         header = parse_header(data)
@@ -106,18 +139,37 @@ def read_batches(
         if behind < available_bytes and _follower_offset(file, position, data, behind) < header.next_offset:
             raise _begins_below(file, position + behind, header.next_offset)
         return BatchRead(b"", bounds.end_offset)
+    lacks_room = False
     if size_bytes < available_bytes:
         follower_offset = _follower_offset(file, position, data, size_bytes)
+        lacks_room = 0 <= follower_offset < end_offset and _ends_above(data, size_bytes, whole_bytes)
         if follower_offset < next_offset:
             # One of the two batches is wrong, and nothing shows which; the batches before them are sound.
             expected_offset, follower_position = next_offset, position + size_bytes
             size_bytes, next_offset = _without_last(data, size_bytes)
             if size_bytes == 0:
                 raise _begins_below(file, follower_position, expected_offset)
-    return BatchRead(batches if size_bytes == len(batches) else batches[:size_bytes], next_offset)
+    return BatchRead(_beginning(data, size_bytes), next_offset, lacks_room)
 
 
-def _begins_below(file: AppendFile, position: int, expected_offset: int) -> CorruptRecordError:
+def _ends_above(data: Buffer, position: int, end_position: int) -> bool:
+    """Whether the batch at `position` ends above `end_position`. False if its length is not in the data."""
+    if len(data) < position + LOG_OVERHEAD:
+        return False
+    _, batch_length = _BEGINNING.unpack_from(data, position)
+    end: int = position + LOG_OVERHEAD + batch_length
+    return end > end_position
+
+
+def _beginning(data: Buffer, size_bytes: int) -> Buffer:
+    """The first bytes. A view holds all bytes, so a small part is a copy."""
+    if size_bytes == len(data):
+        return data
+    view = memoryview(data)[:size_bytes]
+    return view if 2 * size_bytes >= len(data) else bytes(view)
+
+
+def _begins_below(file: ReadableFile, position: int, expected_offset: int) -> CorruptRecordError:
     return CorruptRecordError(
         f"a stored batch begins below the end of the one before it; {RESTORE_FILE}",
         path=file.path,
@@ -126,7 +178,7 @@ def _begins_below(file: AppendFile, position: int, expected_offset: int) -> Corr
     )
 
 
-def _follower_offset(file: AppendFile, position: int, data: bytes, size_bytes: int) -> int:
+def _follower_offset(file: ReadableFile, position: int, data: Buffer, size_bytes: int) -> int:
     """The base offset at `position + size_bytes`, where the next batch begins; -1 if the file ends before
     it."""
     head = data[size_bytes : size_bytes + _BASE_OFFSET.size]
@@ -136,7 +188,7 @@ def _follower_offset(file: AppendFile, position: int, data: bytes, size_bytes: i
     return base_offset
 
 
-def _without_last(data: bytes, size_bytes: int) -> tuple[int, int]:
+def _without_last(data: Buffer, size_bytes: int) -> tuple[int, int]:
     """The size of these batches without the last one, and the offset after them, -1 if none is left."""
     position, next_offset = 0, -1
     while True:

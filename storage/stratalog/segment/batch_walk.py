@@ -22,7 +22,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from stratalog.base.errors import CorruptRecordError
-from stratalog.base.filesystem import AppendFile
+from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.batch import crc_matches
 from stratalog.record.builder import NO_LEADER_EPOCH
 from stratalog.record.header import (
@@ -287,7 +287,7 @@ def _bytes_of_batch(chunk: bytes, position: int) -> int:
 
 
 def fetchable_batches(
-    data: bytes, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
+    data: Buffer, end_offset: int, first_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH
 ) -> tuple[int, int]:
     """The size of the whole, sound batches at the beginning of `data` that end at or below `end_offset`, and
     the offset after them, -1 if there are none. Stops before a damaged batch.

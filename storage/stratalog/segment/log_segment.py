@@ -26,7 +26,13 @@ from stratalog.base.errors import CorruptRecordError, DataDirectoryError
 from stratalog.base.filesystem import AppendFile, Buffer
 from stratalog.record.header import HEADER_SIZE, MAX_OFFSET, NO_TIMESTAMP, parse_header
 from stratalog.record.native.batch_row import AppendedBatch, BatchRow
-from stratalog.segment.batch_read import FIRST_READ_BYTES, BatchRead, ReadBounds, read_batches
+from stratalog.segment.batch_read import (
+    FIRST_READ_BYTES,
+    BatchRead,
+    CachedFile,
+    ReadBounds,
+    read_batches,
+)
 from stratalog.segment.batch_walk import LocatedBatch, damaged_batch, summed_headers
 from stratalog.segment.file_names import (
     DELETED_SUFFIX,
@@ -377,6 +383,29 @@ class LogSegment:
         first_max_bytes = available_bytes if min_one else max_bytes
         with self.lend() as file:
             return read_batches(file, position, size_bytes, available_bytes, first_max_bytes, bounds)
+
+    def read_cached(
+        self, position: int, max_bytes: int, bounds: ReadBounds, *, min_one: bool
+    ) -> BatchRead | None:
+        """Like `read`, but does not wait for the disk. None if the system does not have the bytes in memory,
+        the file is not open, or the first batch is larger than `max_bytes`, also with `min_one`.
+
+        Raises CorruptRecordError, OSError.
+        """
+        lent = self._resources.files.use_open(self.path)
+        if lent is None:
+            return None
+        available_bytes = self.size_bytes - position
+        size_bytes = max(0, min(max_bytes, available_bytes))
+        first_max_bytes = available_bytes if min_one else max_bytes
+        with lent as file:
+            if self.is_dropped:
+                return None
+            cached = CachedFile(file, max(max_bytes, FIRST_READ_BYTES))
+            try:
+                return read_batches(cached, position, size_bytes, available_bytes, first_max_bytes, bounds)
+            except BlockingIOError:
+                return None
 
     def _whole_size(self, position: int, size_bytes: int) -> int:
         """`OffsetIndex.whole_size`, which is only a hint. So a damaged index is no failure here; the searches

@@ -8,6 +8,8 @@ A file that is lent for writing has no other name. An import gives the sealed se
 name instead of a copy, and a cut or an append would change the broker's file too. So `use` first replaces
 such a file by a copy. The copy is written as `.cleaned`, which a loader of the directory ignores, and takes
 the name once it is durable. After a crash the name has the shared file or the copy, with the same bytes.
+
+A file is opened under a lock of its own. So the disk does not hold up the users of files that are open.
 """
 
 from __future__ import annotations
@@ -57,13 +59,16 @@ class LentFile:
 
 
 class OpenFiles:
-    """A bounded set of open files, by path. Thread-safe."""
+    """A bounded set of open files, by path. Thread-safe: `guard` guards the set, and is not held while the
+    disk is asked. `_opening` is held from the look at a path until its file is in the set, and taken before
+    `guard`: `forget` waits for a file that is being opened."""
 
     def __init__(self, filesystem: FileSystem, max_open: int = DEFAULT_MAX_OPEN) -> None:
         assert max_open > 0
         self.filesystem = filesystem
         self._max_open = max_open
         self.guard = threading.Lock()
+        self._opening = threading.Lock()
         self._files: OrderedDict[str, LentFile] = OrderedDict()
 
     def use(self, path: str, *, for_writing: bool = False) -> LentFile:
@@ -75,10 +80,19 @@ class OpenFiles:
         if for_writing and not self._is_writable(path):
             # Outside the guard, because it may copy a large file. A path has one writer at a time.
             self._own(path)
+        lent = self.use_open(path, for_writing=for_writing)
+        if lent is not None:
+            return lent
+        with self._opening:
+            # Another thread may have opened it meanwhile.
+            return self.use_open(path, for_writing=for_writing) or self._open(path, for_writing=for_writing)
+
+    def use_open(self, path: str, *, for_writing: bool = False) -> LentFile | None:
+        """Lend the file if it is open already, without a wait for the disk; else None."""
         with self.guard:
             lent = self._files.get(path)
             if lent is None or (for_writing and not lent.is_writable):
-                lent = self._open(path, for_writing=for_writing)
+                return None
             lent.user_count += 1
             self._files.move_to_end(path)
             return lent
@@ -93,17 +107,17 @@ class OpenFiles:
 
     def forget(self, path: str) -> None:
         """Close the file, or let its last user close it. Call this before its name changes or goes."""
-        with self.guard:
+        with self._opening, self.guard:
             self._forget(path)
 
     def forget_below(self, directory: str) -> None:
         """Forget all files in a directory."""
-        with self.guard:
+        with self._opening, self.guard:
             for path in [path for path in self._files if path.startswith(directory + "/")]:
                 self._forget(path)
 
     def close(self) -> None:
-        with self.guard:
+        with self._opening, self.guard:
             for path in list(self._files):
                 self._forget(path)
 
@@ -150,12 +164,16 @@ class OpenFiles:
             return lent is not None and lent.is_writable
 
     def _open(self, path: str, *, for_writing: bool) -> LentFile:
-        self._forget(path)
+        """Open the file, and lend it. The caller holds `_opening`."""
+        with self.guard:
+            self._forget(path)
         opened = self.filesystem.open_append(path) if for_writing else self.filesystem.open_read(path)
         lent = LentFile(self, opened, is_writable=for_writing)
-        self._files[path] = lent
-        if len(self._files) > self._max_open:
-            self._close_idle(keep=path)
+        lent.user_count = 1
+        with self.guard:
+            self._files[path] = lent
+            if len(self._files) > self._max_open:
+                self._close_idle(keep=path)
         return lent
 
     def _close_idle(self, keep: str) -> None:

@@ -125,6 +125,8 @@ class MemoryFileSystem:
     ) -> None:
         self.lock = threading.RLock()
         self.can_reserve = can_reserve
+        self.has_cache = True
+        """Whether `AppendFile.read_cached` has the bytes of files."""
         self.now_ms = now_ms
         self._free_bytes = free_bytes
         self._root = _Directory()
@@ -385,6 +387,10 @@ class _MemoryAppendFile:
         data = self.read_at(position, len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    def read_cached(self, position: int, size: int) -> Buffer | None:
+        data = self.read_at(position, size)
+        return data if self._filesystem.has_cache and len(data) == size else None
 
     def size(self) -> int:
         with self._filesystem.lock:

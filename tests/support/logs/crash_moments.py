@@ -31,7 +31,7 @@ ANY_SURVIVAL = st.builds(
 
 ONLY_LOOKING = frozenset(
     {"read_at", "size", "read_file", "list_directory", "exists", "is_directory", "file_size", "modified_ms"}
-    | {"read_into", "open_read", "close", "free_bytes", "link_count", "real_path"}
+    | {"read_into", "read_cached", "open_read", "close", "free_bytes", "link_count", "real_path"}
     | {"try_lock", "try_lock_shared"}
 )
 """Operations that leave the disk as it was."""

@@ -75,7 +75,7 @@ def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
         position = segment.position_of(offset)
         assert position is not None
         assert position == sum(map(len, written[: (offset - 100) // 3]))
-        data, next_offset = segment.read(position, len(written[0]), bounds(), min_one=False)
+        data, next_offset, _ = segment.read(position, len(written[0]), bounds(), min_one=False)
         assert (data, next_offset) == (written[(offset - 100) // 3], offset - (offset - 100) % 3 + 3)
     assert segment.position_of(160) is None
     segment.check()
@@ -84,10 +84,10 @@ def test_reads_begin_with_the_batch_that_holds_the_offset() -> None:
 def test_a_first_batch_that_is_larger_than_the_limit_comes_alone_or_not_at_all() -> None:
     segment = new_segment(MemoryFileSystem())
     first, second = append(segment, [1] * 50), append(segment, [2])
-    assert segment.read(0, 10, bounds(), min_one=True) == (first, 50)
-    assert segment.read(0, 10, bounds(), min_one=False) == (b"", -1)
-    assert segment.read(0, 10, bounds(49), min_one=True) == (b"", -1)
-    assert segment.read(0, NO_LIMIT, bounds(), min_one=True) == (first + second, 51)
+    assert segment.read(0, 10, bounds(), min_one=True) == (first, 50, True)
+    assert segment.read(0, 10, bounds(), min_one=False) == (b"", -1, False)
+    assert segment.read(0, 10, bounds(49), min_one=True) == (b"", -1, False)
+    assert segment.read(0, NO_LIMIT, bounds(), min_one=True) == (first + second, 51, False)
 
 
 def test_holes_in_the_offsets_are_skipped() -> None:
@@ -219,7 +219,7 @@ def test_a_read_gives_whole_batches_whatever_the_index_says(
         position = 0
         for ordinal, one in enumerate(written):
             for min_one in (True, False):
-                data, _ = found.read(position, max_bytes, bounds(), min_one=min_one)
+                data, _, _ = found.read(position, max_bytes, bounds(), min_one=min_one)
                 count = next(
                     n for n in range(len(written) + 1) if len(b"".join(written[ordinal:][:n])) == len(data)
                 )
@@ -319,7 +319,7 @@ def read_until_damage(segment: LogSegment, offset: int, max_bytes: int) -> bytes
     read = b""
     try:
         while (position := segment.position_of(offset)) is not None:
-            batches, offset = segment.read(position, max_bytes, bounds(), min_one=True)
+            batches, offset, _ = segment.read(position, max_bytes, bounds(), min_one=True)
             read += batches
     except CorruptRecordError:
         return read

@@ -5,7 +5,8 @@ two meet without a gap because local segments are deleted only after their data 
 store. If the deletion happens between the look at the local log start and the read, the read fails and the
 cursor looks again.
 
-What was appended a moment ago is in memory. The event loop reads it without a thread (`from_memory`).
+What was appended a moment ago is in memory, and the system has files in memory that were read or written not
+long ago. The event loop reads both without a thread (`LocalSource`).
 
 A reader of committed records ends at the last stable offset, and gets aborted transactions from both tiers.
 """
@@ -48,6 +49,17 @@ class NextRead(enum.Enum):
     """The object store."""
 
 
+class LocalSource(enum.Enum):
+    """The places where a read of the local log looks."""
+
+    RECENT = "recent"
+    """The newest batches, in this process."""
+    CACHED = "cached"
+    """Files, as far as the system has them in memory."""
+    FILES = "files"
+    """All of it. The only one that may block."""
+
+
 class ReadablePartition(Protocol):
     """The part of a partition that a cursor uses."""
 
@@ -85,6 +97,13 @@ class ReadablePartition(Protocol):
         """Like `read_local`, from memory alone; None if that takes a file. Does not block."""
         ...
 
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        """Like `read_local`, from files that the system has in memory; None if that would wait for the disk.
+        Does not block, but takes time for each byte."""
+        ...
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData: ...
 
     def leave_tiered(self, offset: int) -> None:
@@ -112,7 +131,7 @@ class Found(NamedTuple):
     lacks_memory: bool = False
     """Nothing was read, because the memory of all fetches had no room."""
     is_in_file: bool = False
-    """Nothing was read, because the data are not in memory."""
+    """Nothing was read, because the data are not where the read may look."""
     error: LogStoreError | None = None
 
 
@@ -190,6 +209,11 @@ class FetchCursor:
         return self.position != self.start or self.error is not None
 
     @property
+    def is_at_log_end(self) -> bool:
+        """The cursor has read all records that the partition has."""
+        return self.partition is not None and self.position == self.partition.log_end_offset
+
+    @property
     def is_done(self) -> bool:
         """The cursor has reached its end."""
         return self.end_offset is not None and self.position >= self.end_offset
@@ -228,15 +252,13 @@ class FetchCursor:
         """
         return self.accept(self.look(budget_bytes, is_first=is_first))
 
-    def look(self, budget_bytes: int, *, is_first: bool, from_memory: bool = False) -> Found:
-        """Like `read`, but adds nothing: the event loop may use the cursor meanwhile, except to read.
-        `from_memory` does not block, for a cursor whose next read was located to be local by now."""
+    def look(self, budget_bytes: int, *, is_first: bool, source: LocalSource = LocalSource.FILES) -> Found:
+        """Like `read`, but adds nothing: the event loop may use the cursor meanwhile, except to read. Another
+        source than the files does not block, for a cursor whose next read was located to be local by now."""
         try:
-            return (
-                self._look_in_memory(budget_bytes, is_first)
-                if from_memory
-                else self._look(budget_bytes, is_first)
-            )
+            if source is LocalSource.FILES:
+                return self._look(budget_bytes, is_first)
+            return self._look_at_once(budget_bytes, is_first, source)
         except LogStoreError as error:
             return Found(error=error)
 
@@ -256,6 +278,7 @@ class FetchCursor:
             self.size_bytes += size_bytes
             self.aborted_transactions |= dict.fromkeys(data.aborted_transactions)
         self.position = data.next_offset
+        self.is_full = self.is_full or data.lacks_room
         self.tiered_epoch = found.tiered_epoch
         return size_bytes
 
@@ -266,13 +289,14 @@ class FetchCursor:
         else:
             self.error = error
 
-    def _look_in_memory(self, budget_bytes: int, is_first: bool) -> Found:
-        """Read what is in memory."""
+    def _look_at_once(self, budget_bytes: int, is_first: bool, source: LocalSource) -> Found:
+        """Read from a source that does not block."""
         assert self.partition is not None
         max_bytes = min(budget_bytes, self.max_bytes - self.size_bytes)
         if max_bytes <= 0 and not is_first:
             return Found(lacks_room=True)
-        data = self.partition.read_recent(self.position, max_bytes, self.isolation, min_one_message=is_first)
+        read = self.partition.read_recent if source is LocalSource.RECENT else self.partition.read_cached
+        data = read(self.position, max_bytes, self.isolation, min_one_message=is_first)
         if data is None:
             return Found(is_in_file=True)
         return Found(data) if data.next_offset > self.position else Found(lacks_room=True)

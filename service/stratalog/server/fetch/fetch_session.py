@@ -1,10 +1,11 @@
 """Reads many partitions within one byte budget, and waits for more data if there is too little.
 
-A fill takes what is in memory, at once on the event loop if the partitions are few. Then it reads local
-partitions one after the other in one job on the read pool, and starts reads of tiered ones in parallel on the
-cold pool, each with its share of the remaining budget; it does not wait for these (see `tiered_reads`). The
-tier of the first partition comes first, and reads of tiered partitions leave half of the budget to the local
-ones. Data stays with its cursor, so a wake-up continues there.
+A fill takes what is in memory, at once on the event loop if the partitions are few, and what the system
+has of the files in its memory, as far as the turn of the loop has room. Then it reads the other local
+partitions one after the other in one job on the read pool, and starts reads of tiered ones in parallel on
+the cold pool, each with its share of the remaining budget; it does not wait for these (see
+`tiered_reads`). The tier of the first partition comes first, and reads of tiered partitions leave half of
+the budget to the local ones. Data stays with its cursor, so a wake-up continues there.
 
 A session does not poll: it enters the signals of all its partitions, looks, and waits for a signal or for the
 deadline.
@@ -27,7 +28,7 @@ from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.server.fetch.closing import Closing
-from stratalog.server.fetch.fetch_cursor import FetchCursor, NextRead
+from stratalog.server.fetch.fetch_cursor import FetchCursor, LocalSource, NextRead
 from stratalog.server.fetch.leased_look import leased_look
 from stratalog.server.fetch.partition_signal import waiting_for
 from stratalog.server.fetch.tiered_reads import TieredReads
@@ -42,6 +43,10 @@ starve others.
 """
 MAX_RECENT_COUNT = 16
 """The most cursors whose newest data the event loop takes from memory: each one takes some of its time."""
+
+MAX_PAUSE_COUNT = 16
+"""The most fills in a row that go to a thread at once after reads that the system did not have in memory. The
+next ones are hardly in memory either, and each attempt takes time and asks the disk for a piece."""
 
 LEAST_AHEAD_BYTES = 16 << 10
 """The least answer during whose sending the next one is collected."""
@@ -76,6 +81,14 @@ class FetchSession:
         self._lease = memory.lease()
         self._tiered = TieredReads(pools, memory.tiered)
         self._max_bytes = max_bytes
+        self._has_more = False
+        """The last answer had no room for all data that were there."""
+        self._is_filled_here = False
+        """The last fill has read something, and took no thread and no tiered data for it."""
+        self._pause_count = 0
+        """Fills until the next attempt to read what the system has in memory."""
+        self._miss_count = 0
+        """Attempts without success since the last one with it."""
 
     def close(self) -> None:
         """Give back the memory after the last answer, or when the call has ended. Reads that still wait for a
@@ -107,30 +120,41 @@ class FetchSession:
         """
         loop = asyncio.get_running_loop()
         deadline_s = None if max_wait_s is None else loop.time() + max_wait_s
+        self._tiered.is_fruitless = False
+        takes_news = max_wait_s is None
+        has_looked = self._has_more
+        # Where the last answer had no room for all there was, no signal is needed to find the rest.
+        if has_looked and await self._is_filled(min_bytes, takes_news=takes_news, has_looked=False):
+            return
         signals = [cursor.partition.signal for cursor in self.cursors if cursor.partition is not None]
         with waiting_for([*signals, self._tiered.arrived, self._closing.signal]) as changed:
-            has_looked = False
-            self._tiered.is_fruitless = False
-            while True:
-                changed.clear()
-                if not self.has_progress:
-                    # No cursor has data to send, so there is room again.
-                    for cursor in self.cursors:
-                        cursor.is_full = False
-                # What a read of the object store has brought goes out before the next one begins.
-                if not has_looked or not self._is_satisfied(min_bytes):
-                    await self._fill()
-                    has_looked = True
-                is_enough = self._is_satisfied(min_bytes) or (max_wait_s is None and self.has_news)
-                if is_enough or self._closing.is_set:
-                    await self._tiered.wait_a_moment()
-                    return
+            while not await self._is_filled(min_bytes, takes_news=takes_news, has_looked=has_looked):
+                has_looked = True
                 is_owed = self._tiered.is_promising and not self.has_progress
-                try:
-                    async with asyncio.timeout_at(None if is_owed else deadline_s):
-                        await changed.wait()
-                except TimeoutError:
-                    return
+                if deadline_s is None or is_owed:
+                    await changed.wait()
+                else:
+                    try:
+                        async with asyncio.timeout_at(deadline_s):
+                            await changed.wait()
+                    except TimeoutError:
+                        return
+                changed.clear()
+
+    async def _is_filled(self, min_bytes: int, *, takes_news: bool, has_looked: bool) -> bool:
+        """Read what is there, and return whether the answer is complete."""
+        if not self.has_progress:
+            # No cursor has data to send, so there is room again.
+            for cursor in self.cursors:
+                cursor.is_full = False
+        # What a read of the object store has brought goes out before the next one begins.
+        if not has_looked or not self._is_satisfied(min_bytes):
+            await self._fill()
+        is_enough = self._is_satisfied(min_bytes) or (takes_news and self.has_news)
+        if is_enough or self._closing.is_set:
+            await self._tiered.wait_a_moment()
+            return True
+        return False
 
     async def stream(
         self, min_bytes: int, max_wait_s: float, take: Callable[[list[FetchCursor]], _Answer]
@@ -138,8 +162,9 @@ class FetchSession:
         """Yield the result of `take` for each set of cursors with news, until the server closes or no
         partition is left.
 
-        The next answer is collected while the transport sends a large one, so a stream holds two at most; one
-        where memory is scarce. A partition that failed is reported once and leaves the session.
+        The next answer is collected while the transport sends a large one that threads have read. So a stream
+        holds two at most, and one where memory is scarce. A partition that failed is reported once and leaves
+        the session.
         """
         upcoming: asyncio.Task[Answered[_Answer] | None] | None = None
         try:
@@ -148,8 +173,9 @@ class FetchSession:
                 if answered is None:
                     return
                 upcoming = None
-                # Sending a small answer takes less time than another task.
-                if answered.size_bytes >= LEAST_AHEAD_BYTES and self.may_collect_behind(answered):
+                # To send a small answer takes less time than a task, and so does a read without a thread.
+                is_large = answered.size_bytes >= LEAST_AHEAD_BYTES
+                if is_large and not self._is_filled_here and self.may_collect_behind(answered):
                     upcoming = asyncio.create_task(self._next(min_bytes, max_wait_s, take))
                 yield answered.answer
                 self.release(answered)
@@ -184,6 +210,7 @@ class FetchSession:
         answer = take([cursor for cursor in reached if cursor.has_news])
         reached = [cursor for cursor in reached if cursor.error is None and not cursor.is_done]
         self.cursors = unreached + reached[1:] + reached[:1]
+        self._has_more = any(cursor.is_full for cursor in self.cursors)
         for cursor in self.cursors:
             # There is room again, also for partitions that the budget did not reach.
             cursor.is_full = False
@@ -224,7 +251,8 @@ class FetchSession:
             if source is NextRead.LOCAL:
                 reserved_bytes = self._tiered.reserved_bytes
                 is_few = len(cursors) <= MAX_RECENT_COUNT
-                left = self._read_recent(cursors, reserved_bytes) if is_few else cursors
+                left = self._read_at_once(cursors, reserved_bytes) if is_few else cursors
+                self._is_filled_here = not left and len(tiers) == 1
                 if left:
                     await self._pools.read(partial(self._read_local, left, reserved_bytes))
             else:
@@ -234,16 +262,39 @@ class FetchSession:
                 left_bytes -= self._tiered.reserved_bytes
                 self._tiered.start(cursors, max(left_bytes, 0), is_owed=self.size_bytes == 0)
 
-    def _read_recent(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> list[FetchCursor]:
-        """Read what is in memory, and return the cursors whose files must be read."""
-        return [cursor for cursor in cursors if not self._read_one(cursor, reserved_bytes, from_memory=True)]
+    def _read_at_once(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> list[FetchCursor]:
+        """Read what takes no wait for the disk, and return the cursors that a thread must read."""
+        recent = LocalSource.RECENT
+        left = [cursor for cursor in cursors if not self._read_one(cursor, reserved_bytes, recent)]
+        if left and self._pause_count:
+            self._pause_count -= 1
+            return left
+        return [cursor for cursor in left if not self._read_cached(cursor, reserved_bytes)]
+
+    def _read_cached(self, cursor: FetchCursor, reserved_bytes: int) -> bool:
+        """Read a cursor's files as far as the system has them in memory, if the turn has room for it. Returns
+        False if a thread must read more of it."""
+        wish_bytes = min(
+            self._max_bytes - self.size_bytes - reserved_bytes, cursor.max_bytes - cursor.size_bytes
+        )
+        if not self._pools.may_read_here(wish_bytes):
+            return False
+        before_bytes = cursor.size_bytes
+        is_read = self._read_one(cursor, reserved_bytes, LocalSource.CACHED)
+        self._pools.add_read_here(cursor.size_bytes - before_bytes)
+        self._miss_count = 0 if is_read else self._miss_count + 1
+        if self._miss_count > 1:
+            # The first read of a file is always one.
+            self._pause_count = min(2 ** (self._miss_count - 2), MAX_PAUSE_COUNT)
+        return is_read
 
     def _read_local(self, cursors: Sequence[FetchCursor], reserved_bytes: int) -> None:
         for cursor in cursors:
-            self._read_one(cursor, reserved_bytes, from_memory=False)
+            self._read_one(cursor, reserved_bytes, LocalSource.FILES)
 
-    def _read_one(self, cursor: FetchCursor, reserved_bytes: int, *, from_memory: bool) -> bool:
-        """Read a cursor's local data within the budget. Returns False if more of it is in files only."""
+    def _read_one(self, cursor: FetchCursor, reserved_bytes: int, source: LocalSource) -> bool:
+        """Read a cursor's local data within the budget. Returns False if the source does not have more of
+        it."""
         for _ in range(MAX_READS_PER_FILL):
             before = cursor.position
             size_bytes = self.size_bytes
@@ -256,13 +307,13 @@ class FetchSession:
                 budget_bytes,
                 is_first=is_first,
                 is_owed=is_first,
-                from_memory=from_memory,
+                source=source,
             )
             if found.is_in_file:
                 return False
             cursor.accept(found)
             # On a segment's end there may be more to read; where the rest is tiered the cold pool must read
             # it.
-            if cursor.position == before or cursor.locate() is not NextRead.LOCAL:
+            if cursor.position == before or cursor.is_at_log_end or cursor.locate() is not NextRead.LOCAL:
                 break
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.server.fetch.fetch_cursor import FetchCursor, Found
+from stratalog.server.fetch.fetch_cursor import FetchCursor, Found, LocalSource
 from stratalog.server.request_memory import LEAST_FETCH_BYTES, MemoryLease
 
 
@@ -13,9 +13,9 @@ def leased_look(
     *,
     is_first: bool,
     is_owed: bool,
-    from_memory: bool = False,
+    source: LocalSource = LocalSource.FILES,
 ) -> Found:
-    """Read once, on a thread unless `from_memory`, as much as the memory of all fetches has room for. The
+    """Read once, on a thread if the source may block, as much as the memory of all fetches has room for. The
     lease has the bytes of the result.
 
     Without room, read only what the answer owes to the readers that wait for it.
@@ -27,7 +27,7 @@ def leased_look(
         return Found(lacks_room=True, lacks_memory=wish_bytes > 0)
     used_bytes = 0
     try:
-        found = cursor.look(granted_bytes, is_first=is_first, from_memory=from_memory)
+        found = cursor.look(granted_bytes, is_first=is_first, source=source)
         used_bytes = 0 if found.data is None else found.data.size_bytes
         return found
     finally:

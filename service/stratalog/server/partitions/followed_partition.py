@@ -74,5 +74,10 @@ class FollowedPartition(HostedPartition):
     ) -> FetchData | None:
         return None
 
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        return None
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         return self._reader.read(self.topic_id_partition, offset, max_bytes, isolation)

@@ -267,6 +267,17 @@ class HostedPartition:
 
         return self._recent_reads.get((offset, max_bytes, isolation, min_one_message), read)
 
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        """Like `read_local`, from files that the system has in memory; None if that would wait for the disk.
+        On the event loop; readers at one place share one read in a turn."""
+
+        def read() -> FetchData | None:
+            return self.log.reader.read_cached(offset, max_bytes, isolation, min_one_message=min_one_message)
+
+        return self._recent_reads.get((offset, max_bytes, isolation, min_one_message), read)
+
     def read_tiered(self, offset: int, max_bytes: int, isolation: Isolation) -> FetchData:
         """Read from the object store. Records that the local log has lost before they reached the store are
         passed like a hole, also while no commit says so. Raises StoreUnavailableError while an upload may

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
 
+from stratalog.base.errors import CorruptRecordError
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.log.log_parts import LogParts
+from stratalog.log.log_segments import LogSegments
 from stratalog.log.read import time_lookup
 from stratalog.log.read.segment_info import (
     SegmentInfo,
@@ -88,6 +90,41 @@ class LogReader:
     ) -> FetchData | None:
         """Like `read`, but from memory alone: it does not block. None if it takes a file, or if there is
         nothing to read."""
+        bounds = self._bounds_at_once(offset, isolation)
+        if bounds is None:
+            return None
+        _, end_offset = bounds
+        recent = self._local.tail.read(offset, max_bytes, end_offset, min_one=min_one_message)
+        return None if recent is None else FetchData(*recent)
+
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        """Like `read`, but from files that the system has in memory, and only behind the end of another read:
+        it does not wait for the disk. None if it cannot, also for a reason that `read` raises. It compares
+        checksums, so it takes time for each byte."""
+        bounds = self._bounds_at_once(offset, isolation)
+        if bounds is None:
+            return None
+        segments, end_offset = bounds
+        try:
+            data = self._local.read_cached(
+                segments,
+                offset,
+                max_bytes,
+                end_offset=min(end_offset, segments[-1].end_offset),
+                min_one=min_one_message,
+                epoch_at=self._offsets.epoch_at,
+            )
+        except (CorruptRecordError, OSError):
+            # The read on a thread finds it, too, and handles it.
+            return None
+        # As for `read`: the files of a log that was closed meanwhile may belong to another one.
+        return None if self._availability.is_closed else data
+
+    def _bounds_at_once(self, offset: int, isolation: Isolation) -> tuple[LogSegments, int] | None:
+        """The segments and the end of a read that does not block; None if there is none, or nothing to
+        read."""
         if self._availability.is_closed or self._availability.health.reason is not None:
             return None
         # As for `read`, the end comes first.
@@ -98,8 +135,7 @@ class LogReader:
             return None
         if isolation is Isolation.TXN_COMMITTED and segments.has_aborted:
             return None
-        recent = self._local.tail.read(offset, max_bytes, end_offset, min_one=min_one_message)
-        return None if recent is None else FetchData(*recent)
+        return segments, end_offset
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions with records in [start_offset, end_offset) and markers on this disk, in

@@ -180,6 +180,7 @@ class TestWatchedFileSystem:
             "append": [[b"x"]],
             "read_at": [0, 1],
             "read_into": [0, bytearray(1)],
+            "read_cached": [0, 1],
             "truncate": [0],
             "reserve": [10],
             "size": [],

@@ -68,6 +68,11 @@ class FakePartition:
     ) -> FetchData | None:
         return None
 
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        return None
+
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:

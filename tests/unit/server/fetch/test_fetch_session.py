@@ -77,6 +77,11 @@ class Partition:
             return None
         return self._data(offset, max_bytes, min(self.end, self.recent_end), min_one_message)
 
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        return None
+
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:

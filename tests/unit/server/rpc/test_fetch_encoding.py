@@ -71,6 +71,11 @@ class FixedPartition:
     ) -> FetchData | None:
         raise AssertionError
 
+    def read_cached(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
+    ) -> FetchData | None:
+        return None
+
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData:
