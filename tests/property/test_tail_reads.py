@@ -47,7 +47,7 @@ class Twins:
             tuple(one.open_log(TopicPartition("t", number), UUID(int=number + 1), config) for one in managers)
             for number in range(2)
         ]
-        self.memory_read_count = 0
+        self.memory_read_count = self.cached_read_count = 0
 
     def step(self) -> None:
         """Change both logs of a pair alike."""
@@ -114,11 +114,22 @@ class Twins:
         if recent is not None:
             assert_alike(recent, wanted, visible_end)
             self.memory_read_count += recent.size_bytes > 0
+        self.compare_cached(oracle, wanted.next_offset, max_bytes, isolation, min_one)
         below = max(0, start_offset - 1)
         if below < start_offset:
             assert log.reader.read_recent(below, 1_000, isolation, min_one_message=True) is None
         log.local_log.tail.check()
         log.local_log.resources.tails.check()
+
+    def compare_cached(
+        self, log: UnifiedLog, offset: int, max_bytes: int, isolation: Isolation, min_one: bool
+    ) -> None:
+        """Read on where a read of the file has ended, with and without the system's memory."""
+        cached = log.reader.read_cached(offset, max_bytes, isolation, min_one_message=min_one)
+        if cached is not None:
+            read = log.reader.read(offset, max_bytes, isolation, min_one_message=min_one)
+            assert (cached.batches, cached.next_offset) == (read.batches, read.next_offset)
+            self.cached_read_count += cached.size_bytes > 0
 
 
 def assert_alike(found: FetchData, wanted: FetchData, end_offset: int) -> None:
@@ -144,6 +155,7 @@ def test_a_tail_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(STEP_COUNT):
         twins.step()
     assert twins.memory_read_count > 5, "the tails were read"
+    assert twins.cached_read_count > 0, "and the files where another read had ended"
     for pair in twins.pairs:
         pair[0].close()
     assert twins.machines[0].manager.tail_bytes == 0

@@ -48,6 +48,15 @@ class FileSystemContract:
         assert file.read_into(0, bytearray()) == 0
         file.close()
 
+    def test_cached_bytes_come_whole_or_not_at_all(self, filesystem: FileSystem, root: str) -> None:
+        file = filesystem.open_append(f"{root}/a")
+        file.append([b"abcdef"])
+        assert file.read_cached(1, 3) in (b"bcd", None)
+        assert file.read_cached(0, 6) in (b"abcdef", None)
+        assert file.read_cached(4, 3) is None
+        assert file.read_cached(7, 1) is None
+        file.close()
+
     def test_an_append_may_have_very_many_parts(self, filesystem: FileSystem, root: str) -> None:
         parts = [bytes([index % 251]) * 97 for index in range(5000)]
         file = filesystem.open_append(f"{root}/a")

@@ -55,6 +55,75 @@ class TestFaultyFileSystem(FileSystemContract):
         return "/r"
 
 
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="this system cannot tell")
+class TestPosixReadsOfCachedBytes:
+    """The system decides; nothing waits for the disk where it would have to."""
+
+    @pytest.fixture
+    def flags(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The flags of each read that was asked for, if it had some."""
+        found: list[int] = []
+
+        def noting(descriptor: int, buffers: list[bytearray], position: int, flags: int) -> int:
+            found.append(flags)
+            if self.refusal is not None:
+                raise OSError(self.refusal, os.strerror(self.refusal))
+            [buffer] = buffers
+            buffer[: self.read_bytes] = b"x" * self.read_bytes
+            return self.read_bytes
+
+        monkeypatch.setattr(os, "preadv", noting)
+        return found
+
+    refusal: int | None = None
+    read_bytes = 4
+
+    def test_it_never_waits(self, tmp_path: Path, flags: list[int]) -> None:
+        file = PosixFileSystem().open_append(f"{tmp_path}/a")
+        assert file.read_cached(0, 4) == b"xxxx"
+        assert flags == [os.RWF_NOWAIT]
+        self.read_bytes = 3
+        assert file.read_cached(0, 4) is None, "the rest is not in memory"
+
+    def test_what_is_not_in_memory_is_asked_for_again(self, tmp_path: Path, flags: list[int]) -> None:
+        file = PosixFileSystem().open_append(f"{tmp_path}/a")
+        self.refusal = errno.EAGAIN
+        assert file.read_cached(0, 4) is None
+        self.refusal = None
+        assert file.read_cached(0, 4) == b"xxxx"
+
+    def test_a_file_system_that_cannot_tell_is_asked_once(self, tmp_path: Path, flags: list[int]) -> None:
+        file = PosixFileSystem().open_append(f"{tmp_path}/a")
+        self.refusal = errno.EOPNOTSUPP
+        assert file.read_cached(0, 4) is None
+        assert file.read_cached(0, 4) is None
+        assert len(flags) == 1
+
+    def test_a_disk_that_fails_is_an_error(self, tmp_path: Path, flags: list[int]) -> None:
+        file = PosixFileSystem().open_append(f"{tmp_path}/a")
+        self.refusal = errno.EIO
+        with pytest.RaisesExc(OSError, check=lambda error: error.errno == errno.EIO):
+            file.read_cached(0, 4)
+
+    def test_a_file_whose_reads_are_noted_may_wait(
+        self, tmp_path: Path, flags: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The system lets only the owner of a file leave its times alone."""
+        whole_open = os.open
+
+        def of_another(path: str, wanted: int, mode: int) -> int:
+            if wanted & os.O_NOATIME:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            return whole_open(path, wanted, mode)
+
+        monkeypatch.setattr(os, "open", of_another)
+        file = PosixFileSystem().open_append(f"{tmp_path}/a")
+        file.append([b"abcd"])
+        assert file.read_at(0, 4) == b"abcd"
+        assert file.read_cached(0, 4) is None
+        assert flags == []
+
+
 def test_posix_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole_writev, whole_write = os.writev, os.write
 

@@ -90,6 +90,59 @@ def test_a_first_batch_that_is_larger_than_the_limit_comes_alone_or_not_at_all()
     assert segment.read(0, NO_LIMIT, bounds(), min_one=True) == (first + second, 51, False)
 
 
+def test_a_cached_read_is_the_same_or_none() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk)
+    written = [append(segment, [10 + number] * 3000) for number in range(3)]
+    size_bytes = len(written[0])
+    segment.close()
+    assert segment.read_cached(0, NO_LIMIT, bounds(), min_one=True) is None, "the file is not open"
+    assert segment.read(0, NO_LIMIT, bounds(), min_one=True).next_offset == 9000
+    for position in (0, size_bytes):
+        for max_bytes in (10, size_bytes, size_bytes + 100, 2 * size_bytes, NO_LIMIT):
+            for end_offset in (3000, 4000, 6000, NO_LIMIT):
+                for min_one in (True, False):
+                    arguments = position, max_bytes, bounds(end_offset)
+                    cached = segment.read_cached(*arguments, min_one=min_one)
+                    read = segment.read(*arguments, min_one=min_one)
+                    if cached is None:
+                        assert max_bytes == 10, "the first batch is larger than asked for"
+                        assert min_one
+                    else:
+                        assert cached[:2] == read[:2]
+    disk.has_cache = False
+    assert segment.read_cached(0, NO_LIMIT, bounds(), min_one=True) is None
+
+
+def test_a_read_says_whether_the_next_batch_had_no_room() -> None:
+    disk = MemoryFileSystem()
+    segment = new_segment(disk, interval_bytes=1_000_000)
+    size_bytes = len(append(segment, [10] * 3000))
+    for _ in range(2):
+        append(segment, [10] * 3000)
+    for max_bytes, end_offset, lacks_room in [
+        (size_bytes + 100, NO_LIMIT, True),
+        (2 * size_bytes - 1, NO_LIMIT, True),
+        (2 * size_bytes + 100, NO_LIMIT, True),
+        (3 * size_bytes, NO_LIMIT, False),
+        # The reader may not see the next one, whatever room there is.
+        (size_bytes + 100, 3000, False),
+        (3 * size_bytes, 6000, False),
+    ]:
+        found = segment.read(0, max_bytes, bounds(end_offset), min_one=True)
+        assert (found.lacks_room, max_bytes) == (lacks_room, max_bytes)
+        assert len(found.data) == min(max_bytes // size_bytes, end_offset // 3000) * size_bytes
+
+
+def test_a_view_of_a_read_holds_at_most_twice_its_bytes() -> None:
+    segment = new_segment(MemoryFileSystem())
+    small = append(segment, [10])
+    append(segment, [10] * 3000)
+    data = segment.read(0, len(small) + 20_000, bounds(), min_one=True).data
+    assert data == small
+    assert isinstance(data, bytes)
+
+
 def test_holes_in_the_offsets_are_skipped() -> None:
     segment = new_segment(MemoryFileSystem())
     append(segment, [1, 1])

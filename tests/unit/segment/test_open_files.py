@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 
+from stratalog.base.filesystem import AppendFile
 from stratalog.segment.open_files import OpenFiles, max_open_below
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from tests.support.gate import Gate
 
 
 def make_files(disk: MemoryFileSystem, count: int) -> list[str]:
@@ -70,6 +73,71 @@ def test_a_file_that_is_open_for_reading_is_opened_again_for_writing() -> None:
     with files.use(path) as reader:
         assert reader is writer
     assert files.open_count == 1
+
+
+def test_a_file_is_lent_without_the_disk_only_if_it_is_open() -> None:
+    disk = MemoryFileSystem()
+    (path,) = make_files(disk, 1)
+    files = OpenFiles(disk)
+    assert files.use_open(path) is None
+    with files.use(path):
+        pass
+    lent = files.use_open(path)
+    assert lent is not None
+    with lent as file:
+        assert file.read_at(0, 1) == b"0"
+        files.forget(path)
+        assert file.read_at(0, 1) == b"0", "it has a user"
+    assert files.use_open(path) is None
+    files.check()
+
+
+class GatedDisk(MemoryFileSystem):
+    """Opens the second file at a gate. Thread-safe, as its base."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+
+    def open_read(self, path: str) -> AppendFile:
+        opened = super().open_read(path)
+        if path == "/1":
+            self.gate.pass_through()
+        return opened
+
+
+def test_a_disk_that_stands_still_holds_up_no_user_of_an_open_file() -> None:
+    disk = GatedDisk()
+    paths = make_files(disk, 2)
+    files = OpenFiles(disk)
+    with files.use(paths[0]):
+        pass
+    disk.gate.close()
+    opened: list[AppendFile] = []
+
+    def open_second() -> None:
+        with files.use(paths[1]) as file:
+            opened.append(file)
+
+    opening = threading.Thread(target=open_second)
+    opening.start()
+    assert disk.gate.is_reached.wait(30)
+    for use in (files.use, files.use_open):
+        lent = use(paths[0])
+        assert lent is not None
+        with lent as file:
+            assert file.read_at(0, 1) == b"0"
+    assert files.use_open(paths[1]) is None
+    assert not opened
+    # The name is about to change: no later user may find the file that is being opened under it.
+    forgetting = threading.Thread(target=files.forget, args=(paths[1],))
+    forgetting.start()
+    disk.gate.open()
+    opening.join(30)
+    forgetting.join(30)
+    assert len(opened) == 1
+    assert files.use_open(paths[1]) is None
+    files.check()
 
 
 def test_a_directory_is_forgotten_as_a_whole() -> None:

@@ -246,6 +246,8 @@ class FetchSession:
             source = NextRead.NONE if cursor in self._tiered else cursor.locate()
             if source is not NextRead.NONE:
                 tiers.setdefault(source, []).append(cursor)
+        if tiers:
+            self._is_filled_here = False
         # In the order of their first cursors: a busy tier must not use up every answer's budget.
         for source, cursors in tiers.items():
             if source is NextRead.LOCAL:

@@ -12,10 +12,16 @@ import pytest
 from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
+from stratalog.server import worker_pools
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
-from stratalog.server.fetch.fetch_session import LEAST_AHEAD_BYTES, MAX_RECENT_COUNT, FetchSession
+from stratalog.server.fetch.fetch_session import (
+    LEAST_AHEAD_BYTES,
+    MAX_PAUSE_COUNT,
+    MAX_RECENT_COUNT,
+    FetchSession,
+)
 from stratalog.server.fetch.partition_signal import PartitionSignal
 from stratalog.server.fetch.tiered_reads import PATIENCE_S
 from stratalog.server.log_identity import LogIdentity
@@ -47,7 +53,9 @@ class Partition:
         self.recent_from: int | None = None
         """The first offset that is in memory, if any is."""
         self.recent_end = 1 << 20
-        self.file_read_count = 0
+        self.cached_from: int | None = None
+        """The first offset whose file the system has in memory, if it has any."""
+        self.cached_read_count = self.file_read_count = 0
         self._gate = gate
 
     @property
@@ -80,7 +88,10 @@ class Partition:
     def read_cached(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> FetchData | None:
-        return None
+        self.cached_read_count += 1
+        if self.cached_from is None or offset < self.cached_from:
+            return None
+        return self._data(offset, max_bytes, self.end, min_one_message)
 
     def read_local(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
@@ -200,17 +211,25 @@ async def test_local_partitions_of_a_stream_go_on_while_the_store_stands_still()
         assert [part.start for part in tiered] == [0, *(part.end for part in tiered[:-1])], "nothing is lost"
 
 
+LARGE_COUNT = LEAST_AHEAD_BYTES // RECORD_BYTES + 1
+
+
 @pytest.mark.parametrize(
-    ("record_count", "is_ahead"), [(1, False), (LEAST_AHEAD_BYTES // RECORD_BYTES + 1, True)]
+    ("record_count", "is_in_memory", "is_ahead"),
+    [(1, False, False), (LARGE_COUNT, True, False), (LARGE_COUNT, False, True)],
 )
-async def test_only_beside_a_large_answer_the_next_one_is_collected(
-    record_count: int, is_ahead: bool
+async def test_only_beside_a_large_answer_of_a_thread_the_next_one_is_collected(
+    record_count: int, is_in_memory: bool, is_ahead: bool
 ) -> None:
-    async with world() as found, aclosing(found.session.stream(1, 0, parts_of)) as answers:
+    async with (
+        world(tiered_count=0) as found,
+        aclosing(found.session.stream(1, 0, parts_of)) as answers,
+    ):
         tail = found.partitions[1]
-        tail.recent_from = 0
+        tail.recent_from = 0 if is_in_memory else None
         append(tail, record_count)
         assert await asyncio.wait_for(anext(answers), 30) == [Part(1, 0, record_count)]
+        tail.recent_from = 0
         append(tail, 1)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -364,6 +383,62 @@ async def test_recent_data_takes_no_thread() -> None:
         await found.session.collect(1, None)
         assert [cursor.position for cursor in found.session.cursors] == [3] * LOCAL_COUNT
         assert [partition.file_read_count for partition in found.partitions] == [0, 0, 0, 1] + [0] * 6
+
+
+async def test_files_in_the_systems_memory_take_no_thread() -> None:
+    async with world(20 * RECORD_BYTES, tiered_count=0) as found:
+        behind = found.partitions[0]
+        behind.cached_from = 20
+        append(behind, 100)
+        async with aclosing(found.session.stream(1, 0, parts_of)) as answers:
+            for start in range(0, 100, 20):
+                assert await asyncio.wait_for(anext(answers), 30) == [Part(0, start, start + 20)]
+        # The first read finds the place in the file.
+        assert behind.file_read_count == 1
+
+
+async def test_the_loop_reads_a_bounded_part_of_files_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pools, "LOOP_READ_BYTES", 100 * RECORD_BYTES)
+    async with world(tiered_count=0) as found:
+        for number, partition in enumerate(found.partitions):
+            partition.cached_from = 0
+            append(partition, 40)
+            found.session.cursors[number].max_bytes = 40 * RECORD_BYTES
+        await asyncio.wait_for(found.session.collect(1, None), 30)
+        assert [cursor.position for cursor in found.session.cursors] == [40] * LOCAL_COUNT
+        by_thread = [partition.file_read_count for partition in found.partitions]
+        assert by_thread == [0, 0] + [1] * (LOCAL_COUNT - 2), "two of them are all that the turn has room for"
+        parts_of(found.session.cursors)
+        await asyncio.sleep(0)
+        append(found.partitions[3], 40)
+        await asyncio.wait_for(found.session.collect(1, None), 30)
+        assert found.partitions[3].file_read_count == 1, "the next turn has room again"
+
+
+async def test_a_fetch_that_asks_for_much_is_left_to_a_thread() -> None:
+    async with world(64 << 20, tiered_count=0) as found:
+        behind = found.partitions[0]
+        behind.cached_from = 0
+        found.session.cursors[0].max_bytes = 2 * worker_pools.LOOP_READ_BYTES
+        append(behind, 10)
+        await asyncio.wait_for(found.session.collect(1, None), 30)
+        assert (behind.cached_read_count, behind.file_read_count) == (0, 1)
+
+
+async def test_what_is_not_in_memory_is_tried_less_and_less_often() -> None:
+    async with world(10 * RECORD_BYTES, tiered_count=0) as found:
+        behind = found.partitions[0]
+        fill_count = 200
+        append(behind, 10 * (fill_count + 3 * MAX_PAUSE_COUNT))
+        async with aclosing(found.session.stream(1, 0, parts_of)) as answers:
+            for _ in range(fill_count):
+                await asyncio.wait_for(anext(answers), 30)
+            assert 5 <= behind.cached_read_count <= 5 + fill_count // MAX_PAUSE_COUNT
+            behind.cached_from = 0
+            before_count = behind.file_read_count
+            for _ in range(3 * MAX_PAUSE_COUNT):
+                await asyncio.wait_for(anext(answers), 30)
+            assert behind.file_read_count <= before_count + MAX_PAUSE_COUNT, "and then always"
 
 
 async def test_memory_and_file_meet_in_one_fill() -> None:
