@@ -7,7 +7,7 @@ Four shapes:
 
 * a bidirectional stream of batches of about 1 MiB, 8 in flight, each answered by a few bytes (AppendStream);
 * the same over 12 partitions in turns, of batches of about 64 KiB, 96 in flight;
-* a server stream of the same batches (FetchStream);
+* a server stream of the same batches (FetchStream), also beside one that reads each message from a file;
 * unary calls of 100 bytes, one at a time (Append).
 
 Two have no bare reference: a stream of batches of about 64 KiB at `disk` beside the same at `os`, 64 in
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import grpc
 
@@ -44,6 +44,7 @@ TARGET = 0.4
 STREAM_TARGET = 0.7
 FETCH_TARGET = 0.75
 CALL_TARGET = 0.7
+STORED_FETCH_TARGET = 0.8
 READ_TARGET = 0.2
 """The server decodes for its readers, and every record is a message of its own on the wire."""
 COST_TARGET = 0.3
@@ -57,6 +58,8 @@ RECORD_BYTES = 1024
 RECORD_COUNT = BATCH_BYTES // (RECORD_BYTES + 30)
 """The records of a large batch."""
 SMALL_BYTES = 100
+STORED_COUNT = 64
+"""The messages in the file of the bare server."""
 PARTITION_COUNT = 12
 PART_BYTES = 64 << 10
 MB = 1_000_000
@@ -94,8 +97,11 @@ def batch_of(size_bytes: int, record_bytes: int) -> bytes:
 # --- the two servers, each in a process of its own ---------------------------------------------------------
 
 
-async def serve_bare(message: bytes) -> None:
+async def serve_bare(message: bytes, stored: BinaryIO) -> None:
+    """Serve this message, from memory and from an empty file, which gets it."""
     keep_freed_memory()
+    stored.writelines([message] * STORED_COUNT)
+    stored.flush()
 
     async def unary(_request: bytes, _context: object) -> bytes:
         return b"acknowledged 20 byte"
@@ -108,10 +114,16 @@ async def serve_bare(message: bytes) -> None:
         for _ in range(int(request)):
             yield message
 
+    async def give_stored(request: bytes, _context: object) -> AsyncIterator[bytes]:
+        # The least that a server of files does: it checks nothing, and puts no head before what it has read.
+        for number in range(int(request)):
+            yield os.pread(stored.fileno(), len(message), number % STORED_COUNT * len(message))
+
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary),
         "Take": grpc.stream_stream_rpc_method_handler(take_stream),
         "Give": grpc.unary_stream_rpc_method_handler(give_stream),
+        "GiveStored": grpc.unary_stream_rpc_method_handler(give_stored),
     }
     server = grpc.aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare.Bench", handlers),))
@@ -287,6 +299,7 @@ async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
             work.repeats,
         )
         costs.append(servers.processor_row("fetch stream", sent_bytes, before_s, COST_TARGET))
+        stored_fetches = await measure_stored_fetches(ours, bare, fetch.SerializeToString(), work, size_bytes)
         reads = await measure_reads(ours, fetch, work)
         calls = await measure_calls(ours, bare, work)
     return [
@@ -294,11 +307,30 @@ async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
         wide_appends,
         disk_appends,
         row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches, FETCH_TARGET),
+        stored_fetches,
         reads,
         calls,
         *costs,
         memory_row("after all of it", servers.ours, servers.bare, MEMORY_TARGET),
     ]
+
+
+async def measure_stored_fetches(
+    ours: grpc.aio.Channel, bare: grpc.aio.Channel, request: bytes, work: Work, size_bytes: int
+) -> report.Row:
+    """Fetch beside a bare server that reads each message from a file."""
+    seconds = await fastest(
+        lambda: pull_stream(ours, LOG + "FetchStream", request, size_bytes, fetched_batches),
+        lambda: pull_stream(bare, BARE + "GiveStored", b"%d" % work.batch_count, size_bytes, fetched_batches),
+        work.repeats,
+    )
+    return row(
+        "fetch stream, 1 MiB batches, beside bare that reads a file",
+        "MB/s",
+        size_bytes / MB,
+        seconds,
+        STORED_FETCH_TARGET,
+    )
 
 
 async def measure_wide_appends(ours: grpc.aio.Channel, bare: grpc.aio.Channel, work: Work) -> report.Row:
@@ -401,6 +433,7 @@ def measure(quick: bool) -> list[report.Row]:
 if __name__ == "__main__":
     if sys.argv[1:] == ["serve-bare"]:
         fetched = log_pb2.FetchedPartition(batches=batch_of(BATCH_BYTES, RECORD_BYTES))
-        asyncio.run(serve_bare(log_pb2.FetchResponse(partitions=[fetched]).SerializeToString()))
+        with tempfile.TemporaryFile() as stored:
+            asyncio.run(serve_bare(log_pb2.FetchResponse(partitions=[fetched]).SerializeToString(), stored))
     else:
         sys.exit(report.run(measure))

@@ -74,8 +74,8 @@ class OffsetIndex(AbstractIndex[OffsetPosition]):
         """The number of bytes to read from `position`: `size_bytes`, or a little less if that ends with a
         batch.
 
-        A read that ends inside a batch has to be cut, which copies all of it. The result is a hint, because
-        the index may be wrong: the caller still checks the bytes.
+        A read that ends inside a batch has brought bytes for nothing, which stay in memory with the others.
+        The result is a hint, because the index may be wrong: the caller still checks the bytes.
         """
         last = self.last
         if last is None:
