@@ -83,8 +83,6 @@ class FetchSession:
         self._max_bytes = max_bytes
         self._has_more = False
         """The last answer had no room for all data that were there."""
-        self._is_filled_here = False
-        """The last fill has read something, and took no thread and no tiered data for it."""
         self._pause_count = 0
         """Fills until the next attempt to read what the system has in memory."""
         self._miss_count = 0
@@ -162,9 +160,8 @@ class FetchSession:
         """Yield the result of `take` for each set of cursors with news, until the server closes or no
         partition is left.
 
-        The next answer is collected while the transport sends a large one that threads have read. So a stream
-        holds two at most, and one where memory is scarce. A partition that failed is reported once and leaves
-        the session.
+        The next answer is collected while the transport sends a large one, so a stream holds two at most; one
+        where memory is scarce. A partition that failed is reported once and leaves the session.
         """
         upcoming: asyncio.Task[Answered[_Answer] | None] | None = None
         try:
@@ -173,9 +170,8 @@ class FetchSession:
                 if answered is None:
                     return
                 upcoming = None
-                # To send a small answer takes less time than a task, and so does a read without a thread.
-                is_large = answered.size_bytes >= LEAST_AHEAD_BYTES
-                if is_large and not self._is_filled_here and self.may_collect_behind(answered):
+                # Sending a small answer takes less time than another task.
+                if answered.size_bytes >= LEAST_AHEAD_BYTES and self.may_collect_behind(answered):
                     upcoming = asyncio.create_task(self._next(min_bytes, max_wait_s, take))
                 yield answered.answer
                 self.release(answered)
@@ -246,15 +242,12 @@ class FetchSession:
             source = NextRead.NONE if cursor in self._tiered else cursor.locate()
             if source is not NextRead.NONE:
                 tiers.setdefault(source, []).append(cursor)
-        if tiers:
-            self._is_filled_here = False
         # In the order of their first cursors: a busy tier must not use up every answer's budget.
         for source, cursors in tiers.items():
             if source is NextRead.LOCAL:
                 reserved_bytes = self._tiered.reserved_bytes
                 is_few = len(cursors) <= MAX_RECENT_COUNT
                 left = self._read_at_once(cursors, reserved_bytes) if is_few else cursors
-                self._is_filled_here = not left and len(tiers) == 1
                 if left:
                     await self._pools.read(partial(self._read_local, left, reserved_bytes))
             else:

@@ -211,25 +211,17 @@ async def test_local_partitions_of_a_stream_go_on_while_the_store_stands_still()
         assert [part.start for part in tiered] == [0, *(part.end for part in tiered[:-1])], "nothing is lost"
 
 
-LARGE_COUNT = LEAST_AHEAD_BYTES // RECORD_BYTES + 1
-
-
 @pytest.mark.parametrize(
-    ("record_count", "is_in_memory", "is_ahead"),
-    [(1, False, False), (LARGE_COUNT, True, False), (LARGE_COUNT, False, True)],
+    ("record_count", "is_ahead"), [(1, False), (LEAST_AHEAD_BYTES // RECORD_BYTES + 1, True)]
 )
-async def test_only_beside_a_large_answer_of_a_thread_the_next_one_is_collected(
-    record_count: int, is_in_memory: bool, is_ahead: bool
+async def test_only_beside_a_large_answer_the_next_one_is_collected(
+    record_count: int, is_ahead: bool
 ) -> None:
-    async with (
-        world(tiered_count=0) as found,
-        aclosing(found.session.stream(1, 0, parts_of)) as answers,
-    ):
+    async with world() as found, aclosing(found.session.stream(1, 0, parts_of)) as answers:
         tail = found.partitions[1]
-        tail.recent_from = 0 if is_in_memory else None
+        tail.recent_from = 0
         append(tail, record_count)
         assert await asyncio.wait_for(anext(answers), 30) == [Part(1, 0, record_count)]
-        tail.recent_from = 0
         append(tail, 1)
         for _ in range(10):
             await asyncio.sleep(0)
