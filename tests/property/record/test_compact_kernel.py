@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -149,6 +150,15 @@ def step_by_step(run: Run) -> tuple[BuiltSlice, bytes]:
     return builder.build(SliceEnd(2**62), MergedKeyStream(stream, HASHING)), output
 
 
+def columns_of(
+    names: Sequence[str], rows: Sequence[tuple[int, ...]], base_offsets: Sequence[int] | None = None
+) -> RunColumns:
+    """The columns of a run, in a table with a row before it and one behind it."""
+    bases = array("q", [-7, *(base_offsets or [0] * len(rows)), -7])
+    numbers = [number for column in zip(*rows, strict=True) for number in (-7, *column, -7)]
+    return ("", *names, ""), bases, array("q", numbers), 1, len(rows) + 1
+
+
 PLACES = tuple(range(1, 11))
 """The columns of a run here; the first one is not looked at."""
 
@@ -170,14 +180,9 @@ def placed(runs: list[Run]) -> tuple[list[RunColumns], dict[str, bytes], dict[st
             keys[name] += one.keys
             row = (-1, places[0], len(one.data), one.crc, one.record_count, one.rule.end_offset)
             rows.append((*row, 1, 1, places[1], len(one.keys), crc32c(one.keys)))
-        columns.append(
-            (names, array("q", [number for column in zip(*rows, strict=True) for number in column]))
-        )
+        columns.append(columns_of(names, rows, [one.base_offset for one in run.slices]))
         rule = run.slices[0].rule
-        base_offsets = array("q", [one.base_offset for one in run.slices])
-        rules.append(
-            (base_offsets, run.log_start_offset, rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset)
-        )
+        rules.append((run.log_start_offset, rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset))
     return columns, data, keys, rules
 
 
@@ -328,8 +333,7 @@ def decided_at_once(random: Random, runs: list[Run]) -> tuple[list[bytearray | N
             place = position + (2**40 if fault == "place" and is_last else 0)
             rows.append((has_keys, place, len(keys), entry_count, crc32c(keys), hash_id, one.record_count))
             streams.append((keys, entry_count, crc32c(keys), one.record_count))
-        numbers = [number for column in zip(*rows, strict=True) for number in column]
-        columns.append((names, array("q", numbers)))
+        columns.append(columns_of(names, rows))
         merged = merge_key_streams(streams) if fault == "none" else None
         expected.append(None if merged is None else bytearray().join(merged))
     return decide_runs(columns, tuple(range(7)), 2**64 - 1, MAX_STREAM_BYTES, pieces), expected
@@ -379,7 +383,7 @@ def test_most_runs_are_decided_at_once() -> None:
 
 @needs_native
 @given(SEEDS)
-def test_ranges_are_those_of_the_twin(seed: int) -> None:
+def test_ranges_and_sums_are_those_of_the_twin(seed: int) -> None:
     random = Random(seed)
     runs: list[RunColumns] = []
     survivors: list[bytes] = []
@@ -387,12 +391,15 @@ def test_ranges_are_those_of_the_twin(seed: int) -> None:
         names = tuple(random.sample("abcd", random.randrange(5)))
         sizes = [random.choice((0, 1, 50)) for _ in names]
         counts = [random.choice((0, 1, 8, 9)) for _ in names]
-        runs.append((names, array("q", [*map(random.randrange, [1000] * len(names)), *sizes, *counts])))
+        positions = map(random.randrange, [1000] * len(names))
+        runs.append(columns_of(names, list(zip(positions, sizes, counts, strict=True))))
         survivors.append(bytes(random.choice((0, 0, 4)) for count in counts for _ in range((count + 7) // 8)))
     for bits in (None, survivors):
         assert native.run_ranges(runs, (0, 1, 2), bits) == pure_batch_kernels.run_ranges(
             runs, (0, 1, 2), bits
         )
+    places = tuple(random.choices(range(3), k=random.randrange(4))) or (1,)
+    assert native.run_sums(runs, places) == pure_batch_kernels.run_sums(runs, places)
 
 
 @needs_native

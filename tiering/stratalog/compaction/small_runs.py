@@ -13,7 +13,6 @@ and has the rules and the errors.
 from __future__ import annotations
 
 import itertools
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from stratalog.compaction.plan.compaction_job import PartitionRun, RunMode
 from stratalog.compaction.plan.run_slices import column_places
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.tombstone_rule import TombstoneRule
-from stratalog.record.native.batch_filter import CompactedSlices, RunRule
+from stratalog.record.native.batch_filter import CompactedSlices, RunColumns, RunRule
 from stratalog.record.native.batch_kernels import compact_runs, decide_runs, run_ranges
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES
 from stratalog.remote.objects.slice_builder import SliceEnd
@@ -180,7 +179,7 @@ def _in_parts(runs: Sequence[PartitionRun], numbers: Sequence[int]) -> Iterator[
     yield first, numbers[-1] + 1
 
 
-def _columns(runs: Sequence[PartitionRun]) -> list[tuple[tuple[str, ...], array[int]]]:
+def _columns(runs: Sequence[PartitionRun]) -> list[RunColumns]:
     return [run.slices.columns for run in runs]
 
 
@@ -207,11 +206,4 @@ def _size_of(ranges: Ranges) -> int:
 
 def _rule(part: SmallRun) -> RunRule:
     rule = part.rule
-    first_offsets = part.run.slices.base_offsets
-    return (
-        first_offsets,
-        part.run.log_start_offset,
-        rule.drop_until_ms,
-        rule.stamp_ms,
-        rule.settled_end_offset,
-    )
+    return part.run.log_start_offset, rule.drop_until_ms, rule.stamp_ms, rule.settled_end_offset

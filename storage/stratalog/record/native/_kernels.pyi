@@ -13,6 +13,7 @@ from stratalog.record.native.pure_batch_kernels import index_rows as index_rows
 from stratalog.record.native.pure_batch_kernels import merge_key_streams as merge_key_streams
 from stratalog.record.native.pure_batch_kernels import rank_entries as rank_entries
 from stratalog.record.native.pure_batch_kernels import run_ranges as run_ranges
+from stratalog.record.native.pure_batch_kernels import run_sums as run_sums
 from stratalog.record.native.pure_batch_kernels import scan_batches as scan_batches
 from stratalog.record.native.pure_batch_kernels import skip_batches as skip_batches
 from stratalog.record.native.pure_batch_kernels import sound_batches as sound_batches

@@ -66,13 +66,13 @@ class FilteredBatches(NamedTuple):
     dropped_tombstone_count: int = 0
 
 
-RunColumns: TypeAlias = "tuple[tuple[str, ...], array[int]]"
-"""Consecutive slices of a partition: the name of the object of each, and all columns of numbers, one behind
-the other."""
+RunColumns: TypeAlias = "tuple[tuple[str, ...], array[int], array[int], int, int]"
+"""Consecutive slices of a partition: the rows [first, end) of a table. It has the name of the object of each
+slice, its first readable offset, and all columns of numbers, one behind the other; first and end follow."""
 
-RunRule: TypeAlias = "tuple[array[int], int, int | None, int | None, int]"
-"""The part of the rule that is not in the columns and survivor bits: the base offset of each slice,
-the log start offset, and `drop_until_ms`, `stamp_ms` and `settled_end_offset` as in `BatchFilter`."""
+RunRule: TypeAlias = "tuple[int, int | None, int | None, int]"
+"""The part of the rule that is not in the columns and survivor bits: the log start offset, and
+`drop_until_ms`, `stamp_ms` and `settled_end_offset` as in `BatchFilter`."""
 
 
 class CompactedSlices(NamedTuple):

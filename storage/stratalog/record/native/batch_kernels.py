@@ -78,6 +78,9 @@ run_ranges(runs, places, survivors=None) -> dict[str, tuple[int, int]]
     `RunColumns`. `places` has the places of the columns with the position and the size of these parts and
     the number of records. Empty parts do not count, and with `survivors` only slices that have a bit: each
     run has a bitmap, in which those of each slice begin with a byte.
+run_sums(runs, places) -> array
+    The sum of each of these columns over the slices of a run; the sums of each run follow those of the one
+    before.
 decide_runs(runs, places, hash_key_id, max_bytes, keys) -> list[bytearray | None]
     For each run a bitmap of survivors, in this form, by the key streams of its slices, as
     `merge_key_streams`. `places` has the columns: whether there is a key stream, its position, size, number
@@ -115,6 +118,7 @@ __all__ = (
     "merge_key_streams",
     "rank_entries",
     "run_ranges",
+    "run_sums",
     "scan_batches",
     "skip_batches",
     "sound_batches",
@@ -137,6 +141,7 @@ if TYPE_CHECKING or not NATIVE:
         merge_key_streams,
         rank_entries,
         run_ranges,
+        run_sums,
         scan_batches,
         skip_batches,
         sound_batches,
@@ -158,6 +163,7 @@ else:
         merge_key_streams,
         rank_entries,
         run_ranges,
+        run_sums,
         scan_batches,
         skip_batches,
         sound_batches,

@@ -7,11 +7,12 @@ batch: their callers then work batch by batch. ``batch_kernels`` documents the f
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 
 from crc32c import crc32c
 
-from stratalog.base.errors import CorruptRecordError
+from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import batches, crc_matches
 from stratalog.record.columns import ColumnBuffers
@@ -30,6 +31,7 @@ from stratalog.record.native.key_entries import KeyEntries
 from stratalog.record.native.pure_clean_kernels import OpenTransactions
 from stratalog.record.native.pure_offset_map import OffsetMap
 from stratalog.record.native.scanned_batches import ScannedBatches
+from stratalog.record.pure_number_columns import NUMBER_TOO_LARGE
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -237,15 +239,28 @@ def run_ranges(
 ) -> dict[str, tuple[int, int]]:
     """The plain-Python form of ``batch_kernels.run_ranges``."""
     ranges: dict[str, tuple[int, int]] = {}
-    for number, (names, numbers) in enumerate(runs):
-        count, bits_end = len(names), 0
-        positions, sizes, record_counts = (numbers[place * count : (place + 1) * count] for place in places)
-        for name, position, size, record_count in zip(names, positions, sizes, record_counts, strict=True):
+    for number, (all_names, _, _, first, end) in enumerate(runs):
+        bits_end = 0
+        names, rows = all_names[first:end], zip(*_columns_of(runs[number], places), strict=True)
+        for name, (position, size, record_count) in zip(names, rows, strict=True):
             bits_begin, bits_end = bits_end, bits_end + (record_count + 7) // 8
             if size > 0 and (survivors is None or any(survivors[number][bits_begin:bits_end])):
-                begin, end = ranges.get(name, (position, position + size))
-                ranges[name] = min(begin, position), max(end, position + size)
+                begin, stop = ranges.get(name, (position, position + size))
+                ranges[name] = min(begin, position), max(stop, position + size)
     return ranges
+
+
+def run_sums(runs: Sequence[RunColumns], places: tuple[int, ...]) -> array[int]:
+    """The plain-Python form of ``batch_kernels.run_sums``."""
+    try:
+        return array("q", [sum(column) for run in runs for column in _columns_of(run, places)])
+    except OverflowError as error:
+        raise InvalidRequestError(NUMBER_TOO_LARGE) from error
+
+
+def _columns_of(run: RunColumns, places: tuple[int, ...]) -> list[array[int]]:
+    names, _, numbers, first, end = run
+    return [numbers[place * len(names) + first : place * len(names) + end] for place in places]
 
 
 def decide_runs(

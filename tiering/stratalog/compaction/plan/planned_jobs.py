@@ -13,6 +13,7 @@ from stratalog.compaction.plan.job_gathering import JobGathering
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
 from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.shard_survey import ShardSurvey
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 
 class PlannedJobs(Sequence[CompactionJob]):
@@ -79,25 +80,25 @@ class PlannedJobs(Sequence[CompactionJob]):
         job.check()
         return job
 
-    def _runs(self, choices: Iterable[RunChoice], gathering: JobGathering) -> Iterator[PartitionRun]:
-        for choice in choices:
-            run = self._run(choice)
+    def _runs(self, choices: Sequence[RunChoice], gathering: JobGathering) -> Iterator[PartitionRun]:
+        for choice, slices in zip(choices, RunSlices.of_runs(map(self._slices, choices)), strict=True):
+            outlook = self._survey.outlook(choice.partition)
+            counts = self._survey.part_counts(choice.partition, choice.first, choice.end)
+            run = PartitionRun(
+                topic_id_partition=outlook.topic_id_partition,
+                topic=outlook.topic,
+                mode=choice.mode,
+                covers=choice.covers,
+                log_start_offset=outlook.log_start_offset,
+                slices=slices,
+                part_counts=counts if len(counts) > 1 else (),
+            )
             gathering.add(run)
             yield run
 
-    def _run(self, choice: RunChoice) -> PartitionRun:
-        outlook = self._survey.outlook(choice.partition)
-        tip = outlook.topic_id_partition
-        counts = self._survey.part_counts(choice.partition, choice.first, choice.end)
-        return PartitionRun(
-            topic_id_partition=tip,
-            topic=outlook.topic,
-            mode=choice.mode,
-            covers=choice.covers,
-            log_start_offset=outlook.log_start_offset,
-            slices=RunSlices(self._survey.state.partition(tip).slices[choice.first : choice.end]),
-            part_counts=counts if len(counts) > 1 else (),
-        )
+    def _slices(self, choice: RunChoice) -> Sequence[LiveSlice]:
+        tip = self._survey.outlook(choice.partition).topic_id_partition
+        return self._survey.state.partition(tip).slices[choice.first : choice.end]
 
 
 class CompactionPlan(NamedTuple):

@@ -2,15 +2,18 @@
 
 A job has a hundred thousand slices. As objects each of them takes a kibibyte and lies in no cache, so each
 look at one costs as much as several looks at a column. Columns take a third of that, and go to another
-process as they are.
+process as they are. Many small runs lie in one table, so that a step for a column costs little for each run.
 """
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import cast, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, cast, overload
 
+from stratalog.base.types import TopicIdPartition
+from stratalog.record.native.batch_filter import RunColumns
 from stratalog.record.number_columns import NUMBER, PAIRS, SKIPPED, tuple_columns
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
@@ -65,11 +68,37 @@ _PLACES = {name: place for place, name in enumerate(_column_names())}
 """The columns, by their names."""
 _WIDTH = len(_PLACES)
 _UNSIGNED = 1 << 64
+_TABLE_SLICES = 4096
+"""Slices of one table, about."""
 
 
 def column_places(*names: str) -> tuple[int, ...]:
     """The places of columns, counted from 0, in `RunSlices.columns`."""
     return tuple([_PLACES[name] for name in names])
+
+
+class _SliceTable(NamedTuple):
+    """The slices of some runs, one run behind the other. Immutable."""
+
+    object_names: tuple[str, ...]
+    topics: tuple[str, ...]
+    base_offsets: array[int]
+    numbers: array[int]
+    """All columns, one behind the other."""
+    transactions: array[int]
+    """The open transactions of all slices: the two numbers of each."""
+    epochs: array[int]
+    """Their leader epochs, in the same way."""
+
+    @staticmethod
+    def of(slices: Sequence[LiveSlice]) -> _SliceTable:
+        object_names, base_offsets, end_offsets, entries, gaps = zip(*slices, strict=True)
+        assert gaps.count(None) == len(gaps), "no job takes a gap"
+        numbers, (transactions, epochs) = tuple_columns(entries, _SHAPE)
+        count = len(entries)
+        assert numbers[count : 2 * count] == array("q", end_offsets), "no slice is clipped at the high end"
+        topics = tuple([entry.topic for entry in entries])
+        return _SliceTable(object_names, topics, array("q", base_offsets), numbers, transactions, epochs)
 
 
 class RunSlices(Sequence[LiveSlice]):
@@ -79,77 +108,95 @@ class RunSlices(Sequence[LiveSlice]):
     ones for a piece of work that looks at them more than once.
     """
 
-    __slots__ = (
-        "_base_offsets",
-        "_epochs",
-        "_numbers",
-        "_topic_id_partition",
-        "_topics",
-        "_transactions",
-        "object_names",
-    )
+    __slots__ = ("_end", "_first", "_table", "_topic_id_partition")
 
     def __init__(self, slices: Sequence[LiveSlice]) -> None:
-        object_names, base_offsets, end_offsets, entries, gaps = zip(*slices, strict=True)
-        assert base_offsets[1:] == end_offsets[:-1], "a run has no holes"
-        assert gaps.count(None) == len(gaps), "no job takes a gap"
-        self.object_names: tuple[str, ...] = object_names
+        self._place(_SliceTable.of(slices), 0, len(slices), slices[0].entry.topic_id_partition)
+
+    @staticmethod
+    def of_runs(runs: Iterable[Sequence[LiveSlice]]) -> Iterator[RunSlices]:
+        """The slices of each run. Those of some thousands are in memory as objects, not more."""
+        waiting: list[Sequence[LiveSlice]] = []
+        waiting_count = 0
+        for run in runs:
+            waiting.append(run)
+            waiting_count += len(run)
+            if waiting_count >= _TABLE_SLICES:
+                yield from _in_one_table(waiting)
+                waiting, waiting_count = [], 0
+        yield from _in_one_table(waiting)
+
+    def _place(self, table: _SliceTable, first: int, end: int, tip: TopicIdPartition) -> None:
+        self._table = table
+        self._first = first
+        self._end = end
+        self._topic_id_partition = tip
+        base_offsets, end_column = table.base_offsets, len(table.object_names)
+        end_offsets = table.numbers[end_column + first : end_column + end - 1]
+        assert base_offsets[first + 1 : end] == end_offsets, "a run has no holes"
+
+    @property
+    def object_names(self) -> tuple[str, ...]:
         """The object of each slice."""
-        self._topic_id_partition = entries[0].topic_id_partition
-        self._topics = tuple([entry.topic for entry in entries])
-        self._base_offsets = array("q", base_offsets)
-        self._numbers, (self._transactions, self._epochs) = tuple_columns(entries, _SHAPE)
-        assert tuple(self.column("end_offset")) == end_offsets, "slices are never clipped at the high end"
+        return self._table.object_names[self._first : self._end]
 
     def column(self, name: str) -> array[int]:
         """A number in the entry of each slice: that of a field, or of a part of one, such as
         `index.position`. `has_key_stream` is 1 if there is one, else 0, and the parts are 0 then."""
-        count = len(self.object_names)
-        start = _PLACES[name] * count
-        return self._numbers[start : start + count]
+        table = self._table
+        start = _PLACES[name] * len(table.object_names)
+        return table.numbers[start + self._first : start + self._end]
 
     @property
-    def columns(self) -> tuple[tuple[str, ...], array[int]]:
-        """The object of each slice, and all columns, one behind the other. Change nothing in it."""
-        return self.object_names, self._numbers
+    def columns(self) -> RunColumns:
+        """All columns, for kernels. Change nothing in it."""
+        table = self._table
+        return table.object_names, table.base_offsets, table.numbers, self._first, self._end
 
     @property
     def base_offsets(self) -> array[int]:
-        """The base offset of each slice; that of a clipped one is higher than in its entry. Change nothing in
-        it."""
-        return self._base_offsets
+        """The base offset of each slice; that of a clipped one is higher than in its entry."""
+        return self._table.base_offsets[self._first : self._end]
 
     def first(self, name: str) -> int:
         """The number of the first slice in a column."""
-        return self._numbers[_PLACES[name] * len(self.object_names)]
+        return self._number(name, self._first)
 
     def last(self, name: str) -> int:
         """The number of the last slice in a column."""
-        return self._numbers[(_PLACES[name] + 1) * len(self.object_names) - 1]
+        return self._number(name, self._end - 1)
+
+    def _number(self, name: str, row: int) -> int:
+        table = self._table
+        return table.numbers[_PLACES[name] * len(table.object_names) + row]
 
     @property
     def base_offset(self) -> int:
-        first: int = self._base_offsets[0]
-        return first
+        return self._table.base_offsets[self._first]
 
     @property
     def end_offset(self) -> int:
-        return self._numbers[2 * len(self.object_names) - 1]
+        table = self._table
+        return table.numbers[len(table.object_names) + self._end - 1]
 
     @property
     def ranges(self) -> SliceRanges:
         """The objects and offsets that tell these slices from others."""
-        return SliceRanges(self.object_names, tuple(self._base_offsets), tuple(self.column("end_offset")))
+        return SliceRanges(self.object_names, tuple(self.base_offsets), tuple(self.column("end_offset")))
 
     @property
     def are_transactional(self) -> bool:
         """Whether a slice has markers, or transactions that are aborted or open."""
-        return bool(self._transactions) or any(self.column("marker_count")) or any(self.column("has_aborted"))
+        return (
+            len(self._transactions(self._first, self._end)) > 0
+            or any(self.column("marker_count"))
+            or any(self.column("has_aborted"))
+        )
 
     @property
     def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
         """The leader epochs of all, each with its first start offset."""
-        epochs = self._epochs
+        epochs = self._epochs(self._first, self._end)
         if epochs and epochs[::2].count(epochs[0]) * 2 == len(epochs):
             # As in most runs.
             return (LeaderEpoch(epochs[0], epochs[1]),)
@@ -157,7 +204,7 @@ class RunSlices(Sequence[LiveSlice]):
 
     def have_key_streams(self, hash_key_id: int) -> bool:
         """Whether each slice has a key stream that was made in this way."""
-        count = len(self.object_names)
+        count = len(self)
         hash_key_ids = self.column("key_stream.hash_key_id")
         return hash_key_ids.count(_signed(hash_key_id)) == count == sum(self.column("has_key_stream"))
 
@@ -166,18 +213,18 @@ class RunSlices(Sequence[LiveSlice]):
         return tuple(self)
 
     def __len__(self) -> int:
-        return len(self.object_names)
+        return self._end - self._first
 
     @overload
     def __getitem__(self, index: int) -> LiveSlice: ...
     @overload
     def __getitem__(self, index: slice) -> RunSlices: ...
     def __getitem__(self, index: int | slice) -> LiveSlice | RunSlices:
-        numbers = range(len(self.object_names))[index]
-        return self._slice(numbers) if isinstance(numbers, int) else RunSlices([*map(self._slice, numbers)])
+        rows = range(self._first, self._end)[index]
+        return self._slice(rows) if isinstance(rows, int) else RunSlices([*map(self._slice, rows)])
 
     def __iter__(self) -> Iterator[LiveSlice]:
-        return map(self._slice, range(len(self.object_names)))
+        return map(self._slice, range(self._first, self._end))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -186,46 +233,57 @@ class RunSlices(Sequence[LiveSlice]):
 
     __hash__ = None  # type: ignore[assignment]  # as a list
 
-    def _slice(self, index: int) -> LiveSlice:
+    def _slice(self, row: int) -> LiveSlice:
         # Parts of the row of numbers, in the order of the fields.
-        numbers = self._numbers[index :: len(self.object_names)].tolist()
-        has_aborted, transactions_end, tombstone_count, marker_count = numbers[-17:-13]
-        has_horizon, horizon_ms, epochs_end, has_batch = numbers[-13:-9]
+        table = self._table
+        numbers = table.numbers[row :: len(table.object_names)].tolist()
+        has_aborted, _, tombstone_count, marker_count = numbers[-17:-13]
+        has_horizon, horizon_ms, _, has_batch = numbers[-13:-9]
         has_keys, hash_key_id = numbers[-6], numbers[-1]
         numbers[-1] = hash_key_id if hash_key_id >= 0 else hash_key_id + _UNSIGNED
         topic_id, partition = self._topic_id_partition
         entry = SliceEntry._make(
             (
                 topic_id,
-                self._topics[index],
+                table.topics[row],
                 partition,
                 *numbers[:-20],
                 PartRef._make(numbers[-20:-17]),
                 has_aborted > 0,
-                self._transactions_of(index, transactions_end) if self._transactions else (),
+                tuple(map(OpenTransaction._make, _pairs(self._transactions(row, row + 1)))),
                 tombstone_count,
                 marker_count,
                 horizon_ms if has_horizon else None,
-                self._epochs_of(index, epochs_end),
+                tuple(map(LeaderEpoch._make, _pairs(self._epochs(row, row + 1)))),
                 LastBatch._make(numbers[-9:-6]) if has_batch else None,
                 KeyStreamRef._make(numbers[-5:]) if has_keys else None,
             )
         )
-        return LiveSlice(self.object_names[index], self._base_offsets[index], entry.end_offset, entry)
+        return LiveSlice(table.object_names[row], table.base_offsets[row], entry.end_offset, entry)
 
-    def _transactions_of(self, index: int, end: int) -> tuple[OpenTransaction, ...]:
-        begin = self.column("open_transactions")[index - 1] if index else 0
-        return tuple(map(OpenTransaction._make, _pairs(self._transactions[2 * begin : 2 * end])))
+    def _transactions(self, first: int, end: int) -> array[int]:
+        return self._pairs_of("open_transactions", self._table.transactions, first, end)
 
-    def _epochs_of(self, index: int, end: int) -> tuple[LeaderEpoch, ...]:
-        begin = self._numbers[_PLACES["leader_epochs"] * len(self.object_names) + index - 1] if index else 0
-        numbers = self._epochs[2 * begin : 2 * end]
-        # As in most slices.
-        return (
-            (LeaderEpoch._make(numbers),)
-            if len(numbers) == 2
-            else tuple(map(LeaderEpoch._make, _pairs(numbers)))
-        )
+    def _epochs(self, first: int, end: int) -> array[int]:
+        return self._pairs_of("leader_epochs", self._table.epochs, first, end)
+
+    def _pairs_of(self, name: str, pairs: array[int], first: int, end: int) -> array[int]:
+        """The pairs of the rows [first, end) of the table; the column counts those of each row and before."""
+        if not pairs:
+            return pairs
+        begin = self._number(name, first - 1) if first else 0
+        return pairs[2 * begin : 2 * self._number(name, end - 1)]
+
+
+def _in_one_table(runs: Sequence[Sequence[LiveSlice]]) -> Iterator[RunSlices]:
+    if not runs:
+        return
+    table, end = _SliceTable.of([*itertools.chain.from_iterable(runs)]), 0
+    for run in runs:
+        first, end = end, end + len(run)
+        slices = RunSlices.__new__(RunSlices)
+        slices._place(table, first, end, run[0].entry.topic_id_partition)
+        yield slices
 
 
 def _pairs(numbers: array[int]) -> Iterator[tuple[int, int]]:

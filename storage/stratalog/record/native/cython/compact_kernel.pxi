@@ -66,20 +66,33 @@ cdef class Run:
 
     cdef tuple names
     cdef Export exported
+    cdef Export exported_offsets
     cdef const int64_t *numbers
+    cdef const int64_t *base_offsets
+    cdef size_t first
     cdef size_t count
+    cdef size_t table_count
 
     cdef int64_t number(self, size_t place, size_t index) noexcept nogil:
-        return self.numbers[place * self.count + index]
+        return self.numbers[place * self.table_count + index]
+
+    cdef object name(self, size_t index):
+        return <object> PyTuple_GET_ITEM(self.names, <Py_ssize_t> (self.first + index))
 
 
 cdef Run run_of(object source, size_t width):
     """`width`: the number of columns at the least."""
     cdef Run run = Run.__new__(Run)
-    names, numbers = <tuple> source
-    run.names, run.exported = names, export_numbers(numbers)
-    run.numbers, run.count = <const int64_t *> run.exported.data, <size_t> PyTuple_GET_SIZE(run.names)
-    assert 8 * width * run.count <= run.exported.size, "each slice has a number in each column"
+    cdef size_t end
+    names, base_offsets, numbers, run.first, end = <tuple> source
+    run.names, run.exported, run.exported_offsets = names, export_numbers(numbers), export_numbers(base_offsets)
+    run.table_count = <size_t> PyTuple_GET_SIZE(run.names)
+    assert run.first <= end <= run.table_count, "a run is in its table"
+    assert 8 * width * run.table_count <= run.exported.size, "each slice has a number in each column"
+    assert 8 * run.table_count == run.exported_offsets.size, "each slice has a base offset"
+    run.count = end - run.first
+    run.numbers = <const int64_t *> run.exported.data + run.first
+    run.base_offsets = <const int64_t *> run.exported_offsets.data + run.first
     return run
 
 
@@ -178,16 +191,34 @@ def run_ranges(runs, tuple places, survivors=None):
                     continue
             if size_bytes <= 0:
                 continue
-            place = PyDict_GetItemWithError(found, run.names[index])
+            place = PyDict_GetItemWithError(found, run.name(index))
             if place == NULL:
                 count = <size_t> len(found)
-                found[run.names[index]] = count
+                found[run.name(index)] = count
                 begins[count], ends[count] = position, position + size_bytes
             else:
                 count = <size_t> <object> place
                 begins[count] = min(begins[count], position)
                 ends[count] = max(ends[count], position + size_bytes)
     return {name: (begins[<size_t> one], ends[<size_t> one]) for name, one in found.items()}
+
+
+def run_sums(runs, tuple places):
+    """See ``batch_kernels.run_sums``."""
+    cdef list all_runs = list(runs)
+    cdef size_t index, place, width = width_of(places), number = 0
+    sums = ONE_ZERO * (len(places) * len(all_runs))
+    cdef Export exported = export(sums, PyBUF_WRITABLE)
+    cdef int64_t *target = <int64_t *> exported.data
+    cdef Run run
+    for source in all_runs:
+        run = run_of(source, width)
+        for place in places:
+            for index in range(run.count):
+                if add_overflows(target[number], run.number(place, index), &target[number]):
+                    raise InvalidRequestError(NUMBER_TOO_LARGE)
+            number += 1
+    return sums
 
 
 cdef struct decided_run:
@@ -205,7 +236,7 @@ cdef bint place_streams(Run run, tuple places, int64_t signed_id, int64_t max_by
         size = run.number(size_place, index)
         if run.number(has_place, index) == 0 or run.number(hash_place, index) != signed_id or size > max_bytes:
             return False
-        stream[index].data = pieces.find(run.names[index], run.number(position_place, index), size)
+        stream[index].data = pieces.find(run.name(index), run.number(position_place, index), size)
         if stream[index].data == NULL:
             return False
         stream[index].size = <size_t> size
@@ -283,21 +314,17 @@ cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copi
     cdef size_t index, size, position_place, size_place, crc_place, record_place, end_place, tombstones_place
     cdef size_t codecs_place, keys_position_place, keys_size_place, keys_crc_place
     cdef int64_t log_start_offset
-    cdef const int64_t *base_offsets
-    cdef Export exported
     cdef filter_rule filtering
     (position_place, size_place, crc_place, record_place, end_place, tombstones_place, codecs_place, keys_position_place,
      keys_size_place, keys_crc_place) = places
-    offsets, log_start_offset, drop_until_ms, stamp_ms, filtering.settled_end_offset = <tuple> rule
-    exported = export_numbers(offsets)
-    assert exported.size == 8 * run.count > 0, "each slice has a base offset"
-    base_offsets = <const int64_t *> exported.data
+    log_start_offset, drop_until_ms, stamp_ms, filtering.settled_end_offset = <tuple> rule
+    assert run.count > 0, "a run has slices"
     filtering.may_drop, filtering.may_stamp = drop_until_ms is not None, stamp_ms is not None
     filtering.drop_until_ms = drop_until_ms if filtering.may_drop else 0
     filtering.stamp_ms = stamp_ms if filtering.may_stamp else 0
     filtering.aborted.spans = NULL
     filtering.aborted.count = 0
-    found.base_offset = base_offsets[0]
+    found.base_offset = run.base_offsets[0]
     found.count = found.target_bytes = found.keys_count = 0
     for index in range(run.count):
         size = bits_bytes(<uint64_t> run.number(record_place, index))
@@ -305,9 +332,9 @@ cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copi
         if not has_bits(bits - size, size):
             continue
         place.size, place.keys_size = <size_t> run.number(size_place, index), <size_t> run.number(keys_size_place, index)
-        place.data = data.find(run.names[index], run.number(position_place, index), run.number(size_place, index))
+        place.data = data.find(run.name(index), run.number(position_place, index), run.number(size_place, index))
         place.keys = keys.find(
-            run.names[index], run.number(keys_position_place, index), run.number(keys_size_place, index))
+            run.name(index), run.number(keys_position_place, index), run.number(keys_size_place, index))
         if run.number(codecs_place, index) != PLAIN_CODEC or place.data == NULL or place.keys == NULL:
             return False
         memcpy(copied_bits, bits - size, size)
@@ -316,7 +343,7 @@ cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copi
         place.crc, place.keys_crc = <uint32_t> run.number(crc_place, index), <uint32_t> run.number(keys_crc_place, index)
         place.record_count = <uint64_t> run.number(record_place, index)
         place.rule = filtering
-        place.rule.first_offset = max(base_offsets[index], log_start_offset)
+        place.rule.first_offset = max(run.base_offsets[index], log_start_offset)
         place.rule.end_offset = run.number(end_place, index)
         place.rule.has_tombstones = run.number(tombstones_place, index) > 0
         found.target_bytes += place.size
