@@ -251,6 +251,18 @@ def _lists(
     counts: Sequence[int],
 ) -> list[tuple[object, ...]]:
     size_bytes, found = layout.size_bytes, list[tuple[object, ...]]()
+    if not any(counts):
+        return [()] * len(counts)
+    # In most directories each slice has one, and they lie side by side.
+    begin, row_count = positions[0], len(positions)
+    side_by_side = range(begin, begin + row_count * size_bytes, size_bytes)
+    if (
+        side_by_side.stop <= len(data)
+        and max(counts) == min(counts) == 1
+        and positions == tuple(side_by_side)
+    ):
+        rows = layout.unpack_rows(data, begin, row_count, size_bytes)
+        return [(one,) for one in map(make, *rows.values())]
     for position, count in zip(positions, counts, strict=True):
         end = position + count * size_bytes
         if end > len(data):

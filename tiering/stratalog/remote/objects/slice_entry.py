@@ -156,9 +156,8 @@ class SliceEntry(NamedTuple):
             return "its timestamps run backwards"
         if self.last_batch is not None and not 0 <= self.last_batch.base_offset < self.end_offset:
             return "its last batch lies outside its range"
-        for earlier, later in itertools.pairwise(self.leader_epochs):
-            if later.epoch <= earlier.epoch or later.start_offset <= earlier.start_offset:
-                return "its leader epochs do not ascend"
+        if len(self.leader_epochs) > 1 and not _ascend(self.leader_epochs):
+            return "its leader epochs do not ascend"
         if not self._stable_end_fits():
             return "its stable end and its open transactions contradict each other"
         return self._key_stream_fault()
@@ -182,6 +181,13 @@ class SliceEntry(NamedTuple):
         if stream.entry_count > self.record_count:
             return "its key stream has more entries than it has records"
         return None
+
+
+def _ascend(epochs: Sequence[LeaderEpoch]) -> bool:
+    return all(
+        earlier.epoch < later.epoch and earlier.start_offset < later.start_offset
+        for earlier, later in itertools.pairwise(epochs)
+    )
 
 
 def joined_epochs(entries: Iterable[SliceEntry]) -> tuple[LeaderEpoch, ...]:

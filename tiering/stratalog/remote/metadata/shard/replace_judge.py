@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.base.errors import InvalidRequestError
@@ -90,22 +90,23 @@ def judge_replace(
     require_fresh_catalog(state, plan.catalog_seq)
     reasons: dict[TopicIdPartition, str] = {}
     clipped: list[PartitionOffset] = []
-    replaced: set[TopicIdPartition] = set()
-    lost: Counter[str] = Counter()
+    replaced: list[TopicIdPartition] = []
+    lost: list[tuple[str, ...]] = []
+    """The objects of the slices that go."""
     outputs_reason = next(filter(None, (object_refusal(state, ref) for ref, _ in plan.outputs)), None)
     for tip in sorted(plan.inputs):
         planned, partition = plan.inputs[tip], state.partition(tip)
         rest = remaining_inputs(partition, planned)
         is_clipped = rest is not planned
-        reason = outputs_reason or plan.withdrawn.get(tip)
+        reason = outputs_reason or (plan.withdrawn.get(tip) if plan.withdrawn else None)
         reason = reason or _partition_refusal(state, tip, partition, rest, plan)
         if reason is None and is_clipped and len(clipped) == MAX_LISTED_IN_REPLACE:
             reason = MANY_CLIPPED
         if reason is not None:
             reasons[tip] = reason
             continue
-        replaced.add(tip)
-        lost.update(rest.object_names)
+        replaced.append(tip)
+        lost.append(rest.object_names)
         if is_clipped:
             clipped.append(PartitionOffset(tip, rest.base_offsets[0]))
     refusals: tuple[Refusal, ...] = ()
@@ -118,7 +119,8 @@ def judge_replace(
         )
     if not replaced:
         return Judgement((), (refusals, ()))
-    action = _replacement(state, plan, replaced, lost, reasons, clipped)
+    counts = Counter(itertools.chain.from_iterable(lost))
+    action = _replacement(state, plan, replaced, counts, reasons, clipped)
     return Judgement((action,), (refusals, tuple(clipped)))
 
 
@@ -142,12 +144,16 @@ def _partition_refusal(
     rest: SliceRanges,
     plan: ReplacePlan,
 ) -> str | None:
-    if tip.topic_id in state.dropped_topics:
+    if state.dropped_topics and tip.topic_id in state.dropped_topics:
         return TOPIC_DELETED
     if rest == NO_SLICES:
         return INPUTS_CHANGED
     # A record that is gone may have beaten one that is still there.
-    if tip in plan.compared_from and partition.log_start_offset > plan.compared_from[tip]:
+    if (
+        plan.compared_from
+        and tip in plan.compared_from
+        and partition.log_start_offset > plan.compared_from[tip]
+    ):
         return RECORDS_DELETED
     # Such a job may drop tombstones, so it must have read every older record of their keys.
     if plan.covers.get(tip, False) and not is_first_live(partition, rest):
@@ -166,7 +172,7 @@ def is_first_live(partition: TieredPartition, rest: SliceRanges) -> bool:
 def _replacement(
     state: ShardState,
     plan: ReplacePlan,
-    replaced: Collection[TopicIdPartition],
+    replaced: Sequence[TopicIdPartition],
     lost: Mapping[str, int],
     reasons: Mapping[TopicIdPartition, str],
     clipped: Sequence[PartitionOffset],
@@ -175,7 +181,7 @@ def _replacement(
     dropped = set(emptied(state, lost))
     bases = dict(clipped)
     outputs = [(ref, entries) for ref, entries in plan.outputs if any(_live_entries(entries, reasons, bases))]
-    covering = {tip for tip in replaced if plan.covers.get(tip, False)}
+    covering = [tip for tip in replaced if plan.covers.get(tip, False)]
     is_part = 0 < len(covering) < len(replaced)
     has_many = len(reasons) + len(clipped) > MAX_LISTED_IN_REPLACE
     refused = () if has_many else tuple(RefusedSlice(tip, reason) for tip, reason in sorted(reasons.items()))
@@ -187,7 +193,9 @@ def _replacement(
         clipped=tuple(clipped),
         still_live=tuple(sorted(lost.keys() - dropped)),
         is_compacting=len(covering) == len(replaced),
-        compacting_slices=tuple(slice_bits(entries, covering) for _, entries in outputs) if is_part else (),
+        compacting_slices=tuple(slice_bits(entries, frozenset(covering)) for _, entries in outputs)
+        if is_part
+        else (),
         catalog_seq=plan.catalog_seq,
     )
 

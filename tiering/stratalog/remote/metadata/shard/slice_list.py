@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -129,6 +129,26 @@ class SliceList(Sequence[LiveSlice]):
                 found.append(SliceColumns.of((piece,)))
         return SliceColumns.joined(found)
 
+    def split(
+        self, base_offset: int, end_offset: int
+    ) -> tuple[tuple[Piece, ...], SliceColumns, tuple[Piece, ...]] | None:
+        """The slices of a range as columns, and the pieces before and behind them; None unless the range
+        begins with a slice and ends with one."""
+        held = self._held
+        if held is None:
+            columns = self.columns_between(base_offset, end_offset)
+        else:
+            first = 0 if held and held[0].base_offset >= base_offset else _rank(held, base_offset)
+            end = len(held) if held and held[-1].base_offset < end_offset else _rank(held, end_offset)
+            columns = SliceColumns.of(held[first:end])
+        _, base_offsets, end_offsets = columns.ranges
+        if base_offsets[:1] != (base_offset,) or end_offsets[-1] != end_offset:
+            return None
+        if held is None:
+            before, behind = self.without(base_offset, end_offset)
+            return before, columns, behind
+        return held[:first], columns, held[end:]
+
     def without(self, base_offset: int, end_offset: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         """The pieces before and behind a range that begins with a slice and ends with one."""
         before: list[Piece] = []
@@ -205,3 +225,8 @@ class SliceList(Sequence[LiveSlice]):
     def _stored(self) -> SlicePages:
         assert self._pages is not None, "a stored slice is in a checkpoint"
         return self._pages
+
+
+def _rank(slices: Sequence[LiveSlice], offset: int) -> int:
+    """The number of slices that begin below an offset."""
+    return bisect_left(slices, offset, key=lambda live: live.base_offset)

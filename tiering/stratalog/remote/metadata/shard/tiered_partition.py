@@ -187,11 +187,10 @@ class TieredPartition:
         """
         first, last, row = slices[0], slices[-1], self.row
         base_offset, end_offset = first.base_offset, last.end_offset
-        lost = self.slices.columns_between(base_offset, end_offset)
-        _, base_offsets, end_offsets = lost.ranges
-        if base_offsets[:1] != (base_offset,) or end_offsets[-1] != end_offset:
+        parts = self.slices.split(base_offset, end_offset)
+        if parts is None:
             return None
-        before, behind = self.slices.without(base_offset, end_offset)
+        before, lost, behind = parts
         size_bytes = sum([live.entry.data_bytes for live in slices]) - sum(lost.data_bytes)
         row = PartitionRow(
             log_start_offset=row.log_start_offset,
