@@ -43,12 +43,14 @@ from stratalog.compaction.scratch_budget import (
 )
 from stratalog.compaction.slice_at_work import SliceAtWork
 from stratalog.compaction.small_runs import (
+    DecidedRun,
     Ranges,
     SmallRun,
     SmallRunCalls,
     data_ranges,
     decide,
     groups_of,
+    with_sums,
 )
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.objectstore.protocol import ObjectStore
@@ -201,8 +203,8 @@ class JobExecution:
         """The slice that is being read, for errors."""
         self._plans: dict[TopicIdPartition, SurvivorPlan] = {}
         """The survivors of runs that are not rewritten yet, where no data was needed for them."""
-        self._small: dict[TopicIdPartition, bytearray] = {}
-        """The same of plain runs that were decided together, as in `SmallRun`."""
+        self._small: dict[TopicIdPartition, DecidedRun] = {}
+        """The same of plain runs that were decided together."""
         self._filesystem = filesystem
         self._ids = ids
         self._store = store
@@ -284,27 +286,43 @@ class JobExecution:
         """Rewrite all runs in their order, small ones next to each other together."""
         small: list[SmallRun] = []
         for run in self.job.runs:
-            survivors = self._small.pop(run.topic_id_partition, None) if self._small else None
-            if survivors is not None:
-                small += self._small_parts(run, survivors)
-            if small and (survivors is None or len(small) >= _SMALL_RUNS):
+            decided = self._small.pop(run.topic_id_partition, None) if self._small else None
+            if decided is not None:
+                small += self._small_parts(run, decided)
+            if small and (decided is None or len(small) >= _SMALL_RUNS):
                 yield from self._rewrite_small(small, output)
                 small = []
-            if survivors is None:
+            if decided is None:
                 yield self._rewrite(run, output)
         if small:
             yield from self._rewrite_small(small, output)
 
-    def _small_parts(self, run: PartitionRun, survivors: bytearray) -> Iterator[SmallRun]:
+    def _small_parts(self, run: PartitionRun, decided: DecidedRun) -> Iterator[SmallRun]:
+        survivors, data_bytes, record_count = decided
         rule = TombstoneRule.of(run, self._job_clock.now_ms, may_drop=self._job_clock.may_drop_tombstones)
-        if not run.part_counts and self._bounds.hold(run.data_bytes, run.record_count):
-            yield SmallRun(run=run, survivors=survivors, rule=rule, place=0, goes_on=False, is_last=True)
+        if not run.part_counts and self._bounds.hold(data_bytes, record_count):
+            yield SmallRun(
+                run=run,
+                survivors=survivors,
+                record_count=record_count,
+                rule=rule,
+                place=0,
+                goes_on=False,
+                is_last=True,
+            )
             return
         plan = SurvivorPlan.decided(run, survivors, self.inputs)
         for place, first, end, goes_on in pieces_of(run, plan.survivors, self._bounds):
-            part, bits = run.part(first, end), bytearray().join(plan.survivors[first:end])
-            is_last = end == len(run.slices)
-            yield SmallRun(run=part, survivors=bits, rule=rule, place=place, goes_on=goes_on, is_last=is_last)
+            part = run.part(first, end)
+            yield SmallRun(
+                run=part,
+                survivors=bytearray().join(plan.survivors[first:end]),
+                record_count=part.record_count,
+                rule=rule,
+                place=place,
+                goes_on=goes_on,
+                is_last=end == len(run.slices),
+            )
 
     def _rewrite_small(self, parts: Sequence[SmallRun], output: JobOutput) -> Iterator[RunCounts]:
         """Rewrite consecutive small runs, many with one call."""
@@ -328,7 +346,7 @@ class JobExecution:
                     writer.append_compacted(run.slice_start, compacted, calls.end_of(run))
                 planned = PlannedSlice(kept, run.base_offset, run.end_offset, has_one_record_a_key=True)
                 output.expect(run.topic_id_partition, planned, small.place, kind=kind)
-                records_in += run.record_count
+                records_in += small.record_count
                 records_out += kept.record_count
                 tombstones_removed += removed
                 if small.is_last:
@@ -407,9 +425,10 @@ class JobExecution:
             if survivors is None or run.slices.are_transactional:
                 self._decide_alone(run, survivors)
             else:
-                self._small[run.topic_id_partition] = survivors
                 small.append(run)
                 survivors_of_small.append(survivors)
+        for run, decided in zip(small, with_sums(small, survivors_of_small), strict=True):
+            self._small[run.topic_id_partition] = decided
         for name, (begin, end) in data_ranges(small, survivors_of_small).items():
             self.inputs[name].will_read(begin, end - begin)
 

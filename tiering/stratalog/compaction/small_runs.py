@@ -23,7 +23,7 @@ from stratalog.compaction.plan.run_slices import column_places
 from stratalog.compaction.run_end import end_of
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.record.native.batch_filter import CompactedSlices, RunColumns, RunRule
-from stratalog.record.native.batch_kernels import compact_runs, decide_runs, run_ranges
+from stratalog.record.native.batch_kernels import compact_runs, decide_runs, run_ranges, run_sums
 from stratalog.remote.objects.key_stream import SMALL_STREAM_BYTES
 from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import PartRef
@@ -35,6 +35,7 @@ _MAX_SLICES = 512
 """Slices of the runs of a call, at the most, unless it is one run."""
 _KEYS = column_places("key_stream.position", "key_stream.size_bytes", "record_count")
 _DATA = column_places("data_position", "data_bytes", "record_count")
+_SUMS = column_places("data_bytes", "record_count")
 _DECIDED = column_places(
     "has_key_stream",
     "key_stream.position",
@@ -61,12 +62,23 @@ Ranges = Mapping[str, tuple[int, int]]
 """Bytes [begin, end) of inputs, by their names."""
 
 
+class DecidedRun(NamedTuple):
+    """A small run whose survivors are known. Immutable."""
+
+    survivors: bytearray
+    """As in `SmallRun`."""
+    data_bytes: int
+    record_count: int
+
+
 class SmallRun(NamedTuple):
     """A run, or a part of one, that becomes one slice. Immutable."""
 
     run: PartitionRun
     survivors: bytearray
     """A bit for each record that stays; those of each slice begin with a byte."""
+    record_count: int
+    """The records of all slices."""
     rule: TombstoneRule
     place: int
     """The number of the object that gets the slice."""
@@ -111,6 +123,12 @@ def decide(
         keys = {name: inputs[name].keys_between(*ranges[name]) for name in ranges}
         found = decide_runs(_columns(part), _DECIDED, hash_key_id, SMALL_STREAM_BYTES, keys)
         yield from zip(part, found, strict=True)
+
+
+def with_sums(runs: Sequence[PartitionRun], survivors: Sequence[bytearray]) -> Iterator[DecidedRun]:
+    """The runs with their survivors and their sums."""
+    sums = run_sums(_columns(runs), _SUMS)
+    return map(DecidedRun, survivors, sums[::2], sums[1::2])
 
 
 def data_ranges(runs: Sequence[PartitionRun], survivors: Sequence[bytearray]) -> Ranges:

@@ -209,10 +209,27 @@ class _SliceProof:
             position += header.size_in_bytes
 
 
+def _proved_at_once(data: memoryview) -> _FoundSlice | None:
+    """Prove the data of a whole slice with one call of the kernel; None if that does not take all of them."""
+    scanned = scan_batches(data, 0, len(data), 0)
+    if not 0 < scanned.end_position == len(data):
+        return None
+    kept = KeptRecords(scanned.records_count, scanned.first_offset, scanned.last_offset, scanned.fingerprint)
+    return _FoundSlice(
+        kept=kept,
+        data_bytes=len(data),
+        data_crc=batches_crc(data),
+        record_count=scanned.records_count,
+        tombstone_count=scanned.tombstone_count,
+        marker_count=scanned.marker_count,
+        keyless_count=scanned.null_key_count,
+    )
+
+
 class _PassingSlice:
     """A slice whose data have begun. Guarded by its `ObjectProof`."""
 
-    __slots__ = ("entry", "is_carried", "plan", "position", "proof")
+    __slots__ = ("at_once", "entry", "is_carried", "plan", "position", "proof")
 
     def __init__(self, position: int, *, is_carried: bool) -> None:
         self.position = position
@@ -222,6 +239,23 @@ class _PassingSlice:
         self.entry: SliceEntry | None = None
         """Known once the slice has ended, like its plan."""
         self.plan: PlannedSlice | None = None
+        self.at_once: _FoundSlice | None = None
+        """The facts about a small slice that has passed as one piece of plain batches."""
+
+    def add(self, data: memoryview) -> int:
+        """The next bytes, cut anywhere; returns their CRC-32C. Raises CorruptRecordError for a damaged
+        batch."""
+        if self.proof is None and self.entry is not None and len(data) == self.entry.data_bytes:
+            self.at_once = None if self.is_carried else _proved_at_once(data)
+            if self.at_once is not None:
+                return self.at_once.data_crc
+        if self.proof is None:
+            self.proof = _SliceProof(is_carried=self.is_carried)
+        return self.proof.add(data)
+
+    def found(self) -> _FoundSlice | None:
+        """The facts once all data have come; None if they end inside a batch."""
+        return self.at_once or (self.proof or _SliceProof(is_carried=self.is_carried)).found()
 
 
 class _ProvedSlice(NamedTuple):
@@ -274,9 +308,7 @@ class ObjectProof:
             else:
                 end = None if slice_.entry is None else slice_.entry.data_end_position - self._position
                 piece = rest[:end]
-                if slice_.proof is None:
-                    slice_.proof = _SliceProof(is_carried=slice_.is_carried)
-                crc = slice_.proof.add(piece)
+                crc = slice_.add(piece)
             self.crc = joined_crc(self.crc, crc, len(piece))
             self._position += len(piece)
             rest = rest[len(piece) :]
@@ -307,8 +339,7 @@ class ObjectProof:
             if entry is None or plan is None or self._position < entry.data_end_position:
                 return
             self._passing.popleft()
-            proof = slice_.proof or _SliceProof(is_carried=slice_.is_carried)
-            keyed_count = _require_planned(proof.found(), entry, plan, self._name)
+            keyed_count = _require_planned(slice_.found(), entry, plan, self._name)
             self._proved.append(_ProvedSlice(entry, keyed_count, plan.has_one_record_a_key))
 
 

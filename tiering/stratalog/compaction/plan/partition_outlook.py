@@ -226,18 +226,17 @@ class _Judgement:
         self._slices = slices
         self._terms = terms
         self._uploads_ms = uploads_ms
-        self.gaps = [index for index, gap in enumerate(slices.gaps) if gap is not None]
+        self.gaps = slices.gap_indexes()
         """The indexes of the gaps."""
         # The gaps in front are the first numbers.
-        self.first_stored_index = sum(map(operator.eq, self.gaps, itertools.count()))
-        self.movable = bytearray([uploaded_ms is not None for uploaded_ms in uploads_ms])
+        self.first_stored_index = sum(map(operator.eq, self.gaps, itertools.count())) if self.gaps else 0
+        self.movable = bytearray(map(operator.is_not, uploads_ms, itertools.repeat(None)))
         undated = self._undated()
         for index in undated:
             self.movable[index] = 0
         self._has_undated = bool(undated)
-        self.reaches = reaches_of(
-            topic.span, map(self._extent, range(slices.slice_count)), slices.slice_count
-        )
+        count = slices.slice_count
+        self.reaches = reaches_of(topic.span, map(self._extent, range(count)), count)
         self._clean = bytearray(map(row.compacted_upto.__ge__, slices.stable_end_offsets))
         """For each slice of the head 1 if a job could decide no more of it, else 0."""
         self._bytes_before = list(itertools.accumulate(slices.data_bytes, initial=0))
@@ -262,6 +261,10 @@ class _Judgement:
         """The index of the first slice that may not be compacted, because a run has no holes."""
         stable_end_offset, gap = self._row.stable_end_offset, self._slices.gaps
         has_lag = self._topic.min_compaction_lag_ms > 0
+        all_can_move = self.movable.count(0) == len(self.gaps)
+        if all_can_move and not has_lag and self._slices.end_offsets[-1] <= stable_end_offset:
+            # As in most partitions: offsets ascend.
+            return self._slices.slice_count
         for index, end_offset in enumerate(self._slices.end_offsets):
             if gap[index] is not None:
                 continue

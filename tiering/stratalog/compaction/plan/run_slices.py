@@ -89,6 +89,9 @@ class _SliceTable(NamedTuple):
     """The open transactions of all slices: the two numbers of each."""
     epochs: array[int]
     """Their leader epochs, in the same way."""
+    hash_key_id: int | None
+    """The hashing of all key streams, as in the column; None unless each slice has one, of the same
+    hashing."""
 
     @staticmethod
     def of(slices: Sequence[LiveSlice]) -> _SliceTable:
@@ -97,8 +100,20 @@ class _SliceTable(NamedTuple):
         numbers, (transactions, epochs) = tuple_columns(entries, _SHAPE)
         count = len(entries)
         assert numbers[count : 2 * count] == array("q", end_offsets), "no slice is clipped at the high end"
-        topics = tuple([entry.topic for entry in entries])
-        return _SliceTable(object_names, topics, array("q", base_offsets), numbers, transactions, epochs)
+        has_keys, hash_key_ids = (
+            numbers[place * count : (place + 1) * count]
+            for place in column_places("has_key_stream", "key_stream.hash_key_id")
+        )
+        is_one = sum(has_keys) == count == hash_key_ids.count(hash_key_ids[0])
+        return _SliceTable(
+            object_names=object_names,
+            topics=tuple([entry.topic for entry in entries]),
+            base_offsets=array("q", base_offsets),
+            numbers=numbers,
+            transactions=transactions,
+            epochs=epochs,
+            hash_key_id=hash_key_ids[0] if is_one else None,
+        )
 
 
 class RunSlices(Sequence[LiveSlice]):
@@ -204,6 +219,9 @@ class RunSlices(Sequence[LiveSlice]):
 
     def have_key_streams(self, hash_key_id: int) -> bool:
         """Whether each slice has a key stream that was made in this way."""
+        if self._table.hash_key_id is not None:
+            # As in most tables.
+            return self._table.hash_key_id == _signed(hash_key_id)
         count = len(self)
         hash_key_ids = self.column("key_stream.hash_key_id")
         return hash_key_ids.count(_signed(hash_key_id)) == count == sum(self.column("has_key_stream"))

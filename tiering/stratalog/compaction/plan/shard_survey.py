@@ -8,6 +8,7 @@ slices of a job are read again when the job is due.
 from __future__ import annotations
 
 import itertools
+import operator
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -24,6 +25,7 @@ from stratalog.compaction.plan.partition_outlook import (
 )
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.shard_state import LiveObject, ShardState
+from stratalog.remote.metadata.shard.slice_list import SliceList
 
 UNKNOWN_TOPIC_REFUSED = (
     "its topic is not in the catalog, or is configured by newer software; its slices stay as they are"
@@ -96,14 +98,21 @@ class ShardSurvey:
     ) -> None:
         # The last one is that of `_NO_OBJECT`.
         uploads_ms = [*(live.uploaded_ms for live in self.objects), None]
-        for tip in sorted(self.state.partitions):
-            partition = self.state.partition(tip)
-            if not len(partition.slices):
+        names: Sequence[str] = ()
+        numbers: list[int] = []
+        uploaded_ms: list[int | None] = []
+        for tip, row in sorted(self.state.partitions.rows(), key=operator.itemgetter(0)):
+            slices_here = SliceList(tip, row, self.state.pages)
+            if not len(slices_here):
                 continue
-            slices = partition.slices.in_brief()
-            numbers = [self._numbers.get(name, _NO_OBJECT) for name in slices.object_names]
+            slices = slices_here.in_brief()
+            if slices.object_names != names:
+                # Partitions that were uploaded together have the same objects.
+                names = slices.object_names
+                numbers = [self._numbers.get(name, _NO_OBJECT) for name in names]
+                uploaded_ms = [uploads_ms[number] for number in numbers]
             topic = topics.get(tip.topic_id)
-            if topic is None or tip in excluded:
+            if topic is None or (excluded and tip in excluded):
                 self.refusals.append(Refusal(tip, excluded.get(tip, UNKNOWN_TOPIC_REFUSED)))
                 self.outlooks.append(None)
                 self._add_slices(numbers, bytes(len(numbers)), array("H", [1]) * len(numbers))
@@ -111,21 +120,20 @@ class ShardSurvey:
             judged = judge_partition(
                 tip,
                 topic,
-                partition.row,
+                row,
                 slices,
-                [uploads_ms[number] for number in numbers],
+                uploaded_ms,
                 terms,
-                carries_only=carried.get(tip),
+                carries_only=carried.get(tip) if carried else None,
             )
             self.outlooks.append(judged.outlook)
             self._add_slices(numbers, judged.movable, judged.reaches)
             self._add_to_objects(numbers, slices.data_bytes, judged.movable, topic.kind)
+        for place, number in enumerate(self._object_of):
+            if number != _NO_OBJECT:
+                self._rows_of[number].append(place)
 
     def _add_slices(self, numbers: Sequence[int], movable: bytes | bytearray, reaches: Reaches) -> None:
-        rows_of = self._rows_of
-        for row, number in enumerate(numbers, len(self._object_of)):
-            if number != _NO_OBJECT:
-                rows_of[number].append(row)
         self._object_of.extend(numbers)
         self._movable += movable
         self.reaches.extend(reaches)

@@ -12,6 +12,7 @@ hundred thousand. Immutable, so thread-safe.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import operator
 from array import array
@@ -161,14 +162,23 @@ def encode_index_columns(
     producers_since: int | None,
 ) -> bytes:
     """The bytes of an index with these columns, one behind the other, and the rest as in `SliceIndex`."""
+    interval_count = len(columns) // (_COLUMN_COUNT * _NUMBER_BYTES)
+    if not aborted and producers_since is None and producer_snapshot == NO_PRODUCERS:
+        # As of most slices.
+        return _plain_header(interval_count) + columns + _NO_PRODUCERS_PADDED
     since, flags = b"", 0
     if producers_since is not None:
         since, flags = SINCE.pack(producers_since), HAS_CHANGED_PRODUCERS
-    interval_count = len(columns) // (_COLUMN_COUNT * _NUMBER_BYTES)
     header = INDEX_HEADER.pack(interval_count, len(aborted), len(producer_snapshot), flags)
     parts = [header, columns, *[ABORTED.pack(*one) for one in aborted], since, producer_snapshot]
     parts.append(bytes(padding_bytes(len(producer_snapshot))))
     return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=64)
+def _plain_header(interval_count: int) -> bytes:
+    """The header of an index without producers and aborted transactions."""
+    return INDEX_HEADER.pack(interval_count, 0, len(NO_PRODUCERS), 0)
 
 
 def _column(column: Sequence[int]) -> array[int]:
@@ -181,11 +191,10 @@ def is_plain_index(data: Buffer) -> bool:
     """
     if len(data) < INDEX_HEADER.size_bytes:
         return False
-    interval_count, aborted_count, snapshot_bytes, flags = INDEX_HEADER.unpack(data)
+    interval_count = INDEX_HEADER.unpack(data)[0]
     position = INDEX_HEADER.size_bytes + _COLUMN_COUNT * _NUMBER_BYTES * interval_count
-    if (aborted_count, snapshot_bytes, flags) != (0, len(NO_PRODUCERS), 0):
-        return False
-    return data[position:] == _NO_PRODUCERS_PADDED
+    header = data[: INDEX_HEADER.size_bytes]
+    return header == _plain_header(interval_count) and data[position:] == _NO_PRODUCERS_PADDED
 
 
 def decode_slice_index(data: Buffer, data_bytes: int) -> SliceIndex:

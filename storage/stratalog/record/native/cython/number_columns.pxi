@@ -133,6 +133,14 @@ cdef enum:
     SKIPPED = 0
     NUMBER = 1
     PAIRS = 100
+    ROWS_AHEAD = 4
+
+
+cdef extern from *:
+    """
+    #define prefetch(address) __builtin_prefetch(address)
+    """
+    void prefetch(const void *address) noexcept
 
 
 cdef int64_t number_of(object value) except? -1:
@@ -156,70 +164,96 @@ cdef int require_tuple(object value, Py_ssize_t size) except -1:
     return 0
 
 
-cdef int put_numbers(object value, Py_ssize_t size, int64_t *target, size_t step) except -1:
+cdef int put_numbers(PyObject *value, Py_ssize_t size, int64_t *target, size_t step) except -1:
     """Write the numbers of a tuple, one in `step` places."""
     cdef Py_ssize_t index
-    require_tuple(value, size)
+    require_tuple(<object> value, size)
     for index in range(size):
-        target[<size_t> index * step] = number_of((<tuple> value)[index])
+        target[<size_t> index * step] = number_of(<object> PyTuple_GET_ITEM(<object> value, index))
     return 0
 
 
-cdef object pairs_column(list values, int64_t *target):
-    """All pairs of the tuples; `target` gets the number of those up to each tuple."""
-    cdef size_t index, size = 0, count = <size_t> len(values)
-    cdef Export place
-    for index in range(count):
-        require_tuple(values[index], -1)
-        size += <size_t> PyTuple_GET_SIZE(values[index])
-        target[index] = <int64_t> size
-    pairs = ONE_ZERO * (2 * size)
-    place = export(pairs, PyBUF_WRITABLE)
-    size = 0
-    for value in values:
-        for pair in <tuple> value:
-            put_numbers(pair, 2, <int64_t *> place.data + size, 1)
+cdef object pairs_column(list rows, Py_ssize_t place, const int64_t *counts):
+    """All pairs of the tuples at that place of the rows; `counts` has the number of those up to each row."""
+    cdef size_t count = <size_t> len(rows), size = 0
+    pairs = ONE_ZERO * (2 * (<size_t> counts[count - 1] if count > 0 else 0))
+    cdef Export exported = export(pairs, PyBUF_WRITABLE)
+    if exported.size == 0:
+        return pairs
+    for row in rows:
+        for pair in <tuple> (<tuple> row)[place]:
+            put_numbers(<PyObject *> pair, 2, <int64_t *> exported.data + size, 1)
             size += 2
     return pairs
 
 
-cdef size_t column_count(object shape) except? 0:
-    cdef size_t width = 0
-    cdef Py_ssize_t kind
-    for kind in shape:
-        width += 1 if kind == PAIRS else <size_t> (kind if kind >= 0 else 1 - kind)
-    return width
+cdef struct field_shape:
+    Py_ssize_t kind
+    int64_t *target
+
+
+cdef int put_field(PyObject *value, const field_shape *field, size_t row, size_t count) except -1:
+    """Write the numbers of a field of a row into its columns."""
+    cdef int64_t *target = field.target + row
+    cdef Py_ssize_t kind = field.kind
+    if kind == PAIRS:
+        require_tuple(<object> value, -1)
+        target[0] = ((target - 1)[0] if row > 0 else 0) + PyTuple_GET_SIZE(<object> value)
+        return 0
+    if kind < 0:
+        target[0] = value != <PyObject *> None
+        if target[0] == 0:
+            return 0
+        target, kind = target + count, -kind
+    if kind == NUMBER:
+        target[0] = number_of(<object> value)
+    elif kind != SKIPPED:
+        put_numbers(value, kind, target, count)
+    return 0
+
+
+cdef void prefetch_fields(PyObject *row, Py_ssize_t size) noexcept:
+    cdef Py_ssize_t place
+    for place in range(size):
+        prefetch(<void *> PyTuple_GET_ITEM(<object> row, place))
 
 
 def tuple_columns(rows, shape):
     """See ``number_columns.tuple_columns``."""
     cdef list all_rows = list(rows), lists = []
-    cdef size_t index, count = <size_t> len(all_rows)
-    cdef Py_ssize_t kind, place = 0, size = <Py_ssize_t> len(shape)
-    cdef int64_t *target
+    cdef size_t row, width = 0, count = <size_t> len(all_rows)
+    cdef Py_ssize_t place, size = <Py_ssize_t> len(shape)
+    cdef Scratch memory = scratch((<size_t> size + 1) * sizeof(field_shape))
+    cdef field_shape *fields = <field_shape *> memory.data
     cdef Export exported
-    for row in all_rows:
-        require_tuple(row, size)
-    columns = ONE_ZERO * (column_count(shape) * count)
-    exported = export(columns, PyBUF_WRITABLE)
-    target = <int64_t *> exported.data
+    cdef PyObject *one
     for place in range(size):
-        kind = shape[place]
-        if kind == PAIRS:
-            lists.append(pairs_column([(<tuple> row)[place] for row in all_rows], target))
-            target += count
-            continue
-        if kind < 0:
-            for index in range(count):
-                target[index] = (<tuple> all_rows[index])[place] is not None
-            target += count
-        for index in range(count):
-            value = (<tuple> all_rows[index])[place]
-            if kind < 0 and value is None:
-                continue
-            if kind == NUMBER or kind == -NUMBER:
-                target[index] = number_of(value)
-            elif kind != SKIPPED:
-                put_numbers(value, kind if kind > 0 else -kind, target + index, count)
-        target += count * <size_t> (kind if kind >= 0 else -kind)
+        fields[place].kind = shape[place]
+        fields[place].target = NULL
+        width += width_of_field(fields[place].kind)
+    for values in all_rows:
+        require_tuple(values, size)
+    columns = ONE_ZERO * (width * count)
+    exported = export(columns, PyBUF_WRITABLE)
+    width = 0
+    for place in range(size):
+        fields[place].target = <int64_t *> exported.data + width * count
+        width += width_of_field(fields[place].kind)
+    for row in range(count):
+        # Most rows and numbers lie in no cache: those of the next rows come meanwhile.
+        if row + ROWS_AHEAD < count:
+            prefetch_fields(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + ROWS_AHEAD)), size)
+        one = PyList_GET_ITEM(all_rows, <Py_ssize_t> row)
+        for place in range(size):
+            put_field(PyTuple_GET_ITEM(<object> one, place), &fields[place], row, count)
+    for place in range(size):
+        if fields[place].kind == PAIRS:
+            lists.append(pairs_column(all_rows, place, fields[place].target))
     return columns, lists
+
+
+cdef size_t width_of_field(Py_ssize_t kind) noexcept:
+    """The columns of a field."""
+    if kind == PAIRS:
+        return 1
+    return <size_t> (kind if kind >= 0 else 1 - kind)

@@ -69,6 +69,11 @@ class PersistentMap(Mapping[K, V]):
         for bucket in self._buckets:
             yield from bucket
 
+    def rows(self) -> Iterator[tuple[K, V]]:
+        """All keys with their values, none of which is looked up."""
+        for bucket in self._buckets:
+            yield from bucket.items()
+
     def __repr__(self) -> str:
         return f"PersistentMap({dict(self)!r})"
 

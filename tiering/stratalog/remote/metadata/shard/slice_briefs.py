@@ -71,6 +71,12 @@ class SliceBriefs(NamedTuple):
     def slice_count(self) -> int:
         return len(self.object_names)
 
+    def gap_indexes(self) -> Sequence[int]:
+        """The indexes of the gaps."""
+        if self.gaps.count(None) == len(self.gaps):
+            return ()
+        return [index for index, gap in enumerate(self.gaps) if gap is not None]
+
     def measure(self, index: int) -> SliceMeasure:
         """The measure of one of the slices."""
         return SliceMeasure(
