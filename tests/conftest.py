@@ -18,7 +18,8 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 # Spark forks to start its JVM, and gRPC's handlers for that can kill the child. Read when gRPC is first
 # imported.
@@ -40,6 +41,8 @@ settings.register_profile("ci", _COMMON, max_examples=30, derandomize=True, data
 settings.register_profile("simulate", _COMMON, max_examples=2_000)
 _MAX_WORKERS = 8
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")
+"""Its name, "gw0" and so on; None in a process that runs its tests itself, or gives them out."""
 settings.load_profile(PROFILE)
 
 
@@ -59,22 +62,51 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(_MAX_WORKERS, cores + cores // 2)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each worker collect the files from another place on, if it collects folders.
+
+    In a fresh clone the first one that meets a file compiles it, which takes longer than all else in a
+    collection. Workers that went in step would each compile everything."""
+    if WORKER is None or not all(Path(arg).is_dir() for arg in config.args):
+        return
+    files = sorted(
+        {
+            found
+            for arg in config.args
+            for pattern in config.getini("python_files")
+            for found in Path(arg).absolute().rglob(pattern)
+        }
+    )
+    first = len(files) * int(WORKER.removeprefix("gw")) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    config.args[:] = map(str, files[first:] + files[:first])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the collector of garbage the tests themselves: while they become more, and later, when a whole
+    pass over ten thousand of them costs seconds, and many a test has one."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Run slow tests first: a worker that begins with one at the end keeps all others waiting.
 
     Those with a session of Spark come before the others. Workers begin with neighbours, and take the last
-    tests from each other, so one worker runs them all, with one JVM."""
+    tests from each other, so one worker runs them all, with one JVM. All workers need the same order, from
+    whichever file they collected."""
+    items.sort(key=lambda item: item.path)
+    yield
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "spark" not in _fixtures(item)))
 
 
 def _fixtures(item: pytest.Item) -> list[str]:
     return item.fixturenames if isinstance(item, pytest.Function) else []
-
-
-def pytest_collection_finish() -> None:
-    """Take the tests themselves out of the collector's sight: a whole pass over ten thousand of them costs
-    seconds, and many a test has one."""
-    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
