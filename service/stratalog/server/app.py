@@ -199,7 +199,7 @@ class Server:
         errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
         statuses = ErrorStatuses(self._clock, self._ids, errors)
         self._health = HealthServicer(SERVICES, self._closing, statuses)
-        limits = CallLimits(self.settings, statuses)
+        limits = CallLimits(self.settings, statuses, self._pools.turns)
         self.calls = self._metrics.calls = limits.counts
         late = LateServices(_SERVICES, statuses)
         handlers = self._early_handlers(limits, late)

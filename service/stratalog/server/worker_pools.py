@@ -11,6 +11,7 @@ retriable.
 A read of a file that the system has in memory takes less time than a thread for it: bytes that another
 processor has read and compared must be moved from its caches. So the event loop does such reads itself, up to
 `LOOP_READ_BYTES` in each of its turns (`may_read_here`); threads do the others beside it.
+What the event loop does itself for large answers takes turns, too (`turns`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from stratalog.base.errors import OverloadedError, StoppingError
 from stratalog.base.histogram import HistogramCounts
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.read.object_reads import ReadThreads
+from stratalog.server.answer_turns import AnswerTurns
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.request_threads import RequestThreads
 from stratalog.server.tracing.carrying_threads import CarryingThreads
@@ -68,6 +70,7 @@ class WorkerPools:
         """With `carries_context` reads and administrative calls have the context of their caller, for traces;
         it costs each of them a microsecond."""
         make = CarryingThreads if carries_context else ThreadPoolExecutor
+        self.turns = AnswerTurns()
         self._clock = clock
         self.request_threads = RequestThreads()
         """For requests that nothing can end, and whose callers give up after a time."""

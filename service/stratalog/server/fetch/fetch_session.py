@@ -110,6 +110,14 @@ class FetchSession:
         """Whether reading has led to something to send."""
         return any(cursor.has_progress for cursor in self.cursors)
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether there is more to read behind what was collected."""
+        return any(
+            cursor.size_bytes > 0 and (cursor.is_full or cursor.locate() is not NextRead.NONE)
+            for cursor in self.cursors
+        )
+
     async def collect(self, min_bytes: int, max_wait_s: float | None) -> None:
         """Fill until `min_bytes` are there, nothing more fits, a partition failed, or the wait is over.
 
@@ -192,6 +200,9 @@ class FetchSession:
                 return None
         if max_wait_s > 0 and self.size_bytes < min_bytes:
             await self.collect(min_bytes, max_wait_s)
+        if self._is_behind:
+            # Others wait only to be sent: the readers that an append has woken share the encoding.
+            await self._pools.turns.take(self.size_bytes)
         return self.take_news(take)
 
     def take_news(self, take: Callable[[list[FetchCursor]], _Answer]) -> Answered[_Answer]:

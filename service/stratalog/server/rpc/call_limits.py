@@ -22,6 +22,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from stratalog.base.errors import OverloadedError
+from stratalog.server.answer_turns import AnswerTurns
 from stratalog.server.call_counts import CallCounts, CallKind
 from stratalog.server.configuration.settings import UNCOUNTED_CALL_COUNT, ServerSettings
 from stratalog.server.rpc.call_guard import Context, guarded
@@ -50,8 +51,9 @@ class CallLimits:
     """Counts calls by kind, and refuses those beyond the caps. Belongs to the event loop; other threads may
     read `counts`."""
 
-    def __init__(self, settings: ServerSettings, statuses: ErrorStatuses) -> None:
+    def __init__(self, settings: ServerSettings, statuses: ErrorStatuses, turns: AnswerTurns) -> None:
         self.statuses = statuses
+        self.turns = turns
         self.counts = {
             CallKind.APPEND: CallCounts(settings.max_append_call_count),
             CallKind.READ: CallCounts(settings.max_read_call_count),
@@ -150,6 +152,8 @@ class _LimitedMethod:
 
     def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
         """The handler of a call that begins now."""
+        if self._kind is CallKind.APPEND:
+            self._limits.turns.expect_append()
         return self._refusal if self._counts.is_full else self._handler
 
     def _counting(self, handler: _Handler) -> _Handler:

@@ -117,6 +117,7 @@ class LogServicer:
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         session = await self._session(request)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
+        await self._pools.turns.take(session.size_bytes)
         return self._encoder.encode(session.cursors)
 
     @guarded
@@ -127,6 +128,7 @@ class LogServicer:
         responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), self._encoder.encode)
         async with aclosing(responses):
             async for response in responses:
+                await self._pools.turns.take(len(response))
                 await send(context, response)
         self._closing.check()
 
@@ -166,6 +168,7 @@ class LogServicer:
         payload = self._intake.payload(decoded, partition.log.local_log.config.max_message_bytes)
         conditions = convert.append_conditions(request)
         memory = self._append_memory.lease(decoded.size_bytes)
+        self._pools.turns.add_append(decoded.size_bytes, future)
         append = PendingAppend(
             batches=payload,
             durability=durability,

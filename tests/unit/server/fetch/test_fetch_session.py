@@ -13,6 +13,7 @@ from stratalog.base.types import TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.log.isolation import Isolation
 from stratalog.server import worker_pools
+from stratalog.server.answer_turns import LARGE_BYTES
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor, Watermarks
@@ -514,3 +515,35 @@ async def test_tiered_data_leave_memory_to_the_readers_of_local_data() -> None:
         behind.session.release(answered)
         assert memory.held_bytes == memory.tiered.held_bytes == rest
         memory.tiered.add(-rest)
+
+
+@pytest.mark.parametrize(
+    ("is_tiered", "record_count", "takes_a_turn"),
+    [(True, 2000, True), (False, 2000, True), (True, 200, False), (False, 200, False)],
+)
+async def test_answers_of_readers_behind_take_turns_to_be_encoded(
+    monkeypatch: pytest.MonkeyPatch, is_tiered: bool, record_count: int, takes_a_turn: bool
+) -> None:
+    """At the end of a log readers share the encoding of an answer, within a turn of the loop."""
+    async with world(tiered_count=int(is_tiered)) as found:
+        loop = asyncio.get_running_loop()
+        found.gate.open()
+        first = found.partitions[0]
+        first.end = record_count
+        first.local_start = record_count if is_tiered else 0
+        first.recent_from = None if is_tiered else 0
+        now_s = loop.time()
+        monkeypatch.setattr(loop, "time", lambda: now_s)
+        turns = found.pools.turns
+        await turns.take(LARGE_BYTES)
+        answered: asyncio.Future[None] = loop.create_future()
+        turns.add_append(1, answered)
+        async with aclosing(found.session.stream(1, 0, parts_of)) as answers:
+            answer = asyncio.ensure_future(anext(answers))
+            while not (turns.waiting_count or answer.done()):
+                await asyncio.sleep(0)
+            assert answer.done() is not takes_a_turn
+            answered.set_result(None)
+            [part] = await answer
+            assert (part.end < record_count) == takes_a_turn
+        monkeypatch.undo()

@@ -89,6 +89,7 @@ class RecordRead:
                 steps = self._encoder.responses(answered.answer)
                 while (response := await self._pools.read(partial(next, steps, _End.END))) is not _End.END:
                     if response is not None:
+                        await self._pools.turns.take(len(response))
                         yield response
                 self._session.release(answered)
                 self._leave_failed()

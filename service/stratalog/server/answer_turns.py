@@ -1,0 +1,168 @@
+"""Turns of the event loop for large answers, so that a crowd of readers behind does not hold up appends.
+
+The loop encodes and sends answers itself, and a mebibyte takes it about a millisecond. Each pass of the loop
+does all that is ready. An append takes more than ten of them: gRPC accepts the call, hands over its message,
+the writer answers, gRPC sends. Beside a hundred readers these passes had a few answers of theirs each, so a
+small append took as long as two dozen.
+
+Large answers take turns, in the order in which they ask: `TURN_BYTES` or one of them, then `PASS_COUNT`
+passes for all other work, then the next ones. A call that has come is at its handler after fewer passes.
+While a small append is under way large answers wait for it. But an append that takes longer, as one that
+waits for the disk or for the store does, holds them up for `MAX_WAIT_S` at most, and appends without a pause
+leave them one mebibyte in `S_PER_MIB`. A large append takes as long as they do, and none waits for it.
+
+leave them one mebibyte in `S_PER_MIB`. A large append is as slow as they are, and none waits for it.
+other one and no append goes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+LARGE_BYTES: Final = 64 << 10
+"""The least answer that takes a turn, and the least append that none waits for."""
+TURN_BYTES: Final = 256 << 10
+"""The room of a turn. The answer that reaches it is the last one; a larger one has a turn of its own."""
+PASS_COUNT: Final = 4
+"""The passes of the loop between two turns. A pass without work takes some 10 microseconds."""
+MAX_WAIT_S: Final = 0.004
+"""An append that has come holds up large answers for so long at most. Most take a quarter of it."""
+S_PER_MIB: Final = 0.004
+"""The time in which large answers may have one mebibyte, whatever appends are under way."""
+
+
+class AnswerTurns:
+    """The turns of one event loop, to which it belongs."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Answers in order. Those that were given up are done."""
+        self._sizes_bytes: deque[int] = deque()
+        """The size of each one that waits."""
+        self._left_bytes = TURN_BYTES
+        """The rest of the room of this turn."""
+        self._passes_left = 0
+        """The passes until the next turn."""
+        self._is_passing = False
+        """The next pass is asked for."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Ends the wait for appends."""
+        self._newest: asyncio.Future[Any] | None = None
+        """The append that came last, until it is answered: those before it mostly are then, too."""
+        self._is_call_expected = False
+        """A call of an append has come without its message."""
+        self._held_until_s = 0.0
+        """Appends hold up large answers until then."""
+        self._due_s = 0.0
+        """Large answers have had their share of the time until then."""
+
+    @property
+    def waiting_count(self) -> int:
+        """The answers that wait for their turn, with those that were given up meanwhile."""
+        return len(self._waiting)
+
+    async def take(self, size_bytes: int) -> None:
+        """Return when the loop may encode or send so many bytes of an answer, at once where they are few."""
+        if size_bytes < LARGE_BYTES:
+            return
+        loop = asyncio.get_running_loop()
+        if not self._waiting and self._left_bytes > 0 and not self._is_held(loop.time()):
+            self._use(loop, size_bytes)
+            return
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(turn)
+        self._sizes_bytes.append(size_bytes)
+        if not self._is_passing:
+            self._give(loop)
+        await turn
+
+    def expect_append(self) -> None:
+        """Hold up large answers for a call whose message has yet to come."""
+        self._is_call_expected = True
+        self._held_until_s = asyncio.get_running_loop().time() + MAX_WAIT_S
+
+    def add_append(self, size_bytes: int, answered: asyncio.Future[Any]) -> None:
+        """Hold up large answers for an append of so many bytes, unless it is large. The future ends it."""
+        self._is_call_expected = False
+        if size_bytes >= LARGE_BYTES:
+            return
+        self._newest = answered
+        self._held_until_s = asyncio.get_running_loop().time() + MAX_WAIT_S
+        answered.add_done_callback(self._end_append)
+
+    def check(self) -> None:
+        """Assert the invariants of the state."""
+        assert len(self._waiting) == len(self._sizes_bytes)
+        assert 0 <= self._passes_left <= PASS_COUNT
+        assert not self._waiting or self._is_passing or self._timer is not None, (
+            "an answer waits for an event"
+        )
+
+    def _end_append(self, answered: asyncio.Future[Any]) -> None:
+        if answered is not self._newest:
+            return
+        self._newest = None
+        if self._waiting and not self._is_passing:
+            # The answer of the append goes out first.
+            self._pass(asyncio.get_running_loop(), PASS_COUNT)
+
+    def _is_held(self, now_s: float) -> bool:
+        """Whether large answers wait for appends."""
+        has_appends = self._newest is not None or self._is_call_expected
+        return has_appends and now_s < self._held_until_s and now_s < self._due_s
+
+    def _use(self, loop: asyncio.AbstractEventLoop, size_bytes: int) -> None:
+        """Count the bytes of an answer that has its turn."""
+        if self._left_bytes == TURN_BYTES:
+            self._due_s = loop.time()
+        self._due_s += S_PER_MIB * size_bytes / (1 << 20)
+        self._left_bytes -= size_bytes
+        if not self._is_passing:
+            self._pass(loop, PASS_COUNT)
+
+    def _pass(self, loop: asyncio.AbstractEventLoop, pass_count: int) -> None:
+        """Go on after so many passes."""
+        self._is_passing = True
+        self._passes_left = pass_count
+        loop.call_soon(self._next_pass)
+
+    def _next_pass(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._passes_left -= 1
+        if self._waiting and self._passes_left > 0:
+            loop.call_soon(self._next_pass)
+            return
+        # Without an answer that waits the turn ends with the first pass.
+        self._is_passing = False
+        self._left_bytes = TURN_BYTES
+        self._give(loop)
+
+    def _give(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the first answers go on, as far as the turn has room."""
+        while self._waiting and self._waiting[0].done():
+            self._forget()
+        if not self._waiting or self._waits_for_appends(loop):
+            return
+        while self._waiting and self._left_bytes > 0:
+            turn, size_bytes = self._forget()
+            if not turn.done():
+                turn.set_result(None)
+                self._use(loop, size_bytes)
+
+    def _forget(self) -> tuple[asyncio.Future[None], int]:
+        return self._waiting.popleft(), self._sizes_bytes.popleft()
+
+    def _waits_for_appends(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether appends hold up large answers; then a timer goes on later."""
+        if not self._is_held(loop.time()):
+            return False
+        if self._timer is None:
+            self._timer = loop.call_at(min(self._held_until_s, self._due_s), self._end_wait)
+        return True
+
+    def _end_wait(self) -> None:
+        self._timer = None
+        if not self._is_passing:
+            self._give(asyncio.get_running_loop())

@@ -1,0 +1,253 @@
+"""Large answers take turns on the event loop: in order, apart from each other, and behind small appends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from stratalog.server.answer_turns import (
+    LARGE_BYTES,
+    MAX_WAIT_S,
+    PASS_COUNT,
+    S_PER_MIB,
+    TURN_BYTES,
+    AnswerTurns,
+)
+
+MIB = 1 << 20
+
+
+class World:
+    """Turns, the time of their loop, and what happened in order."""
+
+    def __init__(self) -> None:
+        self.turns = AnswerTurns()
+        self.now_s = 100.0
+        self.events: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def answer(self, name: str, size_bytes: int = MIB, count: int = 1) -> asyncio.Task[None]:
+        """A reader that gets so many answers."""
+
+        async def read() -> None:
+            for _ in range(count):
+                await self.turns.take(size_bytes)
+                self.turns.check()
+                self.events.append(name)
+
+        self.tasks.append(asyncio.create_task(read()))
+        return self.tasks[-1]
+
+    def append(self, size_bytes: int = 100) -> asyncio.Future[None]:
+        """An append that has come; it ends with the future."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.turns.add_append(size_bytes, answered)
+
+        async def handle() -> None:
+            await answered
+            self.events.append("append")
+
+        self.tasks.append(asyncio.create_task(handle()))
+        return answered
+
+    async def passes(self, count: int = 50) -> None:
+        """Let the loop make so many passes."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+            self.turns.check()
+
+    async def after(self, pause_s: float) -> None:
+        """Let time go on."""
+        self.now_s += pause_s
+        # The loop of a test waits no real time for a timer that is due.
+        await self.passes()
+
+
+@asynccontextmanager
+async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World]:
+    world = World()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: world.now_s)
+    yield world
+    for task in world.tasks:
+        task.cancel()
+    await asyncio.gather(*world.tasks, return_exceptions=True)
+    monkeypatch.undo()
+
+
+async def test_a_lone_answer_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        taking = world.turns.take(MIB)
+        with pytest.raises(StopIteration):
+            taking.send(None)
+
+
+async def test_small_answers_wait_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first")
+        await world.passes()
+        world.append()
+        world.answer("large")
+        world.answer("small", LARGE_BYTES - 1)
+        await world.passes()
+        assert world.events == ["first", "small"]
+
+
+async def test_readers_get_their_answers_round_robin(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first")
+        for name in "abc":
+            world.answer(name, count=3)
+        await asyncio.gather(*world.tasks)
+        assert world.events == ["first", *"abcabcabc"]
+
+
+@pytest.mark.parametrize(("size_bytes", "in_a_turn"), [(MIB, 1), (TURN_BYTES // 2, 2), (TURN_BYTES // 4, 4)])
+async def test_passes_for_other_work_lie_between_turns(
+    monkeypatch: pytest.MonkeyPatch, size_bytes: int, in_a_turn: int
+) -> None:
+    async with running(monkeypatch) as world:
+        for _ in range(3 * in_a_turn):
+            world.answer("answer", size_bytes)
+        for _ in range(4 * PASS_COUNT):
+            await asyncio.sleep(0)
+            world.events.append("pass")
+        events = "".join(event[0] for event in world.events).strip("p")
+        gaps = [gap for gap in events.split("a") if gap]
+        assert len(gaps) == 2, "three turns"
+        assert events.startswith("a" * in_a_turn + "p")
+        assert {len(gap) for gap in gaps} <= {PASS_COUNT, PASS_COUNT + 1}
+
+
+async def test_answers_wait_for_a_small_append(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first")
+        await world.passes()
+        answered = world.append()
+        world.answer("second")
+        await world.passes()
+        assert world.events == ["first"]
+        answered.set_result(None)
+        await world.passes(PASS_COUNT)
+        assert world.events == ["first", "append"], "its answer goes out first"
+        await world.passes()
+        assert world.events == ["first", "append", "second"]
+
+
+async def test_an_append_that_comes_while_answers_wait_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        for name in "abc":
+            world.answer(name)
+        await world.passes(2)
+        assert world.events == ["a"]
+        answered = world.append()
+        await world.passes()
+        answered.set_result(None)
+        await world.passes()
+        assert world.events == ["a", "append", "b", "c"]
+
+
+async def test_answers_wait_for_a_call_whose_message_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first", 16 * MIB)
+        await world.passes()
+        world.turns.expect_append()
+        world.answer("second", 16 * MIB)
+        await world.after(MAX_WAIT_S / 2)
+        assert world.events == ["first"]
+        answered = world.append()
+        await world.after(MAX_WAIT_S * 0.9)
+        answered.set_result(None)
+        await world.passes()
+        assert world.events == ["first", "append", "second"]
+        world.turns.expect_append()
+        world.answer("third")
+        await world.passes()
+        assert world.events[3:] == []
+        await world.after(MAX_WAIT_S)
+        assert world.events[3:] == ["third"], "the message did not come"
+
+
+@pytest.mark.parametrize("size_bytes", [LARGE_BYTES, MIB])
+async def test_no_answer_waits_for_a_large_append(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first")
+        await world.passes()
+        world.append(size_bytes)
+        world.answer("second")
+        await world.passes()
+        assert world.events == ["first", "second"]
+
+
+async def test_a_slow_append_holds_up_answers_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first", 16 * MIB)
+        await world.passes()
+        world.append()
+        world.answer("second")
+        await world.after(MAX_WAIT_S * 0.9)
+        assert world.events == ["first"]
+        await world.after(MAX_WAIT_S * 0.2)
+        assert world.events == ["first", "second"]
+
+
+async def test_appends_without_a_pause_leave_answers_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        for name in "ab":
+            world.answer(name, count=100)
+        await world.passes()
+        del world.events[:]
+        step_s = MAX_WAIT_S / 8
+        for _ in range(80):
+            world.append()
+            await world.after(step_s)
+        expected_count = round(80 * step_s / S_PER_MIB)
+        assert expected_count == 10
+        assert len(world.events) in (expected_count - 1, expected_count)
+
+
+async def test_the_past_of_answers_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers beyond their rate before an append came make none wait longer for it."""
+    async with running(monkeypatch) as world:
+        world.answer("before", count=100)
+        await world.passes(100 * (PASS_COUNT + 1))
+        assert len(world.events) == 100
+        world.append()
+        world.answer("after")
+        await world.after(S_PER_MIB * 0.9)
+        assert len(world.events) == 100
+        await world.after(S_PER_MIB * 0.2)
+        assert world.events[100:] == ["after"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Calls that end while they wait give their turn to the next one."""
+    random = Random(seed)
+    async with running(monkeypatch) as world:
+        appends: list[asyncio.Future[None]] = []
+        for _ in range(60):
+            choice = random.randrange(7)
+            if choice < 3:
+                world.answer("answer", random.choice([LARGE_BYTES, TURN_BYTES, MIB]), random.randrange(1, 4))
+            elif choice == 3:
+                appends.append(world.append(random.choice([100, MIB])))
+            elif choice == 4 and appends:
+                appends.pop(random.randrange(len(appends))).cancel()
+            elif choice == 5 and world.tasks:
+                random.choice(world.tasks).cancel()
+            else:
+                world.turns.expect_append()
+            world.now_s += random.choice([0.0, 0.0, MAX_WAIT_S / 3])
+            await world.passes(random.randrange(3))
+        for answered in appends:
+            answered.cancel()
+        for _ in range(60):
+            await world.after(MAX_WAIT_S)
+        assert [task for task in world.tasks if not task.done()] == []
+        assert world.turns.waiting_count == 0
