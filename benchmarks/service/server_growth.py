@@ -1,7 +1,9 @@
 """The memory of a server that has appended 10 GiB and given them back.
 
-One stream appends batches of 1 MiB at `os`, and one reads them from the begin of the log. A quick run appends
-512 MiB, more than what a server keeps of the newest batches.
+One stream appends batches of 1 MiB at `os`, and one reads them from the begin of the log. What the store has
+leaves the local log at the next pass of retention, so most of it is read from the store, and the caches of
+tiered data are full at the end, too. A quick run appends 512 MiB, more than what a server keeps of the newest
+batches.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2
 
 PROMISED_MB = 400 * (1 << 20) / 1e6
 TOPIC = "grown"
+CONFIG = {"retention.ms": "-1", "local.retention.ms": "1000"}
 
 
 async def append_and_read(address: str, total_bytes: int) -> None:
@@ -40,7 +43,9 @@ async def append_and_read(address: str, total_bytes: int) -> None:
     fetch = log_pb2.FetchRequest(max_bytes=BATCH_BYTES)
     fetch.partitions.add(topic=TOPIC, max_bytes=BATCH_BYTES, start=log_pb2.Position(offset=0))
     async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
-        await admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(admin_pb2.CreateTopicRequest(name=TOPIC))
+        await admin_pb2_grpc.AdminServiceStub(channel).CreateTopic(
+            admin_pb2.CreateTopicRequest(name=TOPIC, config=CONFIG)
+        )
         await push_stream(channel, LOG + "AppendStream", appends_of(TOPIC, 1, batch), count)
         await pull_stream(
             channel, LOG + "FetchStream", fetch.SerializeToString(), count * len(batch), fetched_batches
