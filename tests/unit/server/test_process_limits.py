@@ -5,6 +5,9 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 PROGRAM = """
 import resource, sys
@@ -46,3 +49,33 @@ print(posix_filesystem.open_file_limit())
     ended = subprocess.run([sys.executable, "-c", refused], capture_output=True, text=True, check=True)
     assert ended.stdout == "100\n"
     assert "the limit of open files stays at 100" in ended.stderr
+
+
+SERVING = """
+import ctypes, os, signal, sys, threading
+from stratalog.server import app
+from stratalog.server.configuration.settings import ServerSettings
+looked, blocks = threading.Event(), []
+class Looking:
+    def look(self): looked.set()
+app.freed_memory, app.FREED_MEMORY_MS = Looking, 1
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_size_t
+def stop():
+    blocks.append(malloc(1 << 16))
+    looked.wait(60)
+    os.kill(os.getpid(), signal.SIGTERM)
+def ready(server):
+    blocks.append(malloc(1 << 16))
+    threading.Thread(target=stop).start()
+app.serve(ServerSettings(data_dir=sys.argv[1], listen="127.0.0.1:0"), ready)
+# The heap of another thread would be a mapping far away.
+print(looked.is_set(), abs(blocks[0] - blocks[1]) < 1 << 30)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc and /proc")
+def test_a_server_has_one_heap_and_looks_at_its_freed_memory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SERVING, f"{tmp_path}/data"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ended.stdout == "True True\n"
