@@ -38,6 +38,10 @@ def _unwatched(_size_bytes: int) -> None:
     """Nothing commits the partition's tail yet."""
 
 
+def _nothing() -> None:
+    """No reader waits."""
+
+
 class CommitWaiters:
     """The appends of one partition that wait for a commit. Thread-safe: `_lock` guards the queue."""
 
@@ -79,8 +83,9 @@ class CommitWaiters:
         if self._waiting:
             self._on_wait(sum(append.size_bytes for append, _ in appended))
 
-    def acknowledge(self, tiered_end_offset: int) -> None:
-        """Answer the appends below that offset, in their order."""
+    def acknowledge(self, tiered_end_offset: int, wake: Callable[[], None] = _nothing) -> None:
+        """Answer the appends below that offset, in their order, and `wake` readers: in one hop to the loop if
+        there are such appends, else here."""
         outcomes: list[Outcome] = []
         count, wait_s, now_s = 0, 0.0, self._clock.monotonic_s()
         with self._lock:
@@ -95,7 +100,7 @@ class CommitWaiters:
                 count += 1
                 wait_s += now_s - since_s
                 outcomes.append((append, info))
-        self._answer(outcomes)
+        self._answer(outcomes, wake)
         if count:
             self._on_answer(count, wait_s)
 
@@ -119,9 +124,18 @@ class CommitWaiters:
         except LogStoreError as error:
             return error
 
-    def _answer(self, outcomes: Sequence[Outcome]) -> None:
+    def _answer(self, outcomes: Sequence[Outcome], wake: Callable[[], None] = _nothing) -> None:
         if outcomes:
-            self._loop.call_soon_threadsafe(resolve, outcomes)
+            self._loop.call_soon_threadsafe(_wake_and_resolve, wake, outcomes)
+        else:
+            wake()
+
+
+def _wake_and_resolve(wake: Callable[[], None], outcomes: Sequence[Outcome]) -> None:
+    try:
+        wake()
+    finally:
+        resolve(outcomes)
 
 
 def _lost(append: PendingAppend, info: AppendInfo) -> RecordsLostError:

@@ -207,8 +207,7 @@ class HostedPartition:
 
     def note_commit(self) -> None:
         """Answer the appends that are committed by now, and wake readers."""
-        self.signal.notify()
-        self.writer.commit_waiters.acknowledge(self.log.offsets.tiered_end_offset)
+        self.writer.commit_waiters.acknowledge(self.log.offsets.tiered_end_offset, self.signal.notify)
 
     def withdraw(self) -> None:
         """Mark the topic as deleted, and wake all waiting calls, which then fail."""

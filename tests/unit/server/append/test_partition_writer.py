@@ -234,6 +234,21 @@ async def test_an_append_at_object_is_acknowledged_behind_the_flush_of_its_sessi
         assert [type(future.exception()) for future in (disk, at_object)] == 2 * [type(error)]
 
 
+async def test_a_commit_wakes_readers_in_the_hop_that_answers_appends_or_at_once() -> None:
+    bench = WriterBench()
+    waiters = bench.writer.commit_waiters
+    wakes: list[bool] = []
+    waiters.acknowledge(0, lambda: wakes.append(True))
+    assert wakes == [True], "no append waits"
+    append = bench.append(b"x", Durability.OBJECT)
+    while bench.executor.waiting:
+        bench.executor.run_one()
+    waiters.acknowledge(1, lambda: wakes.append(append.done()))
+    assert wakes == [True]
+    await asyncio.sleep(0)
+    assert (wakes, append.done()) == ([True, False], True)
+
+
 async def test_an_append_that_has_its_durability_is_acknowledged_behind_one_whose_commit_fails() -> None:
     """Its records are stored, and a client may send again what failed."""
     bench = WriterBench()
