@@ -10,6 +10,10 @@ Four shapes:
 * a server stream of the same batches (FetchStream), also beside one that reads each message from a file;
 * unary calls of 100 bytes, one at a time (Append).
 
+The first one also has a floor, which stands beside bare grpcio like our server: a bare server that sums the
+CRC-32C of each message, and writes it to a file, both on a thread while it receives the next one. It looks at
+no record, and has no log. Where the floor does not reach the target, no server in Python does.
+
 Two have no bare reference: a stream of batches of about 64 KiB at `disk` beside the same at `os`, 64 in
 flight; and plain records (Read) beside FetchStream and the decoder of our client, which gives the same
 records. The streams of batches also show the processor time of both servers, and the last row the memory that
@@ -28,15 +32,19 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, NamedTuple
 
 import grpc
 
 import report
 from server_process import ServerProcess, memory_row, processor_row, running, stratalog_command
-from stratalog.base.process_tuning import keep_freed_memory
+from stratalog.base.filesystem import AppendFile
+from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.base.process_tuning import keep_freed_memory, share_interpreter_lock
 from stratalog.client.messages import fetched_parts
 from stratalog.record.builder import encode_batch
+from stratalog.record.native.kernels import crc32c
 from stratalog.record.record import Record
 from stratalog.v1 import log_pb2, log_pb2_grpc
 
@@ -97,9 +105,50 @@ def batch_of(size_bytes: int, record_bytes: int) -> bytes:
 # --- the two servers, each in a process of its own ---------------------------------------------------------
 
 
-async def serve_bare(message: bytes, stored: BinaryIO) -> None:
-    """Serve this message, from memory and from an empty file, which gets it."""
+class Keeping:
+    """The floor of a stream of appends: sums and writes each message, then answers it. Belongs to the event
+    loop."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._pool = ThreadPoolExecutor(1)
+        self._stream_count = 0
+
+    async def stream(self, requests: AsyncIterator[bytes], _context: object) -> AsyncIterator[bytes]:
+        """Answer in the order of the messages."""
+        self._stream_count += 1
+        file = PosixFileSystem().open_append(f"{self._directory}/{self._stream_count}")
+        writes: asyncio.Queue[asyncio.Future[None] | None] = asyncio.Queue()
+        taking = asyncio.create_task(self._take(requests, file, writes))
+        while (written := await writes.get()) is not None:
+            await written
+            yield b"acknowledged 20 byte"
+        await taking
+        file.close()
+
+    async def _take(
+        self,
+        requests: AsyncIterator[bytes],
+        file: AppendFile,
+        writes: asyncio.Queue[asyncio.Future[None] | None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        async for message in requests:
+            writes.put_nowait(loop.run_in_executor(self._pool, _keep, file, message))
+        writes.put_nowait(None)
+
+
+def _keep(file: AppendFile, message: bytes) -> None:
+    crc32c(message)
+    file.append([message])
+
+
+async def serve_bare(message: bytes, stored: BinaryIO, directory: str) -> None:
+    """Serve this message, from memory and from an empty file, which gets it. Messages are kept in the
+    directory."""
+    # As for our server: its processes are tuned alike.
     keep_freed_memory()
+    share_interpreter_lock()
     stored.writelines([message] * STORED_COUNT)
     stored.flush()
 
@@ -122,6 +171,7 @@ async def serve_bare(message: bytes, stored: BinaryIO) -> None:
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary),
         "Take": grpc.stream_stream_rpc_method_handler(take_stream),
+        "Keep": grpc.stream_stream_rpc_method_handler(Keeping(directory).stream),
         "Give": grpc.unary_stream_rpc_method_handler(give_stream),
         "GiveStored": grpc.unary_stream_rpc_method_handler(give_stored),
     }
@@ -288,6 +338,7 @@ async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
             work.repeats,
         )
         costs.append(servers.processor_row("append stream", sent_bytes, before_s, COST_TARGET))
+        floor = await measure_floor(servers, bare, work)
         wide_appends = await measure_wide_appends(ours, bare, work)
         disk_appends = await measure_disk_appends(ours, work)
         before_s = servers.processor_s()
@@ -304,6 +355,7 @@ async def measure_all(quick: bool, servers: Servers) -> list[report.Row]:
         calls = await measure_calls(ours, bare, work)
     return [
         row("append stream, 1 MiB batches, 8 in flight", "MB/s", size_bytes / MB, appends, STREAM_TARGET),
+        *floor,
         wide_appends,
         disk_appends,
         row("fetch stream, 1 MiB batches", "MB/s", size_bytes / MB, fetches, FETCH_TARGET),
@@ -331,6 +383,25 @@ async def measure_stored_fetches(
         seconds,
         STORED_FETCH_TARGET,
     )
+
+
+async def measure_floor(servers: Servers, bare: grpc.aio.Channel, work: Work) -> list[report.Row]:
+    """The floor of a stream of appends, beside bare grpcio, and its processor time."""
+    batch = batch_of(BATCH_BYTES, RECORD_BYTES)
+    size_bytes, make_request = work.batch_count * len(batch), appends_of(TOPIC, 1, batch)
+    spent_s = {"Keep": 0.0, "Take": 0.0}
+
+    async def push(method: str) -> None:
+        before_s = servers.bare.processor_s()
+        await push_stream(bare, BARE + method, make_request, work.batch_count)
+        spent_s[method] += servers.bare.processor_s() - before_s
+
+    seconds = await fastest(lambda: push("Keep"), lambda: push("Take"), work.repeats)
+    name = "append stream, the floor"
+    return [
+        row(name, "MB/s", size_bytes / MB, seconds, STREAM_TARGET),
+        processor_row(name, size_bytes * (work.repeats + 1), spent_s["Keep"], spent_s["Take"], COST_TARGET),
+    ]
 
 
 async def measure_wide_appends(ours: grpc.aio.Channel, bare: grpc.aio.Channel, work: Work) -> report.Row:
@@ -424,16 +495,17 @@ def measure(quick: bool) -> list[report.Row]:
     keep_freed_memory()
     with (
         tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder,
-        running(__file__, "serve-bare") as bare,
+        running(__file__, "serve-bare", folder) as bare,
         running(*stratalog_command(f"{folder}/data")) as ours,
     ):
         return asyncio.run(measure_all(quick, Servers(ours, bare)))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve-bare"]:
+    if sys.argv[1:2] == ["serve-bare"]:
         fetched = log_pb2.FetchedPartition(batches=batch_of(BATCH_BYTES, RECORD_BYTES))
+        answer = log_pb2.FetchResponse(partitions=[fetched]).SerializeToString()
         with tempfile.TemporaryFile() as stored:
-            asyncio.run(serve_bare(log_pb2.FetchResponse(partitions=[fetched]).SerializeToString(), stored))
+            asyncio.run(serve_bare(answer, stored, sys.argv[2]))
     else:
         sys.exit(report.run(measure))
