@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from stratalog.base.errors import CorruptRecordError
 from stratalog.base.filesystem import AppendFile, Buffer
-from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
+from stratalog.record.header import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
 from stratalog.segment.batch_walk import RESTORE_FILE, fetchable_batches
 
 _BASE_OFFSET = struct.Struct(">q")
@@ -125,13 +125,7 @@ def read_batches(
         header = parse_header(data)
         limit_offset = min(bounds.limit_offset, span.end_offset)
         if header.last_offset >= limit_offset or header.size_in_bytes > available_bytes:
-            raise CorruptRecordError(
-                f"a stored batch ends beyond its log or its leader epoch; {RESTORE_FILE}",
-                path=file.path,
-                position=position,
-                base_offset=header.base_offset,
-                size_bytes=header.size_in_bytes,
-            )
+            raise _ends_beyond(file, position, header)
         if base_offset < bounds.end_offset:
             return _NO_BATCHES
         # A hole may lie before this batch, if its base offset is right: compare it with the next batch.
@@ -167,6 +161,16 @@ def _beginning(data: Buffer, size_bytes: int) -> Buffer:
         return data
     view = memoryview(data)[:size_bytes]
     return view if 2 * size_bytes >= len(data) else bytes(view)
+
+
+def _ends_beyond(file: ReadableFile, position: int, header: BatchHeader) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"a stored batch ends beyond its log or its leader epoch; {RESTORE_FILE}",
+        path=file.path,
+        position=position,
+        base_offset=header.base_offset,
+        size_bytes=header.size_in_bytes,
+    )
 
 
 def _begins_below(file: ReadableFile, position: int, expected_offset: int) -> CorruptRecordError:

@@ -92,27 +92,21 @@ def test_a_file_is_lent_without_the_disk_only_if_it_is_open() -> None:
     files.check()
 
 
-class GatedDisk(MemoryFileSystem):
-    """Opens the second file at a gate. Thread-safe, as its base."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = Gate()
-
-    def open_read(self, path: str) -> AppendFile:
-        opened = super().open_read(path)
-        if path == "/1":
-            self.gate.pass_through()
-        return opened
-
-
-def test_a_disk_that_stands_still_holds_up_no_user_of_an_open_file() -> None:
-    disk = GatedDisk()
+def test_a_disk_that_stands_still_holds_up_no_user_of_an_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryFileSystem()
     paths = make_files(disk, 2)
     files = OpenFiles(disk)
     with files.use(paths[0]):
         pass
-    disk.gate.close()
+    gate, open_read = Gate(), disk.open_read
+
+    def open_at_gate(path: str) -> AppendFile:
+        found = open_read(path)
+        gate.pass_through()
+        return found
+
+    monkeypatch.setattr(disk, "open_read", open_at_gate)
+    gate.close()
     opened: list[AppendFile] = []
 
     def open_second() -> None:
@@ -121,7 +115,7 @@ def test_a_disk_that_stands_still_holds_up_no_user_of_an_open_file() -> None:
 
     opening = threading.Thread(target=open_second)
     opening.start()
-    assert disk.gate.is_reached.wait(30)
+    assert gate.is_reached.wait(30)
     for use in (files.use, files.use_open):
         lent = use(paths[0])
         assert lent is not None
@@ -132,7 +126,7 @@ def test_a_disk_that_stands_still_holds_up_no_user_of_an_open_file() -> None:
     # The name is about to change: no later user may find the file that is being opened under it.
     forgetting = threading.Thread(target=files.forget, args=(paths[1],))
     forgetting.start()
-    disk.gate.open()
+    gate.open()
     opening.join(30)
     forgetting.join(30)
     assert len(opened) == 1
