@@ -29,6 +29,7 @@ from report import Row, promised, run, seconds
 from stratalog.base.clock import SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.process_tuning import (
+    COLLECTOR_THRESHOLDS_OF_JOBS,
     exempt_loaded_objects,
     keep_freed_memory,
     share_interpreter_lock,
@@ -124,8 +125,8 @@ class Bench:
         self._compactor = self.tiered.compactor(run_beside=_THREADS.submit)
         # A store may have written past the page cache: then the first to read would wait for the disk.
         self._read_inputs()
-        # As a server does at the end of its start. The garbage of the set-up is not the work's, either.
-        exempt_loaded_objects()
+        # As a process of jobs does when it has started. The garbage of the set-up is not the work's, either.
+        exempt_loaded_objects(COLLECTOR_THRESHOLDS_OF_JOBS)
 
     def compact(self) -> None:
         """The job, commit included. Its inputs stay in the store: nothing is collected here."""

@@ -38,6 +38,10 @@ COLLECTOR_THRESHOLDS = (10_000, 2, 190)
 over all. Python's defaults are 700, 10 and 10. A survivor is looked at once by a pass of the second kind,
 however often these come; with 10 in place of 2 each of them took 40 ms."""
 
+COLLECTOR_THRESHOLDS_OF_JOBS = (10_000, 50, 190)
+"""Those of a process of jobs, where no client waits for a pass. What a job makes mostly stays until its end:
+a second look at it was 5 % of a job with many partitions."""
+
 # Constants of glibc's malloc.h, which are part of its interface.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -87,9 +91,9 @@ def share_interpreter_lock() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
-def exempt_loaded_objects() -> None:
-    """Exempt all objects of the process from passes of the garbage collector, and make passes rarer. For the
-    end of a server's start; reference counts go on as ever."""
+def exempt_loaded_objects(thresholds: tuple[int, int, int] = COLLECTOR_THRESHOLDS) -> None:
+    """Exempt all objects of the process from passes of the garbage collector, and make passes rarer, by these
+    thresholds. For the end of a start; reference counts go on as ever."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+    gc.set_threshold(*thresholds)

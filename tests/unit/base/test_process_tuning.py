@@ -7,7 +7,8 @@ import sys
 
 SCRIPT = """
 import gc
-from stratalog.base.process_tuning import COLLECTOR_THRESHOLDS, exempt_loaded_objects
+from stratalog.base.process_tuning import (
+    COLLECTOR_THRESHOLDS, COLLECTOR_THRESHOLDS_OF_JOBS, exempt_loaded_objects)
 kept = [[number] for number in range(100_000)]
 exempt_loaded_objects()
 assert gc.get_threshold() == COLLECTOR_THRESHOLDS
@@ -17,6 +18,8 @@ ring = []
 ring.append(ring)
 del ring
 assert gc.collect() >= 1, "later garbage is found as ever"
+exempt_loaded_objects(COLLECTOR_THRESHOLDS_OF_JOBS)
+assert gc.get_threshold() == COLLECTOR_THRESHOLDS_OF_JOBS
 """
 
 

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.process_tuning import (
+    COLLECTOR_THRESHOLDS_OF_JOBS,
     exempt_loaded_objects,
     keep_freed_memory,
     share_interpreter_lock,
@@ -202,7 +203,7 @@ def _main(pipe: _Pipe) -> None:
             worker = JobWorker(pipe, send, hello.store_url, run_beside)
             keep_freed_memory()
             share_interpreter_lock()
-            exempt_loaded_objects()
+            exempt_loaded_objects(COLLECTOR_THRESHOLDS_OF_JOBS)
             worker.run()
     except (EOFError, OSError):
         # The server has closed the pipe, or is gone.
