@@ -195,6 +195,12 @@ class Machine:
         assert columns == SliceColumns.of(beginning)
         assert columns.data_bytes == tuple(live.entry.data_bytes for live in beginning)
         assert slices.ranges_between(first, last) == columns.ranges
+        is_exact = bool(beginning) and (beginning[0].base_offset, beginning[-1].end_offset) == (first, last)
+        assert (slices.split(first, last) is not None) == is_exact
+        if start < stop:
+            first, last = whole[start].base_offset, whole[stop - 1].end_offset
+            before, behind = slices.without(first, last)
+            assert slices.split(first, last) == (before, SliceColumns.of(whole[start:stop]), behind)
         for offset in range(self.end(tip) + 2):
             assert list(slices.beginning_at(offset)) == [live for live in whole if live.end_offset > offset]
             below = [live for live in whole if live.base_offset <= offset]

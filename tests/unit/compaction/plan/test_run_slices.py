@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.plan import run_slices
 from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.builder import encode_batch
@@ -144,3 +145,40 @@ def test_run_slices_take_few_bytes_and_go_to_another_process() -> None:
     data = pickle.dumps(list(map(RunSlices, runs)))
     assert len(data) < 320 * sum(map(len, runs))
     assert pickle.loads(data) == runs
+
+
+@pytest.mark.parametrize("table_slices", [1, 7, 4096])
+def test_runs_of_one_table_are_as_each_by_itself(table_slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_slices, "_TABLE_SLICES", table_slices)
+    runs = runs_of(uploaded(2))
+    opened = (OpenTransaction(7, runs[1][-1].base_offset),)
+    entry = runs[1][-1].entry._replace(
+        open_transactions=opened, stable_end_offset=runs[1][-1].base_offset, leader_epochs=()
+    )
+    runs[1] = (*runs[1][:-1], runs[1][-1]._replace(entry=entry))
+    together, alone = list(RunSlices.of_runs(runs)), list(map(RunSlices, runs))
+    assert together == alone == runs
+    for one, other in zip(together, alone, strict=True):
+        assert one.ranges == other.ranges
+        assert one.leader_epochs == other.leader_epochs
+        assert one.are_transactional == other.are_transactional
+        assert one[1:].unpacked() == other.unpacked()[1:]
+        for name in ("data_position", "record_count", "key_stream.crc"):
+            assert one.column(name) == other.column(name)
+            assert (one.first(name), one.last(name)) == (one.column(name)[0], one.column(name)[-1])
+    assert pickle.loads(pickle.dumps(together)) == runs
+
+
+def test_a_table_with_other_key_streams_tells_those_of_each_run() -> None:
+    runs = [
+        tuple(with_stream(live, number) for live in run) for number, run in enumerate(runs_of(uploaded(1)))
+    ]
+    for number, slices in enumerate(RunSlices.of_runs(runs)):
+        assert slices.have_key_streams(number)
+        assert not slices.have_key_streams(number + 1)
+
+
+def test_a_run_with_a_hole_is_refused() -> None:
+    first, _, *rest = runs_of(uploaded(1))[0]
+    with pytest.raises(AssertionError):
+        list(RunSlices.of_runs([(first,), (first, *rest)]))

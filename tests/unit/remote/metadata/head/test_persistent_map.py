@@ -31,7 +31,7 @@ def test_evolutions_change_the_copy_and_nothing_else(rounds: list[list[tuple[int
         current = evolution.finish()
         current.check()
         for snapshot, expected in [*history, (current, model)]:
-            assert dict(snapshot.items()) == expected
+            assert dict(snapshot.items()) == dict(snapshot.rows()) == expected
             assert len(snapshot) == len(expected)
 
 
