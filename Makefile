@@ -62,7 +62,7 @@ simulate: $(DEV)  ## Run the simulations and all sweeps, nothing sampled, with n
 	@export HYPOTHESIS_PROFILE=simulate STRATALOG_SIMULATION_SEEDS=$${STRATALOG_SIMULATION_SEEDS:-500}; \
 	export STRATALOG_SIMULATION_FIRST_SEED=$${STRATALOG_SIMULATION_FIRST_SEED:-$$(date +%s)}; \
 	$(PYTEST) --timeout=0 tests/simulation tests/property tests/model tests/crash tests/integration/tier tests/integration/restore tests/cluster \
-		$$(grep -rlE 'CrashSweep\(|Sampling\(|some_seeds\(|whole_only' tests/unit tests/integration/kafka tests/integration/service) $(ARGS)
+		$$(grep -rlE 'CrashSweep\(|Sampling\(|some_seeds\(|whole_only' tests/unit tests/integration/cli tests/integration/kafka tests/integration/service) $(ARGS)
 
 torture: $(DEV)  ## Local logs under everything at once, clients through restarts and kills for ten minutes each, and a soak of an hour
 	@export STRATALOG_TORTURE_S=$${STRATALOG_TORTURE_S:-600}; \

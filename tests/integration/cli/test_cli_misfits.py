@@ -1,4 +1,8 @@
-"""Numbers that are too large, and names that are not UTF-8, in every argument and option that takes one."""
+"""Numbers that are too large, and names that are not UTF-8, in every argument and option that takes one.
+
+Text that is not UTF-8 is tried in one of them for each command, which the seed chooses; bad positions all
+with one command, and with the others some. `make simulate` tries all of both: see `Sampling`.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from click.testing import CliRunner
 
 from stratalog.base.errors import LogStoreError
 from stratalog.cli.main import stratalog
+from tests.support.logs.sampling import Sampling
 from tests.support.service.server_process import ServerProcess
 
+SAMPLING = Sampling()
 NUMERIC = click.types.IntParamType | click.types.FloatParamType
 NOT_UTF8 = "x\udcff"
 TOPIC = "t"
@@ -88,8 +94,14 @@ TAKE_POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize("text", BAD_POSITIONS, ids=lambda text: text[:20])
-@pytest.mark.parametrize("arguments", TAKE_POSITIONS, ids=lambda arguments: arguments[0])
+POSITIONS = [
+    pytest.param(arguments, text, id=f"{arguments[0]}-{text[:20]}")
+    for arguments in TAKE_POSITIONS
+    for text in (BAD_POSITIONS if arguments is TAKE_POSITIONS[0] else SAMPLING.at_most(BAD_POSITIONS, 4))
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), POSITIONS)
 def test_a_bad_position_is_named_with_the_notations(arguments: tuple[str, ...], text: str) -> None:
     result = CliRunner().invoke(stratalog, (*arguments, text))
     assert result.exit_code == 2
@@ -122,12 +134,19 @@ def arguments_with(command: click.Command, misfit: click.Parameter, text: str) -
         yield value
 
 
+def texts_of(path: tuple[str, ...], command: click.Command) -> list[click.Parameter]:
+    return [
+        parameter
+        for parameter in command.params
+        # What that one prints is checked below, as bytes.
+        if takes_text(parameter) and (path, parameter.name) != (("export", "kafka"), "log_dir")
+    ]
+
+
 TEXTS = [
     pytest.param(path, command, parameter, id=" ".join((*path, parameter.human_readable_name)))
     for path, command in commands(stratalog)
-    for parameter in command.params
-    # What that one prints is checked below, as bytes.
-    if takes_text(parameter) and (path, parameter.name) != (("export", "kafka"), "log_dir")
+    for parameter in SAMPLING.at_most(texts_of(path, command), 1)
 ]
 
 
