@@ -27,7 +27,7 @@ from stratalog.remote.retention.remote_retention import (
 )
 from stratalog.remote.store_identity import StoreIdentity
 from stratalog.testing.memory_filesystem import MemoryFileSystem
-from tests.support.logs.sampling import examples_of
+from tests.support.logs.sampling import examples_of, whole_only
 from tests.support.tiered.tiered_site import TieredSite
 
 MINUTE_MS = 60_000
@@ -98,8 +98,15 @@ class World(TieredSite):
         return read_slice_index(self.store, self.logs.metadata.layout, name, entry)
 
 
-@pytest.mark.parametrize("cleanup_policy", ["delete", "compact,delete"])
-@pytest.mark.parametrize("retains_daily", [True, False])
+@pytest.mark.parametrize(
+    ("cleanup_policy", "retains_daily"),
+    [
+        ("delete", True),
+        ("compact,delete", False),
+        pytest.param("delete", False, marks=whole_only),
+        pytest.param("compact,delete", True, marks=whole_only),
+    ],
+)
 def test_two_days_stay_of_thirty(cleanup_policy: str, *, retains_daily: bool) -> None:
     """Uploads and merges 600 records in 30 days, of which all stayed once."""
     world = World({"retention.ms": str(2 * DAY_MS), "cleanup.policy": cleanup_policy})
