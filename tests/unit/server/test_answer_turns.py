@@ -105,6 +105,31 @@ async def test_readers_get_their_answers_round_robin(monkeypatch: pytest.MonkeyP
         assert world.events == ["first", *"abcabcabc"]
 
 
+async def test_an_answer_that_comes_when_a_wait_is_over_is_behind_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first")
+        await world.passes()
+        world.append()
+        world.answer("second")
+        await world.passes()
+        # The loop has not looked at its timers since.
+        world.now_s += 2 * MAX_WAIT_S
+        await world.turns.take(MIB)
+        assert world.events == ["first", "second"]
+
+
+async def test_calls_that_have_ended_take_no_room_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        world.answer("first")
+        names = [world.answer(name, TURN_BYTES // 3) for name in "abcd"]
+        await asyncio.sleep(0)
+        names[1].cancel()
+        await world.passes(PASS_COUNT + 2)
+        assert world.events == ["first", *"acd"]
+
+
 @pytest.mark.parametrize(("size_bytes", "in_a_turn"), [(MIB, 1), (TURN_BYTES // 2, 2), (TURN_BYTES // 4, 4)])
 async def test_passes_for_other_work_lie_between_turns(
     monkeypatch: pytest.MonkeyPatch, size_bytes: int, in_a_turn: int
