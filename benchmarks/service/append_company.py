@@ -59,7 +59,7 @@ OPTIONS = [*append_fetch.OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
 
 class Reading(NamedTuple):
-    """What all readers do."""
+    """The work of all readers."""
 
     address: str
     seconds: float
@@ -205,7 +205,7 @@ class Company:
         return await beside_readers_s(self._readers, reading, self._append)
 
     def reading(self, seconds: float, topic: str, *, is_stream: bool) -> Reading:
-        """What readers of a topic do."""
+        """The work of readers of a topic."""
         record_count = self._size_bytes // (4 * VALUE_BYTES)
         return Reading(self._client.address, seconds, topic, record_count, is_stream)
 
