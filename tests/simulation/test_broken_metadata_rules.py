@@ -8,6 +8,7 @@ notice has the first one that did when this was written; where the code has chan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from tests.support.simulation import metadata_actors as actors
 from tests.support.simulation.metadata_actors import Manners
 from tests.support.simulation.metadata_world import MetadataWorld, Seat
 
+TRUE_BASE_OF = head_judge.base_of
 Break = Callable[[pytest.MonkeyPatch], None]
 Cast = dict[str, Callable[[Seat], None]]
 _SEEDS = 400
@@ -180,6 +182,24 @@ def without_brought_objects(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(head_state, "_is_held_by", is_held_by)
 
 
+def taking_pins_of_deleted_states(patch: pytest.MonkeyPatch) -> None:
+    """A pin of an earlier commit is taken though files that were dropped after it may be deleted."""
+
+    def base_of(state: ShardState, state_seq: int) -> int:
+        return TRUE_BASE_OF(replace(state, deleted_seq=0), state_seq)
+
+    patch.setattr(head_judge, "base_of", base_of)
+
+
+def taking_pins_of_states_that_cannot_be_built(patch: pytest.MonkeyPatch) -> None:
+    """A pin of an earlier commit is taken though objects that its checkpoint does not know may be deleted."""
+
+    def base_of(state: ShardState, state_seq: int) -> int:
+        return TRUE_BASE_OF(replace(state, deleted_brought_seq=0), state_seq)
+
+    patch.setattr(head_judge, "base_of", base_of)
+
+
 def answering(answer: object) -> Callable[..., object]:
     """A rule that says the same whatever it is asked."""
 
@@ -262,6 +282,17 @@ LATE_PINNERS: Cast = {
 }
 
 
+def with_travellers(manners: Manners) -> Cast:
+    return {
+        "owner": partial(actors.owner, uploads=8),
+        "compactor": partial(actors.compactor, jobs=10),
+        "folder": partial(actors.folder, jobs=6),
+        "traveller0": partial(actors.traveller, pins=10),
+        "traveller1": partial(actors.traveller, pins=10),
+        "collector": partial(actors.collector, manners=manners, jobs=12, graces=0.5),
+    }
+
+
 class Broken(NamedTuple):
     """A rule that is gone, who acts without it, and what the simulation has to say about it."""
 
@@ -318,6 +349,16 @@ BROKEN: dict[str, Broken] = {
     ),
     "a pin does not hold what its commits brought": Broken(
         without_brought_objects, LATE_PINNERS, "lost", first_seed=100
+    ),
+    "deletion is not said first": Broken(
+        nothing, with_travellers(Manners(says_what_it_deletes=False)), "lost"
+    ),
+    "deletion by the head before it is said": Broken(
+        nothing, with_travellers(Manners(spares_what_pins_came_to_hold=False)), "lost"
+    ),
+    "a pin of what may be deleted": Broken(taking_pins_of_deleted_states, with_travellers(Manners()), "lost"),
+    "a pin of a state that cannot be built": Broken(
+        taking_pins_of_states_that_cannot_be_built, with_travellers(Manners()), "lost"
     ),
     "forget before deletion": Broken(
         nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost", first_seed=42

@@ -72,6 +72,17 @@ CASTS: dict[str, Cast] = {
         "collector": partial(actors.collector, jobs=8),
         "sweeper": actors.sweeper,
     },
+    "snapshots, collection and sweepers": {
+        "owner": partial(actors.owner, uploads=6),
+        "compactor": partial(actors.compactor, jobs=8),
+        "folder": partial(actors.folder, jobs=6),
+        "traveller0": partial(actors.traveller, pins=6),
+        "traveller1": partial(actors.traveller, pins=6),
+        "historian": actors.historian,
+        "collector0": partial(actors.collector, jobs=8, graces=0.5),
+        "collector1": partial(actors.collector, jobs=8, graces=0.5),
+        "sweeper": actors.sweeper,
+    },
     "folds, history and sweepers": {
         "owner": partial(actors.owner, uploads=8),
         "folder0": partial(actors.folder, jobs=6),
@@ -113,6 +124,7 @@ CASTS: dict[str, Cast] = {
         "collector": actors.collector,
         "sweeper": actors.sweeper,
         "pinner": actors.pinner,
+        "traveller": actors.traveller,
         "historian": actors.historian,
     },
 }

@@ -89,6 +89,39 @@ def test_what_was_collected_since_is_not_needed(seed: int) -> None:
         assert partition.compacted_upto <= state.partition(tip).compacted_upto
 
 
+@pytest.mark.parametrize("seed", some_seeds(15))
+def test_a_pinned_moment_outlasts_collections(seed: int) -> None:
+    """A commit that was pinned long after it, wherever a pin was still granted."""
+    world = RestoreWorld(seed)
+    identity = StoreIdentity.open(world.bucket)
+    moments: list[Moment] = []
+    pinned: list[Moment] = []
+    steps: list[str] = []
+    until_ms = world.clock.now_ms() + 10_000 * 3_600_000
+    for number in range(24):
+        steps.append(world.step())
+        seq = world.tiered.metadata.refresh().seq
+        moments.append(Moment(seq, world.clock.now_ms(), world.readable(), dict(world.log_starts())))
+        if number % 3 == 0:
+            moment = world.random.choice(moments)
+            cut = StoreCutter(world.bucket, identity).moment(Until(seq=moment.seq, shard=0))
+            try:
+                world.tiered.catalog.pin_commit("job", until_ms, cut.catalog_seq)
+                world.tiered.metadata.pin_commit("job", until_ms, cut.shard_seq(0))
+            except PreconditionFailedError:
+                continue
+            pinned.append(moment)
+    for name in ("compact", "upload", "fold", "collect", "fold", "collect"):
+        world.step(name)
+    assert pinned, "the first moment can be pinned at once"
+    for moment in pinned:
+        message = f"seed {seed}, commit {moment.seq}: {steps}"
+        tiered, plan = restored(world, Until(seq=moment.seq, shard=0))
+        assert world.readable(tiered) == moment.readable, message
+        assert plan.lost == (), message
+        assert plan.gone == (), message
+
+
 @pytest.mark.parametrize("seed", some_seeds(10))
 def test_a_restored_store_works_on(seed: int) -> None:
     world = RestoreWorld(seed)

@@ -154,7 +154,7 @@ def pinned_by(ghosts: Ghosts, old: Head, new: Head) -> frozenset[tuple[int, froz
     taken = {
         (
             pin.seq,
-            new.live | {one.object for one in new.brought if pin.folded_seq < one.seq <= pin.seq},
+            pin.needs or new.live | new.brought_between(pin.folded_seq, pin.seq),
         )
         for pin in new.pins - old.pins
     }

@@ -31,6 +31,10 @@ class Rule(StrEnum):
     PIN_BROUGHT = (
         "a pin holds what commits between its checkpoint and itself brought, dropped before it or not"
     )
+    SAY_DELETION = "a collector commits what it is about to delete before it deletes any of it"
+    FRESH_DELETION = "a collector spares what pins hold in a head that was read after that commit"
+    PIN_KEPT = "no earlier commit is pinned if something that was dropped after it may be deleted"
+    PIN_BUILT = "no earlier commit is pinned if something that came after its checkpoint may be deleted"
     GAP_UNDER_OWN_EPOCH = "a gap is valid only under the epoch that its owner claimed"
     GAP_AT_TIERED_END = "a gap begins at the tiered end"
     GAP_STAYS = "no replace swallows a gap"

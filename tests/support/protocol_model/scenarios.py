@@ -43,7 +43,8 @@ class Scenario(NamedTuple):
     """With how many records the topic begins, which is not there at the start. Without slices."""
 
     def model(self, *without: Rule) -> Model:
-        return Model(frozenset(without), self.appends)
+        has_snapshots = any(actor.kind == "snapshot" for actor in self.cast)
+        return Model(frozenset(without), self.appends, has_snapshots)
 
     def start(self) -> State:
         """The slices are in the bucket and folded; an owner of epoch 1 added them."""
@@ -104,6 +105,15 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "folds and owner": Scenario(cast(folder=(1, 1), owner=1), 1, 2, delays=1),
         "compactors and an owner that adds more": Scenario(cast(compactor=(2, 1), owner=1), 3, 5),
         "compactor, pin, fold, collector": Scenario(cast(compactor=2, pinner=1, folder=1, collector=2), 2, 2),
+        "a snapshot, compactor, collector": Scenario(
+            cast(snapshot=1, compactor=1, collector=1), 2, 2, delays=1
+        ),
+        "two snapshots, compactor, fold, collectors": Scenario(
+            cast(snapshot=(1, 1), compactor=1, folder=1, collector=(1, 1)), 2, 2
+        ),
+        "a snapshot, compactor, retention, fold, collectors": Scenario(
+            cast(snapshot=1, compactor=1, retention=1, folder=1, collector=(1, 1)), 2, 2
+        ),
         "a gap and two owners": Scenario(cast(owner=(1, 1)), 0, 2, delays=1, losses=1),
         "a gap, compactor, retention": Scenario(cast(owner=1, compactor=1, retention=1), 2, 4, losses=1),
         "a lowered end and two owners": Scenario(cast(owner=(1, 1)), 0, 2, delays=1, lowers=1),
@@ -128,7 +138,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
 )
 
 CROWD = Scenario(
-    cast(owner=(2, 2), compactor=(3, 3), retention=1, collector=5, pinner=2, folder=(2, 2)),
+    cast(owner=(2, 2), compactor=(3, 3), retention=1, collector=5, pinner=2, snapshot=2, folder=(2, 2)),
     slices=2,
     appends=5,
     delays=3,

@@ -50,12 +50,6 @@ class Slice(NamedTuple):
     object: int
 
 
-class Dropped(NamedTuple):
-    object: int
-    seq: int
-    """The commit that dropped it."""
-
-
 class Brought(NamedTuple):
     seq: int
     object: int
@@ -64,7 +58,11 @@ class Brought(NamedTuple):
 class Pin(NamedTuple):
     seq: int
     folded_seq: int
-    """The last commit of the checkpoint then."""
+    """The last commit of the checkpoint that its state is built from."""
+    state_seq: int
+    """The commit after which its state is."""
+    needs: frozenset[int] = frozenset()
+    """The objects that the state of an earlier commit has, or is built from. No actor sees them."""
 
 
 class Checkpoint(NamedTuple):
@@ -76,6 +74,14 @@ class Checkpoint(NamedTuple):
     @property
     def files(self) -> frozenset[int]:
         return frozenset({self.root, *self.pages})
+
+
+class Dropped(NamedTuple):
+    object: int
+    seq: int
+    """The commit that dropped it."""
+    checkpoint: Checkpoint | None = None
+    """The checkpoint that it is the root of."""
 
 
 class Head(NamedTuple):
@@ -97,6 +103,10 @@ class Head(NamedTuple):
     slices: tuple[Slice, ...] = ()
     dropped: frozenset[Dropped] = frozenset()
     pins: frozenset[Pin] = frozenset()
+    deleted_seq: int = 0
+    """What commits up to this one dropped may be deleted."""
+    deleted_brought_seq: int = 0
+    """Unless a later commit than this one brought it."""
     brought: tuple[Brought, ...] = ()
     folded_seq: int = 0
     """Later commits are in the head."""
@@ -110,6 +120,14 @@ class Head(NamedTuple):
     @property
     def live(self) -> frozenset[int]:
         return frozenset(one.object for one in self.slices if one.object != GAP)
+
+    def brought_seq(self, name: int) -> int:
+        """The commit that brought an object; 0 for those of the start, and for checkpoints and pages."""
+        return next((one.seq for one in self.brought if one.object == name), 0)
+
+    def brought_between(self, after: int, up_to: int) -> frozenset[int]:
+        """The objects that the commits in (after, up_to] brought."""
+        return frozenset(one.object for one in self.brought if after < one.seq <= up_to)
 
 
 class Stored(NamedTuple):
@@ -187,7 +205,7 @@ class Actor(NamedTuple):
     is_covering: bool = False
     fold: Fold | None = None
     view: Head | None = None
-    """The head by which a collector looks for orphans."""
+    """The head by which a collector looks for orphans, or deletes; the one whose state a snapshot is."""
     to_delete: tuple[int, ...] = ()
     deleted: tuple[int, ...] = ()
 
@@ -238,6 +256,9 @@ class Model(NamedTuple):
 
     without: frozenset[Rule] = frozenset()
     appends: int = len(SCRIPT)
+    has_snapshots: bool = False
+    """Whether metadata version 4 is finalized: earlier commits can be pinned, and so collectors say what they
+    are about to delete."""
 
     def has(self, rule: Rule) -> bool:
         return rule not in self.without

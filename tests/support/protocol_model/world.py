@@ -13,6 +13,7 @@ from tests.support.protocol_model.actors.importer import importer, with_topic
 from tests.support.protocol_model.actors.owner import owner
 from tests.support.protocol_model.actors.pinner import pinner
 from tests.support.protocol_model.actors.retention import retention
+from tests.support.protocol_model.actors.snapshot import snapshot
 from tests.support.protocol_model.commits import land_head
 from tests.support.protocol_model.state import Actor, Create, Model, Move, State, Stored, Topic
 
@@ -25,6 +26,7 @@ ACTORS: Mapping[str, Callable[[Model, State, Actor], Iterator[Move]]] = MappingP
         "retention": retention,
         "folder": folder,
         "pinner": pinner,
+        "snapshot": snapshot,
         "collector": collector,
         "importer": importer,
         "deleter": deleter,

@@ -56,6 +56,8 @@ class Manners:
     spares_what_pins_hold: bool = True
     forgets_only_what_is_deleted: bool = True
     leaves_gaps_alone: bool = True
+    says_what_it_deletes: bool = True
+    spares_what_pins_came_to_hold: bool = True
 
 
 GOOD = Manners()
@@ -306,8 +308,9 @@ def folder(seat: Seat, *, jobs: int = 3) -> None:
         insist(log.fold)
 
 
-def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
-    """Deletes what was dropped, without a grace: the protocol must hold whatever the grace is."""
+def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4, graces: float = 0.0) -> None:
+    """Deletes what was dropped, without a grace: the protocol must hold whatever the grace is. `graces`: how
+    often it takes the files that were dropped first only."""
     log = insist(lambda: seat.open_log("collector"))
     for _ in range(jobs):
         state = insist(log.refresh)
@@ -320,6 +323,12 @@ def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4) -> None:
         if not manners.forgets_only_what_is_deleted:
             insist(partial(log.forget, [dropped.name for dropped in state.dropped]))
             due = []
+        if graces and seat.random.random() < graces:
+            due = due[: seat.random.randint(0, len(due))]
+        if manners.says_what_it_deletes:
+            said = insist(partial(log.begin_deletion, due))
+            if manners.spares_what_pins_hold and manners.spares_what_pins_came_to_hold:
+                due = [dropped for dropped in due if said.holding_pin(dropped) is None]
         keys = [dropped.key(log.layout) for dropped in due]
         if not manners.deletes_only_what_is_dropped:
             keys += [log.layout.data_key(name) for name in sorted(state.objects)[:1]]
@@ -359,6 +368,29 @@ def pinner(seat: Seat, *, pins: int = 3) -> None:
             insist(partial(log.renew_pin, pin, seat.random.randrange(1_000)))
         if seat.random.random() < 0.8:
             insist(partial(log.unpin, pin))
+
+
+def traveller(seat: Seat, *, pins: int = 4) -> None:
+    """Pins an earlier commit, if its state can still be kept, at times twice; lets go, or leaves the pin
+    behind."""
+    log = insist(lambda: seat.open_log("spark"))
+    for number in range(pins):
+        for _ in range(seat.random.randint(0, 3)):
+            insist(log.refresh)
+        newest_seq = log.state().seq
+        seq = seat.random.randint(max(newest_seq - 12, 0), newest_seq)
+        holders = [f"{seat.name}-{number}", seat.name][: seat.random.choice((1, 1, 2))]
+        taken: list[int] = []
+        for holder in holders if seq else ():
+            try:
+                taken.append(insist(partial(log.pin_commit, holder, seat.random.randrange(1_000), seq)))
+            except PreconditionFailedError:
+                break
+        for _ in range(seat.random.randint(0, 3)):
+            insist(log.refresh)
+        for pin in taken:
+            if seat.random.random() < 0.8:
+                insist(partial(log.unpin, pin))
 
 
 def insist(act: Callable[[], T]) -> T:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stratalog.base.errors import LogStoreError
+from stratalog.base.errors import LogStoreError, ObjectNotFoundError
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot, read_root
@@ -20,6 +20,7 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Fold
+from stratalog.remote.metadata.head.pin import Pin
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS, Add, AddGap, LowerTieredEnd, Replace
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -47,6 +48,10 @@ class MetadataAudit:
         self._pinned: dict[int, frozenset[str]] = {}
         """The keys that the state at each pin that holds has, and those that it is built from."""
         self._is_checked = False
+        self._objects_at: list[frozenset[str]] = [frozenset()]
+        """The names of the live objects after each commit."""
+        self._checkpoints: dict[int, DocumentRef] = {}
+        """All checkpoints that a commit brought, by their own commits."""
         self.head: Head | None = None
         self.state = ShardState()
         self.commits: list[Commit] = []
@@ -129,9 +134,10 @@ class MetadataAudit:
         self._commit_landed(known[-1])
         if head.checkpoint is not None and head.checkpoint != before.checkpoint:
             self._check_checkpoint(head)
+            self._checkpoints[head.folded_seq] = head.checkpoint
         former = self._pinned
         self._pinned = {
-            pin.seq: former[pin.seq] if pin.seq in former else frozenset(self._needed_keys(head))
+            pin.seq: former[pin.seq] if pin.seq in former else frozenset(self._needed_keys(pin))
             for pin in head.pins
         }
         self.head = head
@@ -177,6 +183,7 @@ class MetadataAudit:
                 upto = min(partition.compacted_upto, lowered.get(tip, partition.compacted_upto))
                 _require(later.compacted_upto >= upto, "compacted_upto went back")
         self.commits.append(commit)
+        self._objects_at.append(frozenset(after.objects))
         self.state = after
 
     def _add_records(self, add: Add) -> None:
@@ -219,16 +226,25 @@ class MetadataAudit:
                 return read_root(self._store, self._layout, action.checkpoint)
         return None
 
-    def _needed_keys(self, head: Head) -> Iterator[str]:
-        """Keys of the live objects, and of what the state can be built from: the checkpoint, and the objects
-        that the commits behind it bring."""
-        layout = self._layout
-        yield from (layout.data_key(name) for name in self.state.objects)
-        yield from (layout.data_key(name) for commit in head.commits for name in brought_by(commit))
-        if head.checkpoint is not None:
-            yield layout.checkpoint_key(head.checkpoint.name)
-            for page in read_root(self._store, layout, head.checkpoint).pages:
+    def _needed_keys(self, pin: Pin) -> Iterator[str]:
+        """Keys of the objects that are live in a pinned state, and of what it can be built from: the
+        checkpoint, and the objects that the commits behind it bring."""
+        layout, seq = self._layout, pin.state_seq
+        yield from (layout.data_key(name) for name in self._objects_at[seq])
+        for commit in self.commits[pin.folded_seq : seq]:
+            yield from (layout.data_key(name) for name in brought_by(commit))
+        if pin.folded_seq:
+            _require(pin.folded_seq in self._checkpoints, f"pin {pin.seq} has a checkpoint that never was")
+            checkpoint = self._checkpoints[pin.folded_seq]
+            yield layout.checkpoint_key(checkpoint.name)
+            for page in self._root(pin, checkpoint).pages:
                 yield layout.page_key(page.name)
+
+    def _root(self, pin: Pin, checkpoint: DocumentRef) -> CheckpointRoot:
+        try:
+            return read_root(self._store, self._layout, checkpoint)
+        except ObjectNotFoundError as error:
+            raise InvariantViolatedError(f"pin {pin.seq} lost its checkpoint") from error
 
     def _check_present(self, head: Head, keys: set[str]) -> None:
         layout = self._layout

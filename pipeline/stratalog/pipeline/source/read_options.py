@@ -18,6 +18,8 @@ from stratalog.pipeline.sink.sink_options import STAGING_PREFIX
 from stratalog.pipeline.source.schema import COLUMNS_BY_NAME
 
 DEFAULT_MAX_PARTITION_BYTES = 128 << 20
+DEFAULT_SNAPSHOT_LEASE_S = 3600
+"""How long the objects of a snapshot stay unless the options say otherwise, where that can be had."""
 EARLIEST = -2
 """Kafka's number for the log start."""
 LATEST = -1
@@ -81,6 +83,11 @@ class Commit:
     shard: int
     seq: int
 
+    @property
+    def text(self) -> str:
+        """SHARD:COMMIT, as in the options."""
+        return f"{self.shard}:{self.seq}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
@@ -101,7 +108,8 @@ class ReadOptions:
     snapshot: Commit | None
     """Read the state after this commit; None for the newest."""
     lease_s: int | None
-    """Keep the objects of the scan for so long; None without a lease."""
+    """Keep the objects of the scan for so long; None if the option is not given, 0 for a snapshot without a
+    lease."""
     max_partition_bytes: int
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | None
@@ -147,7 +155,7 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         isolation=given.isolation(),
         service=parse_service(options),
         snapshot=given.commit(),
-        lease_s=given.number("lease", "a number of seconds"),
+        lease_s=given.lease_s(),
         max_partition_bytes=given.number("maxPartitionBytes", "a number of bytes")
         or DEFAULT_MAX_PARTITION_BYTES,
         max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", "a number of offsets"),
@@ -228,6 +236,11 @@ class _Given:
         if not text.isdecimal() or int(text) == 0:
             raise wrong_option(name, text, f"{meaning}, 1 or more")
         return int(text)
+
+    def lease_s(self) -> int | None:
+        if self.has("snapshot") and self._options.get("lease", "").strip() == "0":
+            return 0
+        return self.number("lease", "a number of seconds")
 
     def isolation(self) -> IsolationLevel:
         levels = {level.value: level for level in IsolationLevel}

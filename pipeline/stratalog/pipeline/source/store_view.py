@@ -5,11 +5,13 @@ So every task of a scan sees the same moment, and no task needs the metadata. Re
 are not there; a partition's tiered end tells how far it reaches.
 
 An object that compaction replaced stays readable for the store's grace period. A lease is a pin in each
-shard: it keeps the objects of the moment until it ends, however long a scan takes.
+shard: it keeps the objects of the moment until it ends, however long a scan takes. A snapshot is leased
+before its state is read, the catalog's commit and that of each shard, so no file of it can go in between.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,20 +19,29 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from stratalog.base.clock import SystemClock
-from stratalog.base.errors import LogStoreError, ObjectNotFoundError, UnknownTopicOrPartitionError
+from stratalog.base.errors import (
+    LogStoreError,
+    ObjectNotFoundError,
+    StoreAccessDeniedError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownTopicOrPartitionError,
+)
 from stratalog.base.randomness import SystemIdGenerator, system_random
 from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.open_store import open_store
+from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.service_options import ServiceOptions
-from stratalog.pipeline.source.read_options import Commit, ReadOptions
+from stratalog.pipeline.source.read_options import DEFAULT_SNAPSHOT_LEASE_S, Commit, ReadOptions
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
 from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
@@ -47,6 +58,10 @@ if TYPE_CHECKING:
     from stratalog.client.retry import RetryPolicy
     from stratalog.pipeline.source.served_log import ServedLog, ServedLogs
 
+logger = logging.getLogger(__name__)
+
+_PROBE_TRIES = 3
+"""Of the probe of a store, whose outcome is unclear after one failure."""
 THREAD_COUNT = 16
 """Small requests of a plan at the same time."""
 
@@ -120,6 +135,7 @@ class StoreReader:
         self._catalog = Catalog.open(self._actor, read_only=True)
         self._shards: dict[int, MetadataLog] = {}
         self._leased: set[int] = set()
+        self._is_probed = False
 
     @property
     def is_pinned_by(self) -> str:
@@ -199,9 +215,17 @@ class StoreReader:
         """The tiered part of a partition now, or at the moment of its lease. Raises StoreError."""
         return self._state(shard_of(tip, self._identity.shard_count)).partition(tip)
 
+    def lease_as_asked(self, options: ReadOptions) -> None:
+        """Keep the objects that the wanted topics have now, if the options ask for that. A snapshot is leased
+        by its `view`. Raises as `lease`."""
+        lease_s = options.lease_s
+        if lease_s is not None and options.snapshot is None:
+            self.lease(options, lambda now_ms: now_ms + 1000 * lease_s)
+
     def lease(self, options: ReadOptions, until: Callable[[int], int]) -> None:
         """Keep the objects that the wanted topics have now. `until` makes the end of the lease from the
         store's time, both in milliseconds. Raises StoreAccessDeniedError if the credentials may not write."""
+        self._require_writable()
         for shard in sorted(self._shards_of(self.topics(options))):
             log = self._open_shard(shard, read_only=False)
             if log.state().objects:
@@ -209,26 +233,53 @@ class StoreReader:
             self._shards[shard] = log
             self._leased.add(shard)
 
+    def _require_writable(self) -> None:
+        """Raise StoreNotUsableError if the store would lose commits, which a pin is, too, StoreError."""
+        for tries_left in reversed(range(0 if self._is_probed else _PROBE_TRIES)):
+            try:
+                require_conditional_writes(self.store, self._actor.ids)
+            except StoreUnavailableError:
+                if not tries_left:
+                    raise
+            else:
+                self._is_probed = True
+                return
+
+    def _dated_catalog(self) -> Catalog:
+        """The catalog, with the store's time of now."""
+        self._catalog.refresh(dated=True)
+        return self._catalog
+
     def _view_at(self, options: ReadOptions, commit: Commit) -> list[TopicPartitionView]:
-        cut = StoreCutter(self.store, self._identity).cut(Until(seq=commit.seq, shard=commit.shard))
-        topics = [entry for name, entry in cut.catalog.topics().items() if options.selects(name)]
+        cutter = StoreCutter(self.store, self._identity)
+        moment = cutter.moment(Until(seq=commit.seq, shard=commit.shard))
+        lease = SnapshotLease(options, self._require_writable)
+        # The pins come first: what is there under them stays there.
+        lease.keep(self._dated_catalog, moment.catalog_seq)
+        topics = [entry for name, entry in cutter.catalog(moment).topics().items() if options.selects(name)]
         require_topics(options, topics)
+        shards = sorted(self._shards_of(topics))
+        for shard in shards:
+            lease.keep(partial(self._open_shard, shard, read_only=True), moment.shard_seq(shard))
+        lease.report()
+        replayed = {shard: cutter.shard(moment, shard) for shard in shards}
         ids = {entry.topic_id: entry.name for entry in topics}
-        lost = [one for one in cut.lost if one.partition.topic_id in ids]
-        if lost or cut.gone:
-            fields: dict[str, object] = {"snapshot": f"{commit.shard}:{commit.seq}"}
+        lost = [one for at in replayed.values() for one in at.lost if one.partition.topic_id in ids]
+        gone = [name for at in replayed.values() for name in at.gone]
+        if lost or gone:
+            fields: dict[str, object] = {"snapshot": commit.text}
             if lost:
                 first = lost[0]
                 fields |= {"topic": ids[first.partition.topic_id], "partition": first.partition.partition}
                 fields |= {"slice": f"{first.base_offset}-{first.end_offset}"}
-            if cut.gone:
-                fields["object"] = cut.gone[0]
+            if gone:
+                fields["object"] = gone[0]
             raise ObjectNotFoundError(
                 "objects of that commit are deleted; read a newer one, and keep a commit that you come back "
                 "to with a lease",
                 **fields,
             )
-        return self._views(options, topics, lambda shard: cut.shards[shard])
+        return self._views(options, topics, lambda shard: replayed[shard].state)
 
     def _views(
         self, options: ReadOptions, topics: Sequence[TopicEntry], state_of: Callable[[int], ShardState]
@@ -266,6 +317,59 @@ class StoreReader:
             read_only=read_only,
             witness=catalog_as_witness(self._catalog),
         )
+
+
+class SnapshotLease:
+    """The pins that keep a snapshot: of the same state in one log after the other. Not thread-safe, as the
+    reader whose query asks for it. Without the option `lease` a pin that cannot be had is passed over."""
+
+    def __init__(self, options: ReadOptions, require_writable: Callable[[], None]) -> None:
+        """`require_writable` is called before the first pin is taken; what it raises stands for the pin."""
+        assert options.snapshot is not None, "there is a snapshot"
+        lease_s = DEFAULT_SNAPSHOT_LEASE_S if options.lease_s is None else options.lease_s
+        self._snapshot = options.snapshot
+        self._is_asked_for = options.lease_s is not None
+        self._lease_ms = 1000 * lease_s
+        self._require_writable = require_writable
+        self._error: StoreError | None = None
+
+    @property
+    def holder(self) -> str:
+        """The holder of the pins. It is the same for each query of the snapshot, so that these share pins."""
+        return f"spark snapshot {self._snapshot.text}"
+
+    def keep(self, open_log: Callable[[], CommittedLog[Any]], seq: int) -> None:
+        """Pin the state of a log after a commit, unless the pin of an earlier query lasts for at least nine
+        tenths of the time. Raises StoreError."""
+        if not self._lease_ms or not seq or isinstance(self._error, StoreAccessDeniedError):
+            return
+        try:
+            self._pin(open_log(), seq)
+        except StoreError as error:
+            # Whatever it is, the states of the snapshot may be sound. What reads them meets the rest.
+            if self._is_asked_for:
+                raise
+            self._error = self._error or error
+
+    def _pin(self, log: CommittedLog[Any], seq: int) -> None:
+        until_ms = log.store_date_ms + self._lease_ms
+        enough_ms = until_ms - self._lease_ms // 10
+        if not any(
+            (pin.holder, pin.state_seq) == (self.holder, seq) and pin.until_ms >= enough_ms
+            for pin in log.state().pins
+        ):
+            self._require_writable()
+            log.pin_commit(self.holder, until_ms, seq)
+
+    def report(self) -> None:
+        """Log a warning if a pin could not be had."""
+        if self._error is not None:
+            logger.warning(
+                "the snapshot %s is read without a lease, so its objects may be deleted meanwhile; the option"
+                " lease=0 does without one: %s",
+                self._snapshot.text,
+                self._error,
+            )
 
 
 @contextmanager
@@ -321,7 +425,7 @@ def require_topics(options: ReadOptions, found: Sequence[TopicEntry]) -> None:
             else "the store had no such topic at this commit; take a later one, or check the topic's name",
             topic=", ".join(missing) if missing else options.topic_pattern,
             store=options.store_url.partition("?")[0],
-            **({} if commit is None else {"snapshot": f"{commit.shard}:{commit.seq}"}),
+            **({} if commit is None else {"snapshot": commit.text}),
         )
 
 

@@ -70,10 +70,9 @@ class TopicReader(DataSourceReader):
         from stratalog.pipeline.source.row_filters import bounds_of
         from stratalog.pipeline.source.store_view import reading_store
 
-        options, lease_s = self._options, self._options.lease_s
+        options = self._options
         with reading_store(options.store_url, options.service) as reader:
-            if lease_s is not None:
-                reader.lease(options, lambda now_ms: now_ms + 1000 * lease_s)
+            reader.lease_as_asked(options)
             ranges = ranges_of(reader, reader.view(options), options)
             return planned_partitions(reader, ranges, options, bounds_of(self._filters))
 

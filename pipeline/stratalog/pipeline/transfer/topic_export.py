@@ -106,9 +106,7 @@ def export_topics(
         if has_manifest(target.store):
             raise whole_export(target.store)
         with reader_of(means.store) as reader:
-            if options.lease_s is not None:
-                lease_ms = 1000 * options.lease_s
-                reader.lease(options, lambda now_ms: now_ms + lease_ms)
+            reader.lease_as_asked(options)
             views = reader.view(options)
             ranges = all_ranges_of(reader, views, options)
             files = _plan_files(reader, ranges, options)

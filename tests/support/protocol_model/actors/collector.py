@@ -1,4 +1,5 @@
-"""The collector: deletes what commits have dropped, and sweeps orphans below a committed horizon."""
+"""The collector: deletes what commits have dropped, and sweeps orphans below a committed horizon. Where
+earlier commits can be pinned, it first commits what it is about to delete."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ def collector(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     if actor.attempt is not None:
         yield from commit(model, state, actor)
     elif actor.phase == "idle" and actor.life > 0:
-        yield from begin(model, state, actor._replace(life=actor.life - 1))
+        yield from begin(model, state, Actor("collector", life=actor.life - 1))
+    elif actor.phase == "said":
+        yield spare(model, state, actor)
     elif actor.phase == "raised":
         view = state.head if model.has(Rule.FRESH_SWEEP) else actor.view
         yield Move("reads the head", state, actor._replace(phase="list", view=view))
@@ -32,7 +35,9 @@ def begin(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     due = tuple(sorted(one.object for one in head.dropped if one.object not in kept(model, head)))
     if not due and not model.has(Rule.DROP_FIRST) and len(head.slices) > 1 and head.slices[0].object != GAP:
         due = (head.slices[0].object,)
-    if due:
+    if model.has_snapshots and model.has(Rule.SAY_DELETION):
+        yield from say(model, state, actor, due)
+    elif due:
         yield Move(f"will delete {list(due)}", state, actor._replace(phase="delete", to_delete=due))
     if not model.has(Rule.HORIZON_FIRST):
         yield Move("looks for orphans", state, actor._replace(phase="list", view=head))
@@ -43,6 +48,35 @@ def begin(model: Model, state: State, actor: Actor) -> Iterator[Move]:
         yield Move(f"reads the head to raise the horizon to {head.seq}", after, job)
 
 
+def say(model: Model, state: State, actor: Actor, due: tuple[int, ...]) -> Iterator[Move]:
+    """A collector says what it will delete: all that is due, or what is due so far, as a grace has it."""
+    head = state.head
+    dropped_at = {one.object: one.seq for one in head.dropped}
+    for last in sorted({dropped_at.get(name, 0) for name in due}, reverse=True):
+        names = tuple(name for name in due if dropped_at.get(name, 0) <= last)
+        job = actor._replace(phase="said", to_delete=names, view=head)
+        said = head._replace(
+            deleted_seq=max(head.deleted_seq, last),
+            deleted_brought_seq=max(head.deleted_brought_seq, *map(head.brought_seq, names)),
+        )
+        if said == head:
+            yield Move(f"will delete {list(names)}, as is said", state, job)
+        else:
+            after, job = judged(
+                state, job, said, f"says that it will delete {list(names)}", then="said", again="idle"
+            )
+            yield Move(f"reads the head to delete {list(names)}", after, job)
+
+
+def spare(model: Model, state: State, actor: Actor) -> Move:
+    """A collector has said what it will delete, and spares what a pin has come to hold."""
+    view = state.head if model.has(Rule.FRESH_DELETION) else actor.view
+    assert view is not None
+    names = tuple(name for name in actor.to_delete if name not in kept(model, view))
+    job = actor._replace(phase="delete" if names else "idle", to_delete=names, view=None)
+    return Move(f"reads the head, and will delete {list(names)}", state, job)
+
+
 def kept(model: Model, head: Head) -> frozenset[int]:
     """The dropped objects that a pin holds, or that an inline commit brings."""
     names: set[int] = set()
@@ -50,9 +84,10 @@ def kept(model: Model, head: Head) -> frozenset[int]:
         names |= {one.object for one in head.brought if one.seq > head.folded_seq}
     for pin in head.pins:
         if model.has(Rule.PIN):
-            names |= {one.object for one in head.dropped if pin.seq < one.seq}
+            later = {one.object for one in head.dropped if pin.state_seq < one.seq}
+            names |= {name for name in later if head.brought_seq(name) <= pin.state_seq}
         if model.has(Rule.PIN_BROUGHT):
-            names |= {one.object for one in head.brought if pin.folded_seq < one.seq <= pin.seq}
+            names |= head.brought_between(pin.folded_seq, pin.state_seq)
     return frozenset(names)
 
 

@@ -53,11 +53,17 @@ def judge(model: Model, state: State, actor: Actor) -> Move:
     changed = head._replace(
         checkpoint=fold.checkpoint,
         folded_seq=max(fold.checkpoint.seq, head.folded_seq),
-        dropped=head.dropped | {Dropped(name, head.seq + 1) for name in old},
+        dropped=head.dropped | {dropped_by_fold(head, name) for name in old},
     )
     what = f"folds up to {fold.checkpoint.seq}"
     state, actor = judged(state, actor, changed, what, then="idle", again="commit")
     return Move("reads the head", state, actor)
+
+
+def dropped_by_fold(head: Head, name: int) -> Dropped:
+    """A file of the checkpoint that the next commit replaces."""
+    checkpoint = head.checkpoint
+    return Dropped(name, head.seq + 1, checkpoint if name == checkpoint.root else None)
 
 
 def is_valid(model: Model, head: Head, fold: Fold) -> bool:

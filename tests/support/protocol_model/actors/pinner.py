@@ -20,7 +20,7 @@ def pinner(model: Model, state: State, actor: Actor) -> Iterator[Move]:
                 yield Move("lets go", landed, actor._replace(phase="idle"))
     elif actor.phase == "idle" and actor.life > 0 and head.slices:
         seq = head.seq + 1
-        changed = head._replace(pins=head.pins | {Pin(seq, head.folded_seq)})
+        changed = head._replace(pins=head.pins | {Pin(seq, head.folded_seq, seq)})
         job = actor._replace(life=actor.life - 1)
         after, job = judged(state, job, changed, f"pins {seq}", then="held", again="idle")
         yield Move("reads the head to pin it", after, job)

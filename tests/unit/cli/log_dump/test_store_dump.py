@@ -130,7 +130,7 @@ def test_a_copied_document_is_known(store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.write_bytes((store / "shards/0000/head").read_bytes())
     [head, *commits] = rows(run(copy, "--json"))
-    assert (head["type"], head["seq"], len(commits)) == ("head", 16, 10)
+    assert (head["type"], head["seq"], len(commits)) == ("head", 18, 12)
 
 
 def test_a_document_that_is_cut_off_is_printed_up_to_there(store: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_document_that_contradicts_itself_is_printed_with_the_reason(store: Pa
     path.write_bytes(format_json(document).encode())
     result = run(path, "--json")
     *found, corrupt = rows(result)
-    assert len(found) == 11
+    assert len(found) == 13
     assert "commits do not reach" in corrupt["reason"]
     text = run(path)
     assert "CORRUPT: " in text.stdout

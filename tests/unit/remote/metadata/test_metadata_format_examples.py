@@ -58,7 +58,7 @@ def test_the_examples_can_be_read() -> None:
         harness.store.put(key, compact(text).encode())
     assert StoreIdentity.open(harness.store) == harness.identity
     head = harness.head()
-    assert (head.seq, head.folded_seq) == (16, 6)
+    assert (head.seq, head.folded_seq) == (18, 6)
     assert head.checkpoint is not None
     state = stored_state(harness.store, harness.layout, head.checkpoint)
     state.check()

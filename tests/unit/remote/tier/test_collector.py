@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
-from stratalog.base.errors import StoreUnavailableError
+from stratalog.base.errors import PreconditionFailedError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.document_ref import FileKind
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
+from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
-from stratalog.testing.store_faults import Fault, FaultOn
+from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.tiered.current_keys import left_over_keys
 from tests.support.tiered.stores.locking_store import LockingStore
 from tests.support.tiered.tiered_site import TieredSite
@@ -143,7 +145,7 @@ def test_a_run_is_bounded_and_works_in_batches() -> None:
     world.logs.metadata.fold()
     seq = world.logs.metadata.state().seq
     assert world.collect(max_file_count=2, batch_count=1).deleted_count == 2
-    assert world.logs.metadata.state().seq == seq + 2, "a commit for each batch"
+    assert world.logs.metadata.state().seq == seq + 3, "a commit before, and one for each batch"
     assert world.collect(max_file_count=2, batch_count=1).deleted_count == 1
     assert world.object_count() == 0
 
@@ -209,6 +211,41 @@ def test_the_commit_that_ends_a_pin_comes_before_any_deletion() -> None:
         world.collect(faulty)
     assert world.logs.metadata.state().pins == ()
     assert world.object_count() == 3
+
+
+def test_a_pin_of_an_earlier_commit_is_spared_or_refused() -> None:
+    """It lands before the collector has said what it deletes, after that, or amid the deletions."""
+    world = World()
+    metadata = world.logs.metadata
+    seq = metadata.state().seq
+    until_ms = world.clock.now_ms() + 9 * DAY_MS
+    world.drop(3)
+    metadata.fold()
+    world.clock.advance(DAY_MS)
+    begin_deletion = metadata.begin_deletion
+
+    def pinned_before(files: Sequence[DroppedObject]) -> ShardState:
+        metadata.pin_commit("early", until_ms, seq)
+        return begin_deletion(files)
+
+    metadata.begin_deletion = pinned_before  # type: ignore[method-assign]  # a job that comes just before
+    report = world.collect()
+    del metadata.begin_deletion
+    assert (report.deleted_count, report.pinned_count, world.object_count()) == (0, 4, 3)
+    metadata.unpin(metadata.state().pins[0].seq)
+    refused: list[PreconditionFailedError] = []
+
+    def pin_amid(operation: Operation) -> None:
+        if operation.verb == "DELETE":
+            with pytest.raises(PreconditionFailedError) as caught:
+                metadata.pin_commit("late", until_ms, seq)
+            refused.append(caught.value)
+
+    amid = FaultyObjectStore(world.store, random.Random(0), before=pin_amid)
+    assert world.collect(amid, batch_count=1).deleted_count == 4
+    assert [error.fields["commit"] for error in refused] == [seq] * 4
+    assert world.object_count() == 0
+    world.check_can_be_opened()
 
 
 def test_an_orphan_sweep_does_not_take_what_a_pin_holds() -> None:

@@ -7,6 +7,7 @@ nothing refers to, and the next attempt begins anew.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
@@ -45,6 +46,8 @@ def put_new_head(
 
     Raises PreconditionFailedError if there is a head by now, StoreUnavailableError if the outcome is unknown.
     """
+    # Files that earlier commits dropped may be deleted, and none of them is known.
+    state = dataclasses.replace(state, deleted_seq=state.seq, deleted_brought_seq=state.seq)
     folder = CheckpointFolder(actor.store, layout, actor.loader)
     writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
     known, version = beginning.root, beginning.metadata_version

@@ -33,6 +33,21 @@ class Until(NamedTuple):
     """The shard of the commit; None for the catalog."""
 
 
+class CutMoment(NamedTuple):
+    """A moment, as a commit of each log of a store: of the catalog, then of the shards. Immutable."""
+
+    heads: tuple[Head, ...]
+    """The heads that were read to find the commits."""
+    seqs: tuple[int, ...]
+
+    @property
+    def catalog_seq(self) -> int:
+        return self.seqs[0]
+
+    def shard_seq(self, shard: int) -> int:
+        return self.seqs[shard + 1]
+
+
 class StoreCut(NamedTuple):
     """The states of a store's logs at one moment. Immutable."""
 
@@ -61,9 +76,9 @@ class StoreCutter:
             for shard in range(identity.shard_count)
         ]
 
-    def cut(self, until: Until) -> StoreCut:
-        """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
-        there any more, StoreCorruptError if a head is lost, StoreError.
+    def moment(self, until: Until) -> CutMoment:
+        """The commits at that moment; 0 for a log that had none. Raises PreconditionFailedError if the
+        history does not reach back to it, StoreCorruptError if a head is lost, StoreError.
         """
         logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
         heads = [_head_of(log) for log in logs]
@@ -81,13 +96,26 @@ class StoreCutter:
         ]
         if until.seq is not None:
             seqs[position] = until.seq
-        replayed = [
-            _shard_at(log, head, seq)
-            for log, head, seq in zip(self._shards, heads[1:], seqs[1:], strict=True)
-        ]
-        newest = self._catalog.state_at(heads[0], heads[0].seq)
+        return CutMoment(tuple(heads), tuple(seqs))
+
+    def catalog(self, moment: CutMoment) -> CatalogState:
+        """The catalog at a moment. Raises as `cut`."""
+        return self._catalog.state_at(moment.heads[0], moment.catalog_seq)
+
+    def shard(self, moment: CutMoment, shard: int) -> Replayed:
+        """A shard at a moment. Raises as `cut`."""
+        return _shard_at(self._shards[shard], moment.heads[shard + 1], moment.shard_seq(shard))
+
+    def cut(self, until: Until) -> StoreCut:
+        """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
+        there any more, StoreCorruptError if a head is lost, StoreError.
+        """
+        moment = self.moment(until)
+        logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
+        replayed = [self.shard(moment, shard) for shard in range(len(self._shards))]
+        newest = self._catalog.state_at(moment.heads[0], moment.heads[0].seq)
         return StoreCut(
-            catalog=self._catalog.state_at(heads[0], seqs[0]),
+            catalog=self.catalog(moment),
             shards=tuple(one.state for one in replayed),
             lost=tuple(lost for one in replayed for lost in one.lost),
             gone=tuple(name for one in replayed for name in one.gone),

@@ -5,17 +5,19 @@
 3. A dropped file is deleted when
    * it was dropped longer ago than the grace period, by the store's clock: readers with an older head have
      finished;
-   * it was not live at the commit of a pin;
+   * no pin holds it: it was not live in the pinned state, and that is not built from it;
    * the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
      object that an inline commit brings, so the collector folds first where necessary.
-   Files are deleted in bulk, then forgotten in a commit. After a crash in between, the next pass deletes
-   missing files again, which is no error. A file that the store keeps, because it is locked, stays dropped
-   and is tried again after a day; it holds up no other file.
+   A commit says first which files these are, so that no pin of an earlier commit can come to hold them any
+   more; what such a pin holds by then stays. Files are deleted in bulk, then forgotten in a commit. After a
+   crash in between, the next pass deletes missing files again, which is no error. A file that the store
+   keeps, because it is locked, stays dropped and is tried again after a day; it holds up no other file.
 4. Files that were never committed are swept (`orphan_sweep`).
 
 Topics play no part in this: a store without any is collected as well. Each pass is bounded; the next one goes
 on where it ended. If the own clock does not agree with the store's, nothing of this happens. Until a metadata
-version with their actions is finalized, 1, 2 and 4 wait.
+version with their actions is finalized, 1, 2 and 4 wait; before that of pins of earlier commits, 3 goes on
+without its first commit.
 """
 
 from __future__ import annotations
@@ -285,6 +287,8 @@ class _LogCollection:
             file for file in self._due(state, now_ms) if state.is_deletable(file) and file.name not in kept
         ]
         due = due[: self._settings.max_file_count]
+        state = self._log.begin_deletion(due)
+        due = [file for file in due if state.holding_pin(file) is None]
         deleted: list[DroppedObject] = []
         failures: list[str] = []
         for start in range(0, len(due), self._settings.batch_count):

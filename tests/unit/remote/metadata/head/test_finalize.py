@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stratalog.base.errors import StoreNotUsableError
+from stratalog.base.errors import PreconditionFailedError, StoreNotUsableError
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
@@ -91,6 +91,32 @@ def test_orphans_wait_and_dropped_files_go(harness: MetadataHarness) -> None:
         harness.clock.advance(DAY_MS)
         assert collector.run(is_whole=True).unfinalized_count == 0
     assert not list(harness.store.list(harness.layout.data_key("")))
+
+
+def test_earlier_commits_are_pinned_from_the_finalization_on(harness: MetadataHarness) -> None:
+    """Collectors of before have not said what they delete, and may still be about to."""
+    harness.log()
+    harness.put_head(dataclasses.replace(harness.head(), read_version=3, write_version=3))
+    log, epoch = harness.owned()
+    harness.added(log, epoch, (A0, 0, 5))
+    log.advance_log_start({A0: 5}, epoch=epoch, catalog_seq=None)
+    log.fold()
+    with pytest.raises(StoreNotUsableError) as unfinalized:
+        log.pin_commit("job", DAY_MS, 1)
+    assert unfinalized.value.fields["needed_version"] == 4
+    harness.clock.advance(DAY_MS)
+    assert Collector(harness.store, log).run().deleted_count == 1
+    assert log.state().deleted_seq == 0
+    newest_seq = log.state().seq
+    log.finalize()
+    assert (log.state().deleted_seq, log.state().deleted_brought_seq) == (newest_seq, log.state().folded_seq)
+    with pytest.raises(PreconditionFailedError) as refused:
+        log.pin_commit("job", DAY_MS, newest_seq - 1)
+    assert refused.value.fields["first_commit"] == newest_seq
+    log.pin_commit("job", DAY_MS, newest_seq)
+    log.check()
+    assert log.finalize() == METADATA_VERSION
+    assert log.state().deleted_seq == newest_seq, "a version is finalized once"
 
 
 def test_the_former_software_writes_until_the_version_is_finalized(harness: MetadataHarness) -> None:

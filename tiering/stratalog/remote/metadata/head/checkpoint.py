@@ -2,8 +2,8 @@
 
     {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,
-     "history_start":N,"pins":[...],"metadata_version":N,"times":[[TIME_MS,SEQ]...],"replaced":[FILE...],"pages":[PAGE...],
-     and the fields of the kind of state}
+     "history_start":N,"deleted_seq":N,"deleted_brought_seq":N,"pins":[...],"metadata_version":N,
+     "times":[[TIME_MS,SEQ]...],"replaced":[FILE...],"pages":[PAGE...],and the fields of the kind of state}
 
 Rows of one kind are divided into pages by ranges of their keys. `checkpoint_writer` writes checkpoints. The
 state does not keep all rows in memory: it may read a page when it wants one.
@@ -49,6 +49,8 @@ COMMON_FIELDS = frozenset(
         "horizon",
         "catalog_seq",
         "history_start",
+        "deleted_seq",
+        "deleted_brought_seq",
         "pins",
         "metadata_version",
         "times",

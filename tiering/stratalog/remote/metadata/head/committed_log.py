@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from stratalog.base.errors import (
     ObjectNotFoundError,
+    PreconditionFailedError,
     StoreCorruptError,
     StoreError,
     StoreUnavailableError,
@@ -26,11 +27,17 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
 from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
 from stratalog.remote.metadata.head.head import RESTORE
-from stratalog.remote.metadata.head.head_actions import Action, Finalize
+from stratalog.remote.metadata.head.head_actions import Action, BeginDeletion, Finalize
 from stratalog.remote.metadata.head.head_judge import (
+    deletions_before,
+    judge_begin_deletion,
     judge_forget,
+    judge_pin,
+    judge_pin_commit,
     judge_raise_horizon,
+    judge_renew_pin,
     judge_trim_history,
+    judge_unpin,
     judge_unpin_expired,
 )
 from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Judgement, Landed, View
@@ -153,9 +160,9 @@ class CommittedLog(Generic[S]):
         """Whether the finalized version has actions of this type; if not, a commit of one is refused. Says in
         the log, once for each type, that this waits for an operator.
         """
-        needed_version = self._log.machine.versions.get(action, FIRST_VERSION)
-        if needed_version <= self.finalized_version:
+        if self._has_version_of(action):
             return True
+        needed_version = self._log.machine.versions[action]
         if action not in self._waiting:
             self._waiting.add(action)
             logger.warning(
@@ -168,17 +175,22 @@ class CommittedLog(Generic[S]):
             )
         return False
 
+    def _has_version_of(self, action: type[Action]) -> bool:
+        return self._log.machine.versions.get(action, FIRST_VERSION) <= self.finalized_version
+
     def finalize(self) -> int:
         """Let commits have all actions that this software knows; returns the finalized version. Older
         software can neither read nor write the log from then on, and there is no way back. Raises StoreError.
         """
         self.refresh()
 
-        def judge(_: S) -> Judgement[int]:
+        def judge(state: S) -> Judgement[int]:
             # The version of a head only grows, and is never behind the one that this judgement is about.
             version = max(self.finalized_version, METADATA_VERSION)
-            is_due = version > self.finalized_version
-            return Judgement((Finalize(version),) if is_due else (), version)
+            if version == self.finalized_version:
+                return Judgement((), version)
+            begun = () if self._has_version_of(BeginDeletion) else deletions_before(state)
+            return Judgement((Finalize(version), *begun), version)
 
         return self._commit(judge).outcome
 
@@ -199,6 +211,16 @@ class CommittedLog(Generic[S]):
             forgotten += self._commit(partial(judge_forget, names=part)).outcome
         return tuple(forgotten)
 
+    def begin_deletion(self, files: Sequence[DroppedObject]) -> S:
+        """Say that these files, which are dropped in a state of this log, are about to be deleted; returns a
+        later state. What no pin of that state holds may be deleted. Before a metadata version is finalized
+        that has pins of earlier commits, nothing has to be said.
+        """
+        # The files come from a state before this look at the version.
+        if files and self._has_version_of(BeginDeletion):
+            self._commit(lambda state: judge_begin_deletion(state, files))
+        return self.state()
+
     def raise_horizon(self, seq: int) -> int:
         """Refuse from now on what was born before commit `seq`; returns the horizon, which may be higher.
 
@@ -218,6 +240,36 @@ class CommittedLog(Generic[S]):
             trimmed += self._commit(partial(judge_trim_history, before=first_kept, files=part)).outcome
         trimmed += self._commit(partial(judge_trim_history, before=before, files=waiting)).outcome
         return tuple(trimmed)
+
+    def pin(self, holder: str, until_ms: int) -> int:
+        """Keep every file that is live now, until `until_ms` by the store's clock; returns the commit that
+        identifies the pin.
+
+        `holder` names the job to operators, and no other job uses the same name. After
+        StoreUnavailableError the call may be repeated: it returns the pin of the first call if that landed.
+        """
+        return self._commit(lambda state: judge_pin(state, holder, until_ms)).outcome
+
+    def pin_commit(self, holder: str, until_ms: int, state_seq: int) -> int:
+        """Keep every file of the state after commit `state_seq`, until `until_ms` by the store's clock.
+        Returns the commit that identifies the pin. A holder has one pin of a state: a later call moves its
+        end.
+
+        Raises PreconditionFailedError if files of that state may be deleted, StoreNotUsableError before a
+        metadata version is finalized that has this action.
+        """
+        try:
+            return self._commit(lambda state: judge_pin_commit(state, holder, until_ms, state_seq)).outcome
+        except PreconditionFailedError as error:
+            raise PreconditionFailedError(error.message, log=self.layout.prefix, **error.fields) from error
+
+    def renew_pin(self, pin: int, until_ms: int) -> None:
+        """Move the end of a pin. Raises PreconditionFailedError if it has ended."""
+        self._commit(lambda state: judge_renew_pin(state, pin, until_ms))
+
+    def unpin(self, pin: int) -> None:
+        """End a pin. Does nothing if it has ended."""
+        self._commit(lambda state: judge_unpin(state, (pin,)))
 
     def unpin_expired(self, now_ms: int) -> tuple[int, ...]:
         """End the pins whose time is over at `now_ms`, by the store's clock; returns their commits."""

@@ -115,6 +115,57 @@ class TakePin:
 
 
 @dataclass(frozen=True, slots=True)
+class PinCommit:
+    """Pins the state after an earlier commit."""
+
+    state_seq: int
+    holder: str
+    until_ms: int
+    folded_seq: int
+    """The commit of the checkpoint that the state is built from."""
+
+    def to_json(self) -> JsonObject:
+        return {
+            "action": "pin_commit",
+            "state_seq": self.state_seq,
+            "holder": self.holder,
+            "until_ms": self.until_ms,
+            "folded_seq": self.folded_seq,
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> PinCommit:
+        return PinCommit(
+            fields.integer("state_seq", minimum=1),
+            fields.text("holder"),
+            fields.integer("until_ms"),
+            fields.integer("folded_seq"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BeginDeletion:
+    """Says which dropped files a collector is about to delete. From now on no pin of an earlier commit may
+    need one of them."""
+
+    dropped_seq: int
+    """The last commit that dropped one of them."""
+    brought_seq: int
+    """The last commit that brought one of them; 0 for metadata."""
+
+    def to_json(self) -> JsonObject:
+        return {
+            "action": "begin_deletion",
+            "dropped_seq": self.dropped_seq,
+            "brought_seq": self.brought_seq,
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> BeginDeletion:
+        return BeginDeletion(fields.integer("dropped_seq", minimum=1), fields.integer("brought_seq"))
+
+
+@dataclass(frozen=True, slots=True)
 class RenewPin:
     """Replaces the end of a pin."""
 
@@ -179,13 +230,23 @@ COMMON_ACTIONS: ActionTable = {
     "fold": Fold.from_json,
     "raise_horizon": RaiseHorizon.from_json,
     "trim_history": TrimHistory.from_json,
+    "begin_deletion": BeginDeletion.from_json,
     "pin": TakePin.from_json,
+    "pin_commit": PinCommit.from_json,
     "renew_pin": RenewPin.from_json,
     "unpin": Unpin.from_json,
     "finalize": Finalize.from_json,
 }
 """The actions of every log, which keep its files in order."""
-COMMON_VERSIONS: ActionVersions = {RaiseHorizon: 2, TrimHistory: 2, TakePin: 2, RenewPin: 2, Unpin: 2}
+COMMON_VERSIONS: ActionVersions = {
+    RaiseHorizon: 2,
+    TrimHistory: 2,
+    TakePin: 2,
+    RenewPin: 2,
+    Unpin: 2,
+    BeginDeletion: 4,
+    PinCommit: 4,
+}
 """The metadata versions of these actions."""
 
 

@@ -1,4 +1,4 @@
-"""Judges the actions that keep the files of a log in order: forgetting, the orphan horizon, history, pins.
+"""Judges the actions that keep the files of a log in order: deletions, the orphan horizon, history, pins.
 
 As every judgement, each is a pure function of the state that the head's ETag names. `fold` judges folds.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stratalog.base.errors import PreconditionFailedError
-from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, TrackedFile, newest_seq_of
 from stratalog.remote.metadata.head.head_actions import (
+    BeginDeletion,
     Forget,
+    PinCommit,
     RaiseHorizon,
     RenewPin,
     TakePin,
@@ -26,6 +28,23 @@ def judge_forget(state: HeadState, names: Iterable[str]) -> Judgement[tuple[str,
     """Forgets those of the names that are on the list of dropped files; they are the outcome."""
     known = tuple(sorted(name for name in set(names) if name in state.dropped_objects))
     return Judgement((Forget(known),) if known else (), known)
+
+
+def judge_begin_deletion(state: HeadState, files: Iterable[DroppedObject]) -> Judgement[None]:
+    """Says that these dropped files may be deleted from now on, unless that is said already."""
+    dropped_seq, brought_seq = state.deleted_seq, state.deleted_brought_seq
+    for file in files:
+        dropped_seq, brought_seq = max(dropped_seq, file.seq), max(brought_seq, file.brought_seq)
+    if (dropped_seq, brought_seq) == (state.deleted_seq, state.deleted_brought_seq):
+        return Judgement((), None)
+    return Judgement((BeginDeletion(dropped_seq, brought_seq),), None)
+
+
+def deletions_before(state: HeadState) -> tuple[BeginDeletion, ...]:
+    """The action with which a log begins to say what is deleted. Collectors that said nothing may have
+    deleted all that was dropped, or do so now; but nothing that an inline commit brings.
+    """
+    return (BeginDeletion(state.seq, state.folded_seq),) if state.seq else ()
 
 
 def judge_raise_horizon(state: HeadState, seq: int) -> Judgement[int]:
@@ -72,6 +91,53 @@ def judge_pin(state: HeadState, holder: str, until_ms: int) -> Judgement[int]:
         if (pin.holder, pin.until_ms) == (holder, until_ms):
             return Judgement((), pin.seq)
     return Judgement((TakePin(holder, until_ms, state.folded_seq),), state.seq + 1)
+
+
+def judge_pin_commit(state: HeadState, holder: str, until_ms: int, state_seq: int) -> Judgement[int]:
+    """Pins the state after an earlier commit. Valid while all files are kept that this state has and is built
+    from: no deletion of one has begun, or another pin holds the same state. The outcome is the commit that
+    identifies the pin: an earlier one if the holder has a pin of the same state, whose end moves forward.
+    Raises PreconditionFailedError.
+    """
+    same = [pin for pin in state.pins if pin.state_seq == state_seq]
+    for pin in same:
+        if pin.holder == holder:
+            return Judgement(() if pin.until_ms >= until_ms else (RenewPin(pin.seq, until_ms),), pin.seq)
+    # The state of a pin is kept whatever was deleted since.
+    folded_seq = same[0].folded_seq if same else base_of(state, state_seq)
+    return Judgement((PinCommit(state_seq, holder, until_ms, folded_seq),), state.seq + 1)
+
+
+def base_of(state: HeadState, state_seq: int) -> int:
+    """The commit of the checkpoint from which the state after a commit is built. Raises
+    PreconditionFailedError if a file that it takes may be deleted, or is no longer in the history.
+    """
+    if state_seq > state.seq:
+        raise PreconditionFailedError(
+            "there is no such commit yet; pin an earlier one", commit=state_seq, newest_commit=state.seq
+        )
+    oldest_seq = max(state.deleted_brought_seq, state.history_start_seq - 1)
+    usable = [seq for seq in _checkpoints(state) if seq >= oldest_seq]
+    found = [seq for seq in usable if seq <= state_seq]
+    if not found or state_seq < state.deleted_seq:
+        raise PreconditionFailedError(
+            "files of the state at this commit may be deleted by now, so no pin can keep it; choose a later"
+            " moment, from the first commit on that a pin can keep",
+            commit=state_seq,
+            first_commit=max(state.deleted_seq, min(usable)),
+            newest_commit=state.seq,
+        )
+    return max(found)
+
+
+def _checkpoints(state: HeadState) -> list[int]:
+    """The commits of the checkpoints that are not forgotten; 0 stands for the state before the first one."""
+    dropped = (
+        newest_seq_of(file.kind, file.name)
+        for file in state.dropped_objects.values()
+        if file.kind is FileKind.CHECKPOINT
+    )
+    return [0, state.folded_seq, *dropped]
 
 
 def judge_renew_pin(state: HeadState, seq: int, until_ms: int) -> Judgement[None]:

@@ -356,13 +356,13 @@ class HeadLog(Generic[S]):
             judgement = judge(view.state)
             if not judgement.actions:
                 return (judgement, None, view.state) if is_fresh else None
+            commit = self._build_commit(view, judgement.actions, epoch)
             require_finalized(
-                view.head.write_version,
+                max(view.head.write_version, commit.finalized_version),
                 judgement.actions,
                 self.machine.versions,
                 self.layout.head_key,
             )
-            commit = self._build_commit(view, judgement.actions, epoch)
             commit.require_small()
             return judgement, commit, self._after(view.state, commit)
         except ObjectNotFoundError as error:

@@ -20,8 +20,10 @@ from stratalog.remote.metadata.head.document_ref import (
 )
 from stratalog.remote.metadata.head.head_actions import (
     Action,
+    BeginDeletion,
     Fold,
     Forget,
+    PinCommit,
     RaiseHorizon,
     RenewPin,
     TakePin,
@@ -69,6 +71,10 @@ class HeadState:
     )
     history_start_seq: int = 1
     """The first commit that history still has to hold; older ones are trimmed."""
+    deleted_seq: int = 0
+    """Files that commits up to this one dropped may be deleted."""
+    deleted_brought_seq: int = 0
+    """Those among them that later commits brought are not."""
     pins: tuple[Pin, ...] = ()
     """In the order of their commits."""
     unknown_action: str | None = None
@@ -126,8 +132,11 @@ class HeadState:
         assert 1 <= self.history_start_seq <= max(self.seq, 1), "only known commits are trimmed"
         seqs = [pin.seq for pin in self.pins]
         assert seqs == sorted(set(seqs)), "a commit makes one pin"
+        assert self.deleted_seq <= self.seq, "only dropped files are deleted"
+        assert self.deleted_brought_seq <= self.deleted_seq, "a file is dropped after it was added"
         for pin in self.pins:
-            assert pin.folded_seq < pin.seq <= self.seq, "a known commit made each pin"
+            assert pin.seq <= self.seq, "a known commit made each pin"
+            assert pin.folded_seq <= pin.state_seq <= pin.seq, "a pinned state is built from an older one"
             assert self.history_start_seq <= pin.folded_seq + 1, "the history of a pinned state stays"
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
@@ -207,16 +216,12 @@ def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot 
             if not state.orphan_horizon_seq < action.seq < commit.seq:
                 raise contradiction(commit, "its horizon goes back, or is of the future", horizon=action.seq)
             return dataclasses.replace(state, orphan_horizon_seq=action.seq)
+        case BeginDeletion():
+            return _after_begin_deletion(state, action, commit)
         case TrimHistory():
             return _after_trim(state, action, commit)
-        case TakePin():
-            pin = Pin(
-                seq=commit.seq,
-                holder=action.holder,
-                until_ms=action.until_ms,
-                folded_seq=action.folded_seq,
-            )
-            return dataclasses.replace(state, pins=(*state.pins, pin))
+        case TakePin() | PinCommit():
+            return _after_pin(state, action, commit)
         case RenewPin():
             _require_pins(state, (action.pin,), commit)
             renewed = (
@@ -256,6 +261,32 @@ def _after_fold(state: S, fold: Fold, commit: Commit, root: CheckpointRoot) -> S
     return dataclasses.replace(state, checkpoint=fold.checkpoint, history=fold.history or state.history)
 
 
+def _after_begin_deletion(state: S, begun: BeginDeletion, commit: Commit) -> S:
+    """Files are about to be deleted."""
+    before = (state.deleted_seq, state.deleted_brought_seq)
+    after = (begun.dropped_seq, begun.brought_seq)
+    if begun.dropped_seq >= commit.seq or any(new < old for new, old in zip(after, before, strict=True)):
+        raise contradiction(
+            commit, "its deletion goes back, or is of the future", dropped_seq=after[0], brought_seq=after[1]
+        )
+    return dataclasses.replace(state, deleted_seq=after[0], deleted_brought_seq=after[1])
+
+
+def _after_pin(state: S, taken: TakePin | PinCommit, commit: Commit) -> S:
+    """One pin more."""
+    earlier_seq = taken.state_seq if isinstance(taken, PinCommit) else None
+    if earlier_seq is not None and not taken.folded_seq <= earlier_seq < commit.seq:
+        raise contradiction(commit, "it pins a commit of the future", state_seq=earlier_seq)
+    pin = Pin(
+        seq=commit.seq,
+        holder=taken.holder,
+        until_ms=taken.until_ms,
+        folded_seq=taken.folded_seq,
+        earlier_seq=earlier_seq,
+    )
+    return dataclasses.replace(state, pins=(*state.pins, pin))
+
+
 def _after_trim(state: S, trim: TrimHistory, commit: Commit) -> S:
     if not state.history_start_seq < trim.before < commit.seq:
         raise contradiction(commit, "it trims history of the future, or goes back", before=trim.before)
@@ -281,15 +312,16 @@ def _require_pins(state: HeadState, seqs: Iterable[int], commit: Commit) -> None
 
 
 def _is_held_by(pin: Pin, dropped: DroppedObject) -> bool:
-    """Whether the file may have been live after the pin's commit, or is an object that a commit between the
-    pin's checkpoint and the pin brought: the state is built by that commit, with the directory of the
+    """Whether the file may have been live in the pinned state, or is an object that a commit between the
+    pin's checkpoint and that state brought: the state is built by that commit, with the directory of the
     object. A file of metadata does not say which commit brought it; its name says before which one it did
     not exist.
     """
+    seq = pin.state_seq
     if dropped.kind is not FileKind.DATA:
-        return newest_seq_of(dropped.kind, dropped.name) <= pin.seq < dropped.seq
-    was_live = dropped.brought_seq <= pin.seq < dropped.seq
-    return was_live or pin.folded_seq < dropped.brought_seq <= pin.seq
+        return newest_seq_of(dropped.kind, dropped.name) <= seq < dropped.seq
+    was_live = dropped.brought_seq <= seq < dropped.seq
+    return was_live or pin.folded_seq < dropped.brought_seq <= seq
 
 
 def contradiction(commit: Commit, what: str, **fields: object) -> StoreCorruptError:

@@ -29,6 +29,8 @@ class CommonState(TypedDict):
     catalog_seq: int
     dropped_objects: PersistentMap[str, DroppedObject]
     history_start_seq: int
+    deleted_seq: int
+    deleted_brought_seq: int
     pins: tuple[Pin, ...]
     root_extras: JsonObject
 
@@ -46,6 +48,8 @@ def changes_of(
         "horizon": state.orphan_horizon_seq,
         "catalog_seq": state.catalog_seq,
         "history_start": state.history_start_seq,
+        "deleted_seq": state.deleted_seq,
+        "deleted_brought_seq": state.deleted_brought_seq,
         "pins": [pin.to_json() for pin in state.pins],
     }
     rows: dict[RowKey, Row | None] = {}
@@ -85,6 +89,8 @@ def common_from_checkpoint(
             (dropped.name, dropped) for dropped in map(_parse_dropped, folder.rows(root, DROPPED))
         ),
         history_start_seq=fields.optional_integer("history_start", minimum=1) or 1,
+        deleted_seq=fields.optional_integer("deleted_seq") or 0,
+        deleted_brought_seq=fields.optional_integer("deleted_brought_seq") or 0,
         pins=fields.each("pins", Pin.from_json),
         root_extras=fields.unknown({*COMMON_FIELDS, *known_fields}),
     )

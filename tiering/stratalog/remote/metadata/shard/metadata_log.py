@@ -23,7 +23,6 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head_actions import ActionTable
-from stratalog.remote.metadata.head.head_judge import judge_pin, judge_renew_pin, judge_unpin
 from stratalog.remote.metadata.head.head_log import CommitSettings, HeadLog, Judgement, StoreActor
 from stratalog.remote.metadata.head.metadata_version import ActionVersions
 from stratalog.remote.metadata.head.page_loader import RunAll
@@ -323,23 +322,6 @@ class MetadataLog(CommittedLog[ShardState]):
         return self._commit(
             lambda state: shard_judge.judge_drop_partitions(state, topic_id, catalog_seq, self.store_date_ms)
         ).seq
-
-    def pin(self, holder: str, until_ms: int) -> int:
-        """Keep every file that is live now, until `until_ms` by the store's clock; returns the commit that
-        identifies the pin.
-
-        `holder` names the job to operators, and no other job uses the same name. After
-        StoreUnavailableError the call may be repeated: it returns the pin of the first call if that landed.
-        """
-        return self._commit(lambda state: judge_pin(state, holder, until_ms)).outcome
-
-    def renew_pin(self, pin: int, until_ms: int) -> None:
-        """Move the end of a pin. Raises PreconditionFailedError if it has ended."""
-        self._commit(lambda state: judge_renew_pin(state, pin, until_ms))
-
-    def unpin(self, pin: int) -> None:
-        """End a pin. Does nothing if it has ended."""
-        self._commit(lambda state: judge_unpin(state, (pin,)))
 
     def check(self) -> None:
         super().check()

@@ -1,0 +1,269 @@
+"""Snapshots are leased: the collector waits for their queries, and where it cannot, the query says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stratalog.base.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreAccessDeniedError,
+    StoreError,
+    StoreNotUsableError,
+)
+from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.source.slice_scan import scan
+from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
+from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.pin import Pin
+from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.tier.collector import Collector, CollectorSettings
+from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
+from stratalog.testing.store_faults import Fault, Operation
+from tests.support.spark.plain_store import PlainStore
+from tests.support.spark.topic_scan import topic_spans
+from tests.support.tiered.stores.careless_store import CarelessStore
+from tests.support.tiered.stores.read_only_store import ReadOnlyStore
+
+if TYPE_CHECKING:
+    from stratalog.pipeline.source.slice_span import SliceSpan
+
+HOUR_MS = 3_600_000
+WRITE_COUNT = 6
+"""Of a plan: four of the probe, and two pins."""
+
+
+class Site:
+    """A compacted topic with a snapshot of 40 records, which compaction and collection may take away. Not
+    thread-safe: one test uses it."""
+
+    def __init__(self, inner: ObjectStore | None = None) -> None:
+        self.built = PlainStore(inner)
+        self.built.create("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.0")
+        for _ in range(2):
+            self.built.upload({("t", 0): 20})
+        self.seq = self.built.tiered.metadata.state().seq
+        self.catalog_seq = self.built.tiered.catalog.state().seq
+
+    def plan(self, store: ObjectStore | None = None, **options: str) -> list[SliceSpan]:
+        """The spans of a query of the snapshot."""
+        return topic_spans(store or self.built.store, topic="t", snapshot=f"0:{self.seq}", **options)
+
+    def rows(self, spans: Sequence[SliceSpan]) -> list[int]:
+        """The offsets that the tasks of a query read."""
+        batches = scan(self.built.store, spans, ("offset",))
+        return [row["offset"] for batch in batches for row in batch.to_pylist()]
+
+    def collect(self, *, after_ms: int = 1000) -> None:
+        """Compact the topic, and delete what no pin holds, without a grace."""
+        tiered = self.built.tiered
+        self.built.clock.advance(after_ms)
+        tiered.compactor().run_once()
+        for _ in range(2):
+            tiered.metadata.fold()
+            tiered.catalog.fold()
+            Collector(self.built.store, tiered.metadata, tiered.catalog, CollectorSettings(grace_ms=0)).run(
+                is_whole=True
+            )
+
+    def pins(self) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
+        """Those of the catalog, and those of the shard."""
+        tiered = self.built.tiered
+        return tiered.catalog.refresh().pins, tiered.metadata.refresh().pins
+
+    def as_of_version(self, version: int) -> None:
+        """From now on the store is one of software whose newest metadata version was this."""
+        for log, table in (
+            (self.built.tiered.metadata, SHARD_ACTIONS),
+            (self.built.tiered.catalog, CATALOG_ACTIONS),
+        ):
+            key = log.layout.head_key
+            head = Head.decode(self.built.store.get(key).data, key, table)
+            older = dataclasses.replace(head, read_version=version, write_version=version)
+            self.built.store.put(key, older.encode())
+            log.refresh()
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_tasks_read_what_was_collected_meanwhile(site: Site) -> None:
+    spans = site.plan()
+    site.collect()
+    assert len(site.rows(topic_spans(site.built.store, topic="t"))) < 40, "it was compacted"
+    assert site.rows(spans) == list(range(40))
+    assert site.rows(site.plan()) == list(range(40)), "another query of the snapshot finds it, too"
+
+
+def test_without_a_lease_they_are_gone(site: Site) -> None:
+    spans = site.plan(lease="0")
+    assert site.pins() == ((), ())
+    site.collect()
+    with pytest.raises(ObjectNotFoundError):
+        site.rows(spans)
+
+
+def test_a_lease_is_an_hour_of_the_catalog_and_of_the_shard_that_is_read(site: Site) -> None:
+    site.plan()
+    (of_catalog,), (of_shard,) = site.pins()
+    assert (of_catalog.state_seq, of_shard.state_seq) == (site.catalog_seq, site.seq)
+    assert of_catalog.holder == of_shard.holder == f"spark snapshot 0:{site.seq}"
+    assert of_catalog.until_ms == of_shard.until_ms == site.built.clock.now_ms() + HOUR_MS
+
+
+def test_plans_of_one_snapshot_share_a_pin_that_they_renew(site: Site) -> None:
+    site.plan(lease="1000")
+    seqs = [log.state().seq for log in (site.built.tiered.catalog, site.built.tiered.metadata)]
+    ends = {pin.until_ms for pins in site.pins() for pin in pins}
+    site.built.clock.advance(100_000)
+    site.plan(lease="1000")
+    assert {pin.until_ms for pins in site.pins() for pin in pins} == ends, "nine tenths are enough"
+    site.built.clock.advance(1)
+    site.plan(lease="1000")
+    (of_catalog,), (of_shard,) = site.pins()
+    assert of_catalog.until_ms == of_shard.until_ms == site.built.clock.now_ms() + 1_000_000
+    assert [log.state().seq for log in (site.built.tiered.catalog, site.built.tiered.metadata)] == [
+        seq + 2 for seq in seqs
+    ]
+
+
+def test_a_lease_ends(site: Site) -> None:
+    spans = site.plan(lease="60")
+    site.collect(after_ms=59_999)
+    assert site.rows(spans) == list(range(40))
+    site.collect(after_ms=1)
+    assert site.pins() == ((), ())
+    with pytest.raises(ObjectNotFoundError):
+        site.rows(spans)
+    with pytest.raises(StoreError):
+        site.plan()
+
+
+def test_a_topic_that_was_deleted_since_is_kept_with_its_catalog(site: Site) -> None:
+    spans = site.plan()
+    tiered = site.built.tiered
+    topic_id = site.built.tips["t"][0].topic_id
+    site.built.clock.advance(1)
+    tiered.catalog.delete(topic_id)
+    tiered.metadata.drop_partitions(topic_id, tiered.catalog.confirm_deleted(topic_id))
+    site.collect()
+    site.collect()
+    assert site.rows(spans) == list(range(40))
+    assert site.rows(site.plan()) == list(range(40)), "the catalog of that time is there"
+
+
+def test_a_snapshot_whose_files_are_gone_fails_as_it_is(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.collect()
+    with pytest.raises(StoreError) as caught, caplog.at_level(logging.WARNING):
+        site.plan()
+    assert isinstance(caught.value, ObjectNotFoundError | PreconditionFailedError)
+    with pytest.raises(PreconditionFailedError) as refused:
+        site.plan(lease="60")
+    first_seq = refused.value.fields["first_commit"]
+    assert isinstance(first_seq, int)
+    site.seq = first_seq
+    assert site.rows(site.plan(lease="60")), "the first commit that the error names can be pinned"
+
+
+def test_a_snapshot_that_cannot_be_pinned_is_read_with_a_warning(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files of another topic are gone; those of this one are there."""
+    site.built.create("other")
+    site.built.upload({("other", 0): 10})
+    site.seq = site.built.tiered.metadata.state().seq
+    site.built.tiered.metadata.fold()
+    site.built.tiered.advance_log_start(site.built.tips["other"][0], 10)
+    [gone] = [file for file in site.built.tiered.metadata.state().dropped if file.brought_seq]
+    site.built.tiered.metadata.begin_deletion([gone])
+    with caplog.at_level(logging.WARNING):
+        assert site.rows(site.plan()) == list(range(40))
+    assert [f"0:{site.seq}" in line for line in caplog.messages] == [True], "it says so once"
+    with pytest.raises(PreconditionFailedError):
+        site.plan(lease="60")
+
+
+def test_credentials_that_may_not_write_read_without_a_lease(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ReadOnlyStore(site.built.store)
+    with caplog.at_level(logging.WARNING):
+        assert site.rows(site.plan(store)) == list(range(40))
+    assert len(caplog.messages) == 1
+    with pytest.raises(StoreAccessDeniedError):
+        site.plan(store, lease="60")
+    caplog.clear()
+    site.plan()
+    with caplog.at_level(logging.WARNING):
+        assert site.rows(site.plan(store, lease="60")) == list(range(40)), "the lease of another query lasts"
+    assert not caplog.messages
+    assert site.pins() != ((), ())
+
+
+def test_a_version_that_is_not_finalized_has_no_leases_of_snapshots(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.as_of_version(3)
+    with caplog.at_level(logging.WARNING):
+        assert site.rows(site.plan()) == list(range(40))
+    assert len([line for line in caplog.messages if "stratalog tier finalize" in line]) == 1
+    with pytest.raises(StoreNotUsableError) as caught:
+        site.plan(lease="60")
+    assert caught.value.fields["needed_version"] == 4
+    site.collect()
+    for log in (site.built.tiered.metadata, site.built.tiered.catalog):
+        assert log.state().deleted_seq == 0, "a collector goes on as before"
+        log.finalize()
+    site.seq = site.built.tiered.metadata.state().seq
+    site.plan(lease="60")
+    assert all(site.pins())
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.FAILS,
+        Fault.LANDS_UNKNOWN,
+        Fault.LANDS_AND_IS_REFUSED,
+        Fault.STOPS_BEFORE,
+        Fault.STOPS_AFTER,
+    ],
+)
+def test_one_fault_of_a_write_is_survived(fault: Fault) -> None:
+    """Also the death of the driver: its pins end by their time."""
+    for number in range(WRITE_COUNT):
+        site = Site()
+        writes = count()
+
+        def plan(operation: Operation) -> Fault:
+            is_due = operation.verb == "PUT" and next(writes) == number  # noqa: B023 - called in this round
+            return fault if is_due else Fault.NONE
+
+        spans: list[SliceSpan] = []
+        with suppress(ActorStopped):
+            spans = site.plan(FaultyObjectStore(site.built.store, random.Random(0), plan))
+        assert next(writes) > number, "there is such a write"
+        spans = spans or site.plan()
+        site.collect()
+        assert site.rows(spans) == list(range(40))
+        assert len([pin for pins in site.pins() for pin in pins]) == 2
+        site.collect(after_ms=HOUR_MS)
+        assert site.pins() == ((), ())
+
+
+def test_a_store_that_ignores_preconditions_gets_no_pin() -> None:
+    site = Site(CarelessStore(ignores_match=True, ignores_absent=False))
+    with pytest.raises(StoreNotUsableError) as caught:
+        site.plan(lease="60")
+    assert caught.value.fields["header"] == "If-Match"
+    assert site.pins() == ((), ())
