@@ -104,9 +104,9 @@ class Head(NamedTuple):
     dropped: frozenset[Dropped] = frozenset()
     pins: frozenset[Pin] = frozenset()
     deleted_seq: int = 0
-    """What commits up to this one dropped may be deleted."""
+    """Files that commits up to this one dropped may be deleted."""
     deleted_brought_seq: int = 0
-    """Unless a later commit than this one brought it."""
+    """Those among them that later commits brought are not."""
     brought: tuple[Brought, ...] = ()
     folded_seq: int = 0
     """Later commits are in the head."""

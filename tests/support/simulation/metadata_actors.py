@@ -370,15 +370,15 @@ def pinner(seat: Seat, *, pins: int = 3) -> None:
             insist(partial(log.unpin, pin))
 
 
-def traveller(seat: Seat, *, pins: int = 4) -> None:
-    """Pins an earlier commit, if its state can still be kept, at times twice; lets go, or leaves the pin
-    behind."""
+def traveller(seat: Seat, *, pins: int = 4, back: int = 12) -> None:
+    """Pins an earlier commit, at most `back` commits ago, if its state can still be kept, at times twice;
+    lets go, or leaves the pin behind."""
     log = insist(lambda: seat.open_log("spark"))
     for number in range(pins):
         for _ in range(seat.random.randint(0, 3)):
             insist(log.refresh)
         newest_seq = log.state().seq
-        seq = seat.random.randint(max(newest_seq - 12, 0), newest_seq)
+        seq = seat.random.randint(max(newest_seq - back, 0), newest_seq)
         holders = [f"{seat.name}-{number}", seat.name][: seat.random.choice((1, 1, 2))]
         taken: list[int] = []
         for holder in holders if seq else ():

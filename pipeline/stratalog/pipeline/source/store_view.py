@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PROBE_TRIES = 3
-"""Of the probe of a store, whose outcome is unclear after one failure."""
+"""Probes of a store before it counts as away: the outcome of one is unclear after a single failure."""
 THREAD_COUNT = 16
 """Small requests of a plan at the same time."""
 

@@ -16,6 +16,8 @@ def collector(model: Model, state: State, actor: Actor) -> Iterator[Move]:
         yield from commit(model, state, actor)
     elif actor.phase == "idle" and actor.life > 0:
         yield from begin(model, state, Actor("collector", life=actor.life - 1))
+    elif actor.phase == "say":
+        yield say(state, actor)
     elif actor.phase == "said":
         yield spare(model, state, actor)
     elif actor.phase == "raised":
@@ -35,10 +37,7 @@ def begin(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     due = tuple(sorted(one.object for one in head.dropped if one.object not in kept(model, head)))
     if not due and not model.has(Rule.DROP_FIRST) and len(head.slices) > 1 and head.slices[0].object != GAP:
         due = (head.slices[0].object,)
-    if model.has_snapshots and model.has(Rule.SAY_DELETION):
-        yield from say(model, state, actor, due)
-    elif due:
-        yield Move(f"will delete {list(due)}", state, actor._replace(phase="delete", to_delete=due))
+    yield from choose(model, state, actor, due)
     if not model.has(Rule.HORIZON_FIRST):
         yield Move("looks for orphans", state, actor._replace(phase="list", view=head))
     elif head.horizon < head.seq:
@@ -48,24 +47,30 @@ def begin(model: Model, state: State, actor: Actor) -> Iterator[Move]:
         yield Move(f"reads the head to raise the horizon to {head.seq}", after, job)
 
 
-def say(model: Model, state: State, actor: Actor, due: tuple[int, ...]) -> Iterator[Move]:
-    """A collector says what it will delete: all that is due, or what is due so far, as a grace has it."""
-    head = state.head
-    dropped_at = {one.object: one.seq for one in head.dropped}
+def choose(model: Model, state: State, actor: Actor, due: tuple[int, ...]) -> Iterator[Move]:
+    """A collector will delete all that is due, or only what was dropped first, whose grace is over."""
+    dropped_at = {one.object: one.seq for one in state.head.dropped}
     for last in sorted({dropped_at.get(name, 0) for name in due}, reverse=True):
         names = tuple(name for name in due if dropped_at.get(name, 0) <= last)
-        job = actor._replace(phase="said", to_delete=names, view=head)
-        said = head._replace(
-            deleted_seq=max(head.deleted_seq, last),
-            deleted_brought_seq=max(head.deleted_brought_seq, *map(head.brought_seq, names)),
-        )
-        if said == head:
-            yield Move(f"will delete {list(names)}, as is said", state, job)
-        else:
-            after, job = judged(
-                state, job, said, f"says that it will delete {list(names)}", then="said", again="idle"
-            )
-            yield Move(f"reads the head to delete {list(names)}", after, job)
+        says = model.has_snapshots and model.has(Rule.SAY_DELETION)
+        job = actor._replace(to_delete=names, view=state.head if says else None)
+        yield Move(f"will delete {list(names)}", state, job._replace(phase="say" if says else "delete"))
+        if not model.has_snapshots:
+            return
+
+
+def say(state: State, actor: Actor) -> Move:
+    """A collector reads the head to say what it will delete, unless that is said."""
+    head, seen, names = state.head, actor.view, actor.to_delete
+    assert seen is not None
+    said = head._replace(
+        deleted_seq=max(head.deleted_seq, *(one.seq for one in seen.dropped if one.object in names), 0),
+        deleted_brought_seq=max(head.deleted_brought_seq, *map(seen.brought_seq, names)),
+    )
+    if said == head:
+        return Move("reads the head: to delete these is said", state, actor._replace(phase="said"))
+    after, job = judged(state, actor, said, "says what it will delete", then="said", again="say")
+    return Move("reads the head to say what it will delete", after, job)
 
 
 def spare(model: Model, state: State, actor: Actor) -> Move:

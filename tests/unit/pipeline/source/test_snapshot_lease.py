@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 HOUR_MS = 3_600_000
 WRITE_COUNT = 6
-"""Of a plan: four of the probe, and two pins."""
+"""The writes of a plan: four of the probe, and two pins."""
 
 
 class Site:
