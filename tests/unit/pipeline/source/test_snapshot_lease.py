@@ -19,17 +19,24 @@ from stratalog.base.errors import (
     StoreError,
     StoreNotUsableError,
 )
+from stratalog.base.types import TopicIdPartition
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.source.read_options import parse_options
 from stratalog.pipeline.source.slice_scan import scan
+from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.page_loader import run_in_order
 from stratalog.remote.metadata.head.pin import Pin
+from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
+from stratalog.remote.store_layout import shard_of
 from stratalog.remote.tier.collector import Collector, CollectorSettings
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
 from tests.support.spark.plain_store import PlainStore
 from tests.support.spark.topic_scan import topic_spans
+from tests.support.tiered.metadata_harness import MetadataHarness
 from tests.support.tiered.stores.careless_store import CarelessStore
 from tests.support.tiered.stores.read_only_store import ReadOnlyStore
 
@@ -119,6 +126,21 @@ def test_a_lease_is_an_hour_of_the_catalog_and_of_the_shard_that_is_read(site: S
     assert (of_catalog.state_seq, of_shard.state_seq) == (site.catalog_seq, site.seq)
     assert of_catalog.holder == of_shard.holder == f"spark snapshot 0:{site.seq}"
     assert of_catalog.until_ms == of_shard.until_ms == site.built.clock.now_ms() + HOUR_MS
+
+
+def test_shards_that_are_not_read_get_no_pin() -> None:
+    harness = MetadataHarness(shard_count=2)
+    catalog = harness.catalog()
+    topic = catalog.create("t", 1)
+    shards = [MetadataLog.open(harness.actor("owner"), number, harness.load_directory) for number in range(2)]
+    for shard in shards:
+        shard.claim("owner", harness.ids.uuid())
+    read = shard_of(TopicIdPartition(topic.topic_id, 0), 2)
+    given = {"store": "memory://", "topic": "t", "snapshot": f"{1 - read}:1", "lease": "60"}
+    [view] = StoreReader(harness.store, run_in_order).view(parse_options(given, is_stream=False))
+    assert (view.shard, view.state.seq) == (read, 1)
+    assert [len(shard.refresh().pins) for shard in shards] == [int(number == read) for number in range(2)]
+    assert len(catalog.refresh().pins) == 1
 
 
 def test_plans_of_one_snapshot_share_a_pin_that_they_renew(site: Site) -> None:

@@ -429,3 +429,20 @@ def test_what_was_finalized_after_the_checkpoint_stays_finalized() -> None:
     world.lose(SHARD, roots[-1])
     world.rebuild()
     assert head_of(world).write_version == METADATA_VERSION
+
+
+def test_commits_before_a_rebuilt_head_cannot_be_pinned() -> None:
+    """The lost commits may have said that files of them are deleted."""
+    world = RestoreWorld(1)
+    for name in ("upload", "fold", "upload", "fold"):
+        world.step(name)
+    seq = world.tiered.metadata.state().seq
+    world.lose("shards/0000/head")
+    world.rebuild()
+    metadata = world.tiered.metadata
+    with pytest.raises(PreconditionFailedError) as refused:
+        metadata.pin_commit("job", 5, seq - 1)
+    first_seq = refused.value.fields["first_commit"]
+    assert isinstance(first_seq, int)
+    metadata.pin_commit("job", 5, first_seq)
+    metadata.check()
