@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,10 +21,12 @@ from stratalog.base.errors import (
     StoreNotUsableError,
 )
 from stratalog.base.types import TopicIdPartition
+from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.source.read_options import parse_options
 from stratalog.pipeline.source.slice_scan import scan
 from stratalog.pipeline.source.store_view import StoreReader
+from stratalog.pipeline.source.topic_reader import TopicReader
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.page_loader import run_in_order
@@ -141,6 +144,25 @@ def test_shards_that_are_not_read_get_no_pin() -> None:
     assert (view.shard, view.state.seq) == (read, 1)
     assert [len(shard.refresh().pins) for shard in shards] == [int(number == read) for number in range(2)]
     assert len(catalog.refresh().pins) == 1
+
+
+def test_a_query_takes_the_lease_that_it_asks_for(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    site = Site(open_store(url))
+
+    def read(**options: str) -> int:
+        parsed = parse_options({"store": url, "topic": "t", **options}, is_stream=False)
+        reader = TopicReader(parsed, ("offset",))
+        return sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
+
+    snapshot = f"0:{site.seq}"
+    assert (read(), read(snapshot=snapshot, lease="0")) == (40, 40)
+    assert site.pins() == ((), ())
+    assert read(snapshot=snapshot) == 40
+    assert [pin.state_seq for pins in site.pins() for pin in pins] == [site.catalog_seq, site.seq]
+    assert read(lease="60") == 40
+    _, (_, of_now) = site.pins()
+    assert of_now.state_seq == of_now.seq
 
 
 def test_plans_of_one_snapshot_share_a_pin_that_they_renew(site: Site) -> None:
