@@ -27,7 +27,6 @@ from stratalog.base.errors import (
     LogStoreError,
     ObjectNotFoundError,
     StoreAccessDeniedError,
-    StoreError,
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
@@ -331,7 +330,7 @@ class SnapshotLease:
         self._is_asked_for = options.lease_s is not None
         self._lease_ms = 1000 * lease_s
         self._require_writable = require_writable
-        self._error: StoreError | None = None
+        self._error: LogStoreError | None = None
 
     @property
     def holder(self) -> str:
@@ -340,12 +339,12 @@ class SnapshotLease:
 
     def keep(self, open_log: Callable[[], CommittedLog[Any]], seq: int) -> None:
         """Pin the state of a log after a commit, unless the pin of an earlier query lasts for at least nine
-        tenths of the time. Raises StoreError."""
+        tenths of the time. Raises StoreError, CorruptRecordError."""
         if not self._lease_ms or not seq or isinstance(self._error, StoreAccessDeniedError):
             return
         try:
             self._pin(open_log(), seq)
-        except StoreError as error:
+        except LogStoreError as error:
             # Whatever it is, the states of the snapshot may be sound. What reads them meets the rest.
             if self._is_asked_for:
                 raise

@@ -22,7 +22,8 @@ class Pin:
     seq: int
     """The commit that made the pin, and identifies it."""
     holder: str
-    """A name that operators know, and that no other job uses, such as the job's kind and a UUID."""
+    """A name that operators know, and that no other job uses, such as the job's kind and a UUID. The queries
+    of one snapshot are one job."""
     until_ms: int
     """The time of the store's clock from which on the collector ends the pin."""
     folded_seq: int
