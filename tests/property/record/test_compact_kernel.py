@@ -155,7 +155,7 @@ def columns_of(
 ) -> RunColumns:
     """The columns of a run, in a table with a row before it and one behind it; three columns without rows."""
     bases = array("q", [-7, *(base_offsets or [0] * len(rows)), -7])
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 3
+    columns: list[tuple[int, ...]] = list(zip(*rows, strict=True)) if rows else [()] * 3
     numbers = [number for column in columns for number in (-7, *column, -7)]
     return ("", *names, ""), bases, array("q", numbers), 1, len(rows) + 1
 

@@ -66,7 +66,7 @@ class DecidedRun(NamedTuple):
     """A small run whose survivors are known. Immutable."""
 
     survivors: bytearray
-    """As in `SmallRun`."""
+    """A bit for each record that stays, as `SmallRun` has them."""
     data_bytes: int
     record_count: int
 

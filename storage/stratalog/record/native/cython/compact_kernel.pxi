@@ -87,7 +87,7 @@ cdef Run run_of(object source, size_t width):
     names, base_offsets, numbers, run.first, end = <tuple> source
     run.names, run.exported, run.exported_offsets = names, export_numbers(numbers), export_numbers(base_offsets)
     run.table_count = <size_t> PyTuple_GET_SIZE(run.names)
-    assert run.first <= end <= run.table_count, "a run is in its table"
+    assert run.first <= end <= run.table_count, "each run is in its table"
     assert 8 * width * run.table_count <= run.exported.size, "each slice has a number in each column"
     assert 8 * run.table_count == run.exported_offsets.size, "each slice has a base offset"
     run.count = end - run.first
@@ -318,7 +318,7 @@ cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copi
     (position_place, size_place, crc_place, record_place, end_place, tombstones_place, codecs_place, keys_position_place,
      keys_size_place, keys_crc_place) = places
     log_start_offset, drop_until_ms, stamp_ms, filtering.settled_end_offset = <tuple> rule
-    assert run.count > 0, "a run has slices"
+    assert run.count > 0, "each run has slices"
     filtering.may_drop, filtering.may_stamp = drop_until_ms is not None, stamp_ms is not None
     filtering.drop_until_ms = drop_until_ms if filtering.may_drop else 0
     filtering.stamp_ms = stamp_ms if filtering.may_stamp else 0
