@@ -79,7 +79,7 @@ run_ranges(runs, places, survivors=None) -> dict[str, tuple[int, int]]
     the number of records. Empty parts do not count, and with `survivors` only slices that have a bit: each
     run has a bitmap, in which those of each slice begin with a byte.
 run_sums(runs, places) -> array
-    For each run the sums of these columns over its slices, behind those of the run before.
+    For each run the sums of these columns over its slices, behind those of the one before.
 decide_runs(runs, places, hash_key_id, max_bytes, keys) -> list[bytearray | None]
     For each run a bitmap of survivors, in this form, by the key streams of its slices, as
     `merge_key_streams`. `places` has the columns: whether there is a key stream, its position, size, number
