@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,6 +28,7 @@ from stratalog.pipeline.source.slice_scan import scan
 from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.pipeline.source.topic_reader import TopicReader
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
+from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.page_loader import run_in_order
 from stratalog.remote.metadata.head.pin import Pin
@@ -77,24 +78,25 @@ class Site:
         tiered = self.built.tiered
         self.built.clock.advance(after_ms)
         tiered.compactor().run_once()
+        settings = CollectorSettings(grace_ms=0)
+        collector = Collector(self.built.store, tiered.metadata, tiered.catalog, settings)
         for _ in range(2):
             tiered.metadata.fold()
             tiered.catalog.fold()
-            Collector(self.built.store, tiered.metadata, tiered.catalog, CollectorSettings(grace_ms=0)).run(
-                is_whole=True
-            )
+            collector.run(is_whole=True)
 
     def pins(self) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
         """Those of the catalog, and those of the shard."""
         tiered = self.built.tiered
         return tiered.catalog.refresh().pins, tiered.metadata.refresh().pins
 
+    def logs(self) -> tuple[CommittedLog[Any], ...]:
+        """The catalog, and the shard."""
+        return self.built.tiered.catalog, self.built.tiered.metadata
+
     def as_of_version(self, version: int) -> None:
         """From now on the store is one of software whose newest metadata version was this."""
-        for log, table in (
-            (self.built.tiered.metadata, SHARD_ACTIONS),
-            (self.built.tiered.catalog, CATALOG_ACTIONS),
-        ):
+        for log, table in zip(self.logs(), (CATALOG_ACTIONS, SHARD_ACTIONS), strict=True):
             key = log.layout.head_key
             head = Head.decode(self.built.store.get(key).data, key, table)
             older = dataclasses.replace(head, read_version=version, write_version=version)
@@ -167,7 +169,7 @@ def test_a_query_takes_the_lease_that_it_asks_for(tmp_path: Path) -> None:
 
 def test_plans_of_one_snapshot_share_a_pin_that_they_renew(site: Site) -> None:
     site.plan(lease="1000")
-    seqs = [log.state().seq for log in (site.built.tiered.catalog, site.built.tiered.metadata)]
+    seqs = [log.state().seq for log in site.logs()]
     ends = {pin.until_ms for pins in site.pins() for pin in pins}
     site.built.clock.advance(100_000)
     site.plan(lease="1000")
@@ -176,9 +178,7 @@ def test_plans_of_one_snapshot_share_a_pin_that_they_renew(site: Site) -> None:
     site.plan(lease="1000")
     (of_catalog,), (of_shard,) = site.pins()
     assert of_catalog.until_ms == of_shard.until_ms == site.built.clock.now_ms() + 1_000_000
-    assert [log.state().seq for log in (site.built.tiered.catalog, site.built.tiered.metadata)] == [
-        seq + 2 for seq in seqs
-    ]
+    assert [log.state().seq for log in site.logs()] == [seq + 2 for seq in seqs]
 
 
 def test_a_lease_ends(site: Site) -> None:
@@ -265,7 +265,7 @@ def test_a_version_that_is_not_finalized_has_no_leases_of_snapshots(
         site.plan(lease="60")
     assert caught.value.fields["needed_version"] == 4
     site.collect()
-    for log in (site.built.tiered.metadata, site.built.tiered.catalog):
+    for log in site.logs():
         assert log.state().deleted_seq == 0, "a collector goes on as before"
         log.finalize()
     site.seq = site.built.tiered.metadata.state().seq
