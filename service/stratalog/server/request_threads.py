@@ -22,7 +22,7 @@ class RequestThreads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[SimpleQueue[_Request | None]] = []
-        """What each idle thread waits for: its next request, or None for its end."""
+        """The queue of each idle thread, which gets its next request, or None for its end."""
         self._is_closed = False
 
     def run(self, request: _Request) -> None:
