@@ -77,6 +77,15 @@ def test_runs_of_one_task_never_overlap(scheduler: ThreadScheduler) -> None:
     assert not overlaps
 
 
+def test_a_task_that_is_due_does_not_wait_for_the_timekeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThreadScheduler, "_keep_time", lambda _: None)
+    scheduler = ThreadScheduler(1)
+    done = threading.Event()
+    scheduler.once("due", done.set)
+    assert done.wait(PATIENCE_S)
+    scheduler.close()
+
+
 def test_a_cancelled_task_does_not_begin(scheduler: ThreadScheduler) -> None:
     ran = threading.Event()
     later = threading.Event()
