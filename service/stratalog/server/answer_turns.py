@@ -13,6 +13,9 @@ leave them one mebibyte in `S_PER_MIB`. A large append takes as long as they do,
 
 leave them one mebibyte in `S_PER_MIB`. A large append is as slow as they are, and none waits for it.
 other one and no append goes at once.
+
+An answer that waits holds memory, and with little memory left answers are small, which costs more of the
+processor. So reads of tiered data begin only as far as few answers wait (`begin_read`).
 """
 
 from __future__ import annotations
@@ -31,12 +34,21 @@ MAX_WAIT_S: Final = 0.004
 """An append that has come holds up large answers for so long at most. Most take a quarter of it."""
 S_PER_MIB: Final = 0.004
 """The time in which large answers may have one mebibyte, whatever appends are under way."""
+AHEAD_COUNT: Final = 8
+"""While an answer waits, reads of tiered data under way and such answers are as many as threads for these
+reads, and so many more."""
 
 
 class AnswerTurns:
     """The turns of one event loop, to which it belongs."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_thread_count: int) -> None:
+        """`read_thread_count` threads read tiered data."""
+        self._room_count = read_thread_count + AHEAD_COUNT
+        self._reading_count = 0
+        """Reads of tiered data that have begun and not ended."""
+        self._reads: deque[asyncio.Future[None]] = deque()
+        """Reads that wait, in order. Those that were given up are done."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Answers in order. Those that were given up are done."""
         self._sizes_bytes: deque[int] = deque()
@@ -92,8 +104,41 @@ class AnswerTurns:
         self._held_until_s = asyncio.get_running_loop().time() + MAX_WAIT_S
         answered.add_done_callback(self._end_append)
 
+    async def begin_read(self) -> None:
+        """Return when a read of tiered data may begin; `end_read` follows then."""
+        if not self._reads and self._has_room:
+            self._reading_count += 1
+            return
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reads.append(admitted)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if not admitted.cancelled():
+                self.end_read()
+            raise
+
+    def end_read(self) -> None:
+        """Let the next read begin."""
+        self._reading_count -= 1
+        self._admit()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether another read may begin: any as long as no answer waits."""
+        return not self._waiting or self._reading_count + len(self._waiting) < self._room_count
+
+    def _admit(self) -> None:
+        while self._reads and self._has_room:
+            admitted = self._reads.popleft()
+            if not admitted.done():
+                self._reading_count += 1
+                admitted.set_result(None)
+
     def check(self) -> None:
         """Assert the invariants of the state."""
+        assert self._reading_count >= 0
+        assert not self._reads or not self._has_room, "a read waits for an event"
         assert len(self._waiting) == len(self._sizes_bytes)
         assert 0 <= self._passes_left <= PASS_COUNT
         assert not self._waiting or self._is_passing or self._timer is not None, (
@@ -152,7 +197,9 @@ class AnswerTurns:
                 self._use(loop, size_bytes)
 
     def _forget(self) -> tuple[asyncio.Future[None], int]:
-        return self._waiting.popleft(), self._sizes_bytes.popleft()
+        first = self._waiting.popleft(), self._sizes_bytes.popleft()
+        self._admit()
+        return first
 
     def _waits_for_appends(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether appends hold up large answers; then a timer goes on later."""

@@ -70,7 +70,7 @@ class WorkerPools:
         """With `carries_context` reads and administrative calls have the context of their caller, for traces;
         it costs each of them a microsecond."""
         make = CarryingThreads if carries_context else ThreadPoolExecutor
-        self.turns = AnswerTurns()
+        self.turns = AnswerTurns(settings.cold_read_thread_count)
         self._clock = clock
         self.request_threads = RequestThreads()
         """For requests that nothing can end, and whose callers give up after a time."""
@@ -193,6 +193,11 @@ class WorkerPools:
         """Run a read of tiered data when its turn comes. A cancelled call whose turn has not come does not
         run."""
         self._cold_read_count += 1
+        try:
+            await self.turns.begin_read()
+        except BaseException:
+            self._cold_read_count -= 1
+            raise
         return await self._run_cold(self._cold, function, self._end_cold_read)
 
     async def _run_cold(self, threads: Executor, function: Callable[[], _T], end: Callable[[], None]) -> _T:
@@ -223,6 +228,7 @@ class WorkerPools:
 
     def _end_cold_read(self) -> None:
         self._cold_read_count -= 1
+        self.turns.end_read()
 
     @property
     def reading(self) -> ReadThreads:

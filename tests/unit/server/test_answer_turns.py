@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from stratalog.server.answer_turns import (
+    AHEAD_COUNT,
     LARGE_BYTES,
     MAX_WAIT_S,
     PASS_COUNT,
@@ -19,13 +20,14 @@ from stratalog.server.answer_turns import (
 )
 
 MIB = 1 << 20
+READ_COUNT = 2
 
 
 class World:
     """Turns, the time of their loop, and what happened in order."""
 
     def __init__(self) -> None:
-        self.turns = AnswerTurns()
+        self.turns = AnswerTurns(READ_COUNT)
         self.now_s = 100.0
         self.events: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -41,6 +43,15 @@ class World:
 
         self.tasks.append(asyncio.create_task(read()))
         return self.tasks[-1]
+
+    async def read(self) -> None:
+        """A read of tiered data that ends after a few passes."""
+        await self.turns.begin_read()
+        try:
+            for _ in range(5):
+                await asyncio.sleep(0)
+        finally:
+            self.turns.end_read()
 
     def append(self, size_bytes: int = 100) -> asyncio.Future[None]:
         """An append that has come; it ends with the future."""
@@ -248,6 +259,42 @@ async def test_the_past_of_answers_does_not_count(monkeypatch: pytest.MonkeyPatc
         assert world.events[100:] == ["after"]
 
 
+async def test_reads_begin_only_as_far_as_few_answers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as world:
+        begun: list[int] = []
+
+        async def read(number: int) -> None:
+            await world.turns.begin_read()
+            begun.append(number)
+
+        def reads(numbers: range) -> list[asyncio.Task[None]]:
+            tasks = [asyncio.create_task(read(number)) for number in numbers]
+            world.tasks += tasks
+            return tasks
+
+        world.answer("first")
+        await world.passes()
+        answered = world.append()
+        for name in "abcd":
+            world.answer(name)
+        room_count = READ_COUNT + AHEAD_COUNT - 4
+        later = reads(range(room_count + 6))[room_count:]
+        await world.passes()
+        assert begun == list(range(room_count))
+        later[0].cancel()
+        world.turns.end_read()
+        later[2].cancel()
+        await world.passes()
+        assert begun[room_count:] == [room_count + 1], "one that was given up takes no place"
+        answered.set_result(None)
+        await world.passes()
+        assert world.events[-4:] == list("abcd")
+        assert begun[room_count:] == [room_count + number for number in (1, 3, 4, 5)]
+        reads(range(100, 200))
+        await world.passes()
+        assert begun[-100:] == list(range(100, 200)), "no answer waits"
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -257,8 +304,10 @@ async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
     async with running(monkeypatch) as world:
         appends: list[asyncio.Future[None]] = []
         for _ in range(60):
-            choice = random.randrange(7)
-            if choice < 3:
+            choice = random.randrange(9)
+            if choice > 6:
+                world.tasks.append(asyncio.create_task(world.read()))
+            elif choice < 3:
                 world.answer("answer", random.choice([LARGE_BYTES, TURN_BYTES, MIB]), random.randrange(1, 4))
             elif choice == 3:
                 appends.append(world.append(random.choice([100, MIB])))
