@@ -34,9 +34,9 @@ MAX_WAIT_S: Final = 0.004
 """An append that has come holds up large answers for so long at most. Most take a quarter of it."""
 S_PER_MIB: Final = 0.004
 """The time in which large answers may have one mebibyte, whatever appends are under way."""
-AHEAD_COUNT: Final = 8
-"""While an answer waits, reads of tiered data under way and such answers are as many as threads for these
-reads, and so many more."""
+READ_BYTES: Final = 4 << 20
+"""The room for reads of tiered data under way and answers that wait, for each thread that reads. With the
+threads of the default it is the largest answer of a fetch."""
 
 
 class AnswerTurns:
@@ -44,11 +44,13 @@ class AnswerTurns:
 
     def __init__(self, read_thread_count: int) -> None:
         """`read_thread_count` threads read tiered data."""
-        self._room_count = read_thread_count + AHEAD_COUNT
-        self._reading_count = 0
-        """Reads of tiered data that have begun and not ended."""
-        self._reads: deque[asyncio.Future[None]] = deque()
-        """Reads that wait, in order. Those that were given up are done."""
+        self._room_bytes = read_thread_count * READ_BYTES
+        self._reading_bytes = 0
+        """The sizes of reads of tiered data that have begun and not ended."""
+        self._waiting_bytes = 0
+        """The sizes of the answers that wait."""
+        self._reads: deque[tuple[asyncio.Future[None], int]] = deque()
+        """Reads that wait, in order, with their sizes. Those that were given up are done."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Answers in order. Those that were given up are done."""
         self._sizes_bytes: deque[int] = deque()
@@ -86,6 +88,7 @@ class AnswerTurns:
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
         self._sizes_bytes.append(size_bytes)
+        self._waiting_bytes += size_bytes
         if not self._is_passing:
             self._give(loop)
         await turn
@@ -104,40 +107,41 @@ class AnswerTurns:
         self._held_until_s = asyncio.get_running_loop().time() + MAX_WAIT_S
         answered.add_done_callback(self._end_append)
 
-    async def begin_read(self) -> None:
-        """Return when a read of tiered data may begin; `end_read` follows then."""
+    async def begin_read(self, size_bytes: int) -> None:
+        """Return when a read of up to so many bytes may begin; `end_read` follows then."""
         if not self._reads and self._has_room:
-            self._reading_count += 1
+            self._reading_bytes += size_bytes
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reads.append(admitted)
+        self._reads.append((admitted, size_bytes))
         try:
             await admitted
         except asyncio.CancelledError:
             if not admitted.cancelled():
-                self.end_read()
+                self.end_read(size_bytes)
             raise
 
-    def end_read(self) -> None:
-        """Let the next read begin."""
-        self._reading_count -= 1
+    def end_read(self, size_bytes: int) -> None:
+        """Let the next reads begin."""
+        self._reading_bytes -= size_bytes
         self._admit()
 
     @property
     def _has_room(self) -> bool:
-        """Whether another read may begin: any as long as no answer waits."""
-        return not self._waiting or self._reading_count + len(self._waiting) < self._room_count
+        """Whether another read may begin, whatever its size."""
+        return self._reading_bytes + self._waiting_bytes < self._room_bytes
 
     def _admit(self) -> None:
         while self._reads and self._has_room:
-            admitted = self._reads.popleft()
+            admitted, size_bytes = self._reads.popleft()
             if not admitted.done():
-                self._reading_count += 1
+                self._reading_bytes += size_bytes
                 admitted.set_result(None)
 
     def check(self) -> None:
         """Assert the invariants of the state."""
-        assert self._reading_count >= 0
+        assert self._reading_bytes >= 0
+        assert self._waiting_bytes == sum(self._sizes_bytes)
         assert not self._reads or not self._has_room, "a read waits for an event"
         assert len(self._waiting) == len(self._sizes_bytes)
         assert 0 <= self._passes_left <= PASS_COUNT
@@ -197,9 +201,10 @@ class AnswerTurns:
                 self._use(loop, size_bytes)
 
     def _forget(self) -> tuple[asyncio.Future[None], int]:
-        first = self._waiting.popleft(), self._sizes_bytes.popleft()
+        turn, size_bytes = self._waiting.popleft(), self._sizes_bytes.popleft()
+        self._waiting_bytes -= size_bytes
         self._admit()
-        return first
+        return turn, size_bytes
 
     def _waits_for_appends(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether appends hold up large answers; then a timer goes on later."""

@@ -189,16 +189,16 @@ class WorkerPools:
         self._lookup_count += 1
         return await self._run_cold(self._lookups, function, self._end_lookup)
 
-    async def cold_read(self, function: Callable[[], _T]) -> _T:
-        """Run a read of tiered data when its turn comes. A cancelled call whose turn has not come does not
-        run."""
+    async def cold_read(self, function: Callable[[], _T], size_bytes: int = 0) -> _T:
+        """Run a read of up to so many bytes of tiered data when its turn comes. A cancelled call whose turn
+        has not come does not run."""
         self._cold_read_count += 1
         try:
-            await self.turns.begin_read()
+            await self.turns.begin_read(size_bytes)
         except BaseException:
             self._cold_read_count -= 1
             raise
-        return await self._run_cold(self._cold, function, self._end_cold_read)
+        return await self._run_cold(self._cold, function, partial(self._end_cold_read, size_bytes))
 
     async def _run_cold(self, threads: Executor, function: Callable[[], _T], end: Callable[[], None]) -> _T:
         """Run on threads; `end` is called once the thread is free again, not when the caller gives up: a
@@ -226,9 +226,9 @@ class WorkerPools:
     def _end_lookup(self) -> None:
         self._lookup_count -= 1
 
-    def _end_cold_read(self) -> None:
+    def _end_cold_read(self, size_bytes: int) -> None:
         self._cold_read_count -= 1
-        self.turns.end_read()
+        self.turns.end_read(size_bytes)
 
     @property
     def reading(self) -> ReadThreads:

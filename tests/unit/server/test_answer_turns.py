@@ -10,17 +10,17 @@ from random import Random
 import pytest
 
 from stratalog.server.answer_turns import (
-    AHEAD_COUNT,
     LARGE_BYTES,
     MAX_WAIT_S,
     PASS_COUNT,
+    READ_BYTES,
     S_PER_MIB,
     TURN_BYTES,
     AnswerTurns,
 )
 
 MIB = 1 << 20
-READ_COUNT = 2
+READ_COUNT = 5
 
 
 class World:
@@ -46,12 +46,12 @@ class World:
 
     async def read(self) -> None:
         """A read of tiered data that ends after a few passes."""
-        await self.turns.begin_read()
+        await self.turns.begin_read(READ_BYTES)
         try:
             for _ in range(5):
                 await asyncio.sleep(0)
         finally:
-            self.turns.end_read()
+            self.turns.end_read(READ_BYTES)
 
     def append(self, size_bytes: int = 100) -> asyncio.Future[None]:
         """An append that has come; it ends with the future."""
@@ -264,7 +264,7 @@ async def test_reads_begin_only_as_far_as_few_answers_wait(monkeypatch: pytest.M
         begun: list[int] = []
 
         async def read(number: int) -> None:
-            await world.turns.begin_read()
+            await world.turns.begin_read(READ_BYTES)
             begun.append(number)
 
         def reads(numbers: range) -> list[asyncio.Task[None]]:
@@ -277,22 +277,23 @@ async def test_reads_begin_only_as_far_as_few_answers_wait(monkeypatch: pytest.M
         answered = world.append()
         for name in "abcd":
             world.answer(name)
-        room_count = READ_COUNT + AHEAD_COUNT - 4
+        room_count = READ_COUNT - 4 * MIB // READ_BYTES
         later = reads(range(room_count + 6))[room_count:]
         await world.passes()
         assert begun == list(range(room_count))
         later[0].cancel()
-        world.turns.end_read()
+        world.turns.end_read(READ_BYTES)
         later[2].cancel()
         await world.passes()
         assert begun[room_count:] == [room_count + 1], "one that was given up takes no place"
         answered.set_result(None)
         await world.passes()
         assert world.events[-4:] == list("abcd")
-        assert begun[room_count:] == [room_count + number for number in (1, 3, 4, 5)]
-        reads(range(100, 200))
+        assert begun[room_count:] == [room_count + number for number in (1, 3)]
+        for _ in range(2):
+            world.turns.end_read(READ_BYTES)
         await world.passes()
-        assert begun[-100:] == list(range(100, 200)), "no answer waits"
+        assert begun[room_count:] == [room_count + number for number in (1, 3, 4, 5)]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -80,8 +80,8 @@ class TieredReads:
         share_bytes = max(budget_bytes // count, 1) if count else 0
         begin_s = asyncio.get_running_loop().time()
         for index, cursor in enumerate(cursors[:count]):
-            reading = self._read(cursor, share_bytes, is_owed=least_count > 0 and index == 0)
             reserved_bytes = min(share_bytes, cursor.max_bytes - cursor.size_bytes)
+            reading = self._read(cursor, share_bytes, reserved_bytes, least_count > 0 and index == 0)
             self._running[cursor] = _Running(asyncio.create_task(reading), reserved_bytes, begin_s)
 
     async def wait_a_moment(self) -> None:
@@ -108,11 +108,11 @@ class TieredReads:
         """Give back bytes that are sent."""
         self._lease.settle(size_bytes, 0)
 
-    async def _read(self, cursor: FetchCursor, share_bytes: int, *, is_owed: bool) -> None:
+    async def _read(self, cursor: FetchCursor, share_bytes: int, reserved_bytes: int, is_owed: bool) -> None:
         look = partial(leased_look, self._lease, cursor, share_bytes, is_first=True, is_owed=is_owed)
         found = Found()
         try:
-            found = await self._pools.cold_read(look)
+            found = await self._pools.cold_read(look, reserved_bytes)
         except Exception as failure:  # noqa: BLE001 - the session raises it
             self._failure = failure
         else:
