@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -23,6 +24,12 @@ MIB = 1 << 20
 READ_COUNT = 5
 
 
+class Append(NamedTuple):
+    """An append that has come."""
+
+    answered: asyncio.Future[None]
+
+
 class World:
     """Turns, the time of their loop, and what happened in order."""
 
@@ -32,7 +39,7 @@ class World:
         self.events: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    def answer(self, name: str, size_bytes: int = MIB, count: int = 1) -> asyncio.Task[None]:
+    def answer(self, name: str, size_bytes: int = MIB, count: int = 1) -> None:
         """A reader that gets so many answers."""
 
         async def read() -> None:
@@ -42,7 +49,6 @@ class World:
                 self.events.append(name)
 
         self.tasks.append(asyncio.create_task(read()))
-        return self.tasks[-1]
 
     async def read(self) -> None:
         """A read of tiered data that ends after a few passes."""
@@ -53,7 +59,7 @@ class World:
         finally:
             self.turns.end_read(READ_BYTES)
 
-    def append(self, size_bytes: int = 100) -> asyncio.Future[None]:
+    def append(self, size_bytes: int = 100) -> Append:
         """An append that has come; it ends with the future."""
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turns.add_append(size_bytes, answered)
@@ -63,7 +69,7 @@ class World:
             self.events.append("append")
 
         self.tasks.append(asyncio.create_task(handle()))
-        return answered
+        return Append(answered)
 
     async def passes(self, count: int = 50) -> None:
         """Let the loop make so many passes."""
@@ -134,9 +140,10 @@ async def test_an_answer_that_comes_when_a_wait_is_over_is_behind_those_that_wai
 async def test_calls_that_have_ended_take_no_room_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(monkeypatch) as world:
         world.answer("first")
-        names = [world.answer(name, TURN_BYTES // 3) for name in "abcd"]
+        for name in "abcd":
+            world.answer(name, TURN_BYTES // 3)
         await asyncio.sleep(0)
-        names[1].cancel()
+        world.tasks[2].cancel()
         await world.passes(PASS_COUNT + 2)
         assert world.events == ["first", *"acd"]
 
@@ -162,7 +169,7 @@ async def test_answers_wait_for_a_small_append(monkeypatch: pytest.MonkeyPatch) 
     async with running(monkeypatch) as world:
         world.answer("first")
         await world.passes()
-        answered = world.append()
+        answered = world.append().answered
         world.answer("second")
         await world.passes()
         assert world.events == ["first"]
@@ -179,7 +186,7 @@ async def test_an_append_that_comes_while_answers_wait_is_next(monkeypatch: pyte
             world.answer(name)
         await world.passes(2)
         assert world.events == ["a"]
-        answered = world.append()
+        answered = world.append().answered
         await world.passes()
         answered.set_result(None)
         await world.passes()
@@ -194,7 +201,7 @@ async def test_answers_wait_for_a_call_whose_message_comes_later(monkeypatch: py
         world.answer("second", 16 * MIB)
         await world.after(MAX_WAIT_S / 2)
         assert world.events == ["first"]
-        answered = world.append()
+        answered = world.append().answered
         await world.after(MAX_WAIT_S * 0.9)
         answered.set_result(None)
         await world.passes()
@@ -274,7 +281,7 @@ async def test_reads_begin_only_as_far_as_few_answers_wait(monkeypatch: pytest.M
 
         world.answer("first")
         await world.passes()
-        answered = world.append()
+        answered = world.append().answered
         for name in "abcd":
             world.answer(name)
         room_count = READ_COUNT - 4 * MIB // READ_BYTES
@@ -311,7 +318,7 @@ async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
             elif choice < 3:
                 world.answer("answer", random.choice([LARGE_BYTES, TURN_BYTES, MIB]), random.randrange(1, 4))
             elif choice == 3:
-                appends.append(world.append(random.choice([100, MIB])))
+                appends.append(world.append(random.choice([100, MIB])).answered)
             elif choice == 4 and appends:
                 appends.pop(random.randrange(len(appends))).cancel()
             elif choice == 5 and world.tasks:

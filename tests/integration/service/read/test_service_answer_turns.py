@@ -64,9 +64,9 @@ async def test_large_answers_take_turns(bench: ServiceBench, watch: Watch, is_ti
     assert watch.sizes_bytes == [size_bytes]
     del watch.sizes_bytes[:]
     stream = stub.FetchStream(request)
-    answer = await stream.read()
+    streamed: Any = await stream.read()
     stream.cancel()
-    assert watch.sizes_bytes == [answer.ByteSize()]
+    assert watch.sizes_bytes == [streamed.ByteSize()]
     del watch.sizes_bytes[:]
     responses = [one async for one in stub.Read(log_pb2.ReadRequest(topic="t"))]
     large = [one.ByteSize() for one in responses if one.ByteSize() >= LARGE_BYTES]
