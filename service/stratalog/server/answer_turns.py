@@ -10,9 +10,7 @@ passes for all other work, then the next ones. A call that has come is at its ha
 While a small append is under way large answers wait for it. But an append that takes longer, as one that
 waits for the disk or for the store does, holds them up for `MAX_WAIT_S` at most, and appends without a pause
 leave them one mebibyte in `S_PER_MIB`. A large append takes as long as they do, and none waits for it.
-
-leave them one mebibyte in `S_PER_MIB`. A large append is as slow as they are, and none waits for it.
-other one and no append goes at once.
+An answer that meets no other one and no append goes at once.
 
 An answer that waits holds memory, and with little memory left answers are small, which costs more of the
 processor. So reads of tiered data begin only as far as few answers wait (`begin_read`).
