@@ -438,7 +438,7 @@ def test_on_a_full_disk_objects_are_sent_one_by_one_from_memory() -> None:
         raise AssertionError("a full disk has no room for a file")
 
     with (
-        patch.object(ObjectBuilder, "free_bytes", lambda *_: 0),
+        patch.object(ObjectBuilder, "free_bytes", return_value=0),
         patch.object(Spool, "_write", refuse),
     ):
         report = site.logs.upload()

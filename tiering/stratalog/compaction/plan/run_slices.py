@@ -137,9 +137,20 @@ class RunSlices(Sequence[LiveSlice]):
             waiting.append(run)
             waiting_count += len(run)
             if waiting_count >= _TABLE_SLICES:
-                yield from _in_one_table(waiting)
+                yield from RunSlices._in_one_table(waiting)
                 waiting, waiting_count = [], 0
-        yield from _in_one_table(waiting)
+        yield from RunSlices._in_one_table(waiting)
+
+    @staticmethod
+    def _in_one_table(runs: Sequence[Sequence[LiveSlice]]) -> Iterator[RunSlices]:
+        if not runs:
+            return
+        table, end = _SliceTable.of([*itertools.chain.from_iterable(runs)]), 0
+        for run in runs:
+            first, end = end, end + len(run)
+            slices = RunSlices.__new__(RunSlices)
+            slices._place(table, first, end, run[0].entry.topic_id_partition)
+            yield slices
 
     def _place(self, table: _SliceTable, first: int, end: int, tip: TopicIdPartition) -> None:
         self._table = table
@@ -291,17 +302,6 @@ class RunSlices(Sequence[LiveSlice]):
             return pairs
         begin = self._number(name, first - 1) if first else 0
         return pairs[2 * begin : 2 * self._number(name, end - 1)]
-
-
-def _in_one_table(runs: Sequence[Sequence[LiveSlice]]) -> Iterator[RunSlices]:
-    if not runs:
-        return
-    table, end = _SliceTable.of([*itertools.chain.from_iterable(runs)]), 0
-    for run in runs:
-        first, end = end, end + len(run)
-        slices = RunSlices.__new__(RunSlices)
-        slices._place(table, first, end, run[0].entry.topic_id_partition)
-        yield slices
 
 
 def _pairs(numbers: array[int]) -> Iterator[tuple[int, int]]:

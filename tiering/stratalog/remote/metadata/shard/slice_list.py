@@ -137,17 +137,14 @@ class SliceList(Sequence[LiveSlice]):
         held = self._held
         if held is None:
             columns = self.columns_between(base_offset, end_offset)
-        else:
-            first = 0 if held and held[0].base_offset >= base_offset else _rank(held, base_offset)
-            end = len(held) if held and held[-1].base_offset < end_offset else _rank(held, end_offset)
-            columns = SliceColumns.of(held[first:end])
-        _, base_offsets, end_offsets = columns.ranges
-        if base_offsets[:1] != (base_offset,) or end_offsets[-1] != end_offset:
-            return None
-        if held is None:
+            if not _spans(columns, base_offset, end_offset):
+                return None
             before, behind = self.without(base_offset, end_offset)
             return before, columns, behind
-        return held[:first], columns, held[end:]
+        first = 0 if held and held[0].base_offset >= base_offset else _rank(held, base_offset)
+        end = len(held) if held and held[-1].base_offset < end_offset else _rank(held, end_offset)
+        columns = SliceColumns.of(held[first:end])
+        return (held[:first], columns, held[end:]) if _spans(columns, base_offset, end_offset) else None
 
     def without(self, base_offset: int, end_offset: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         """The pieces before and behind a range that begins with a slice and ends with one."""
@@ -230,3 +227,9 @@ class SliceList(Sequence[LiveSlice]):
 def _rank(slices: Sequence[LiveSlice], offset: int) -> int:
     """The number of slices that begin below an offset."""
     return bisect_left(slices, offset, key=lambda live: live.base_offset)
+
+
+def _spans(columns: SliceColumns, base_offset: int, end_offset: int) -> bool:
+    """Whether the first slice begins and the last one ends the range."""
+    _, base_offsets, end_offsets = columns.ranges
+    return base_offsets[:1] == (base_offset,) and end_offsets[-1] == end_offset
