@@ -13,14 +13,15 @@ leave them one mebibyte in `S_PER_MIB`. A large append takes as long as they do,
 An answer that meets no other one and no append goes at once.
 
 An answer that waits holds memory, and with little memory left answers are small, which costs more of the
-processor. So reads of tiered data begin only as far as few answers wait (`begin_read`).
+processor. So reads of tiered data begin only as far as few tiered data wait (`begin_read`). Those of the
+local log do not count: readers of these come back for ever, and would leave the others no room.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 LARGE_BYTES: Final = 64 << 10
 """The least answer that takes a turn, and the least append that none waits for."""
@@ -33,8 +34,16 @@ MAX_WAIT_S: Final = 0.004
 S_PER_MIB: Final = 0.004
 """The time in which large answers may have one mebibyte, whatever appends are under way."""
 READ_BYTES: Final = 4 << 20
-"""The room for reads of tiered data under way and answers that wait, for each thread that reads. With the
+"""The room for reads of tiered data under way and tiered data that wait, for each thread that reads. With the
 threads of the default it is the largest answer of a fetch."""
+
+
+class _Waiter(NamedTuple):
+    """An answer that waits for its turn."""
+
+    turn: asyncio.Future[None]
+    size_bytes: int
+    tiered_bytes: int
 
 
 class AnswerTurns:
@@ -45,14 +54,12 @@ class AnswerTurns:
         self._room_bytes = read_thread_count * READ_BYTES
         self._reading_bytes = 0
         """The sizes of reads of tiered data that have begun and not ended."""
-        self._waiting_bytes = 0
-        """The sizes of the answers that wait."""
+        self._tiered_bytes = 0
+        """The tiered data of the answers that wait."""
         self._reads: deque[tuple[asyncio.Future[None], int]] = deque()
         """Reads that wait, in order, with their sizes. Those that were given up are done."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[_Waiter] = deque()
         """Answers in order. Those that were given up are done."""
-        self._sizes_bytes: deque[int] = deque()
-        """The size of each one that waits."""
         self._left_bytes = TURN_BYTES
         """The rest of the room of this turn."""
         self._passes_left = 0
@@ -75,8 +82,14 @@ class AnswerTurns:
         """The answers that wait for their turn, with those that were given up meanwhile."""
         return len(self._waiting)
 
-    async def take(self, size_bytes: int) -> None:
-        """Return when the loop may encode or send so many bytes of an answer, at once where they are few."""
+    @property
+    def waiting_tiered_bytes(self) -> int:
+        """The tiered data of these answers."""
+        return self._tiered_bytes
+
+    async def take(self, size_bytes: int, tiered_bytes: int = 0) -> None:
+        """Return when the loop may encode or send so many bytes of an answer, at once where they are few.
+        `tiered_bytes` of them were read from the store."""
         if size_bytes < LARGE_BYTES:
             return
         loop = asyncio.get_running_loop()
@@ -84,9 +97,8 @@ class AnswerTurns:
             self._use(loop, size_bytes)
             return
         turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(turn)
-        self._sizes_bytes.append(size_bytes)
-        self._waiting_bytes += size_bytes
+        self._waiting.append(_Waiter(turn, size_bytes, tiered_bytes))
+        self._tiered_bytes += tiered_bytes
         if not self._is_passing:
             self._give(loop)
         await turn
@@ -127,7 +139,7 @@ class AnswerTurns:
     @property
     def _has_room(self) -> bool:
         """Whether another read may begin, whatever its size."""
-        return self._reading_bytes + self._waiting_bytes < self._room_bytes
+        return self._reading_bytes + self._tiered_bytes < self._room_bytes
 
     def _admit(self) -> None:
         while self._reads and self._has_room:
@@ -139,9 +151,8 @@ class AnswerTurns:
     def check(self) -> None:
         """Assert the invariants of the state."""
         assert self._reading_bytes >= 0
-        assert self._waiting_bytes == sum(self._sizes_bytes)
+        assert self._tiered_bytes == sum(one.tiered_bytes for one in self._waiting)
         assert not self._reads or not self._has_room, "a read waits for an event"
-        assert len(self._waiting) == len(self._sizes_bytes)
         assert 0 <= self._passes_left <= PASS_COUNT
         assert not self._waiting or self._is_passing or self._timer is not None, (
             "an answer waits for an event"
@@ -188,21 +199,21 @@ class AnswerTurns:
 
     def _give(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let the first answers go on, as far as the turn has room."""
-        while self._waiting and self._waiting[0].done():
+        while self._waiting and self._waiting[0].turn.done():
             self._forget()
         if not self._waiting or self._waits_for_appends(loop):
             return
         while self._waiting and self._left_bytes > 0:
-            turn, size_bytes = self._forget()
-            if not turn.done():
-                turn.set_result(None)
-                self._use(loop, size_bytes)
+            first = self._forget()
+            if not first.turn.done():
+                first.turn.set_result(None)
+                self._use(loop, first.size_bytes)
 
-    def _forget(self) -> tuple[asyncio.Future[None], int]:
-        turn, size_bytes = self._waiting.popleft(), self._sizes_bytes.popleft()
-        self._waiting_bytes -= size_bytes
+    def _forget(self) -> _Waiter:
+        first = self._waiting.popleft()
+        self._tiered_bytes -= first.tiered_bytes
         self._admit()
-        return turn, size_bytes
+        return first
 
     def _waits_for_appends(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether appends hold up large answers; then a timer goes on later."""

@@ -39,12 +39,12 @@ class World:
         self.events: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    def answer(self, name: str, size_bytes: int = MIB, count: int = 1) -> None:
+    def answer(self, name: str, size_bytes: int = MIB, count: int = 1, *, is_tiered: bool = False) -> None:
         """A reader that gets so many answers."""
 
         async def read() -> None:
             for _ in range(count):
-                await self.turns.take(size_bytes)
+                await self.turns.take(size_bytes, size_bytes if is_tiered else 0)
                 self.turns.check()
                 self.events.append(name)
 
@@ -283,7 +283,7 @@ async def test_reads_begin_only_as_far_as_few_answers_wait(monkeypatch: pytest.M
         await world.passes()
         answered = world.append().answered
         for name in "abcd":
-            world.answer(name)
+            world.answer(name, is_tiered=True)
         room_count = READ_COUNT - 4 * MIB // READ_BYTES
         later = reads(range(room_count + 6))[room_count:]
         await world.passes()
@@ -303,6 +303,21 @@ async def test_reads_begin_only_as_far_as_few_answers_wait(monkeypatch: pytest.M
         assert begun[room_count:] == [room_count + number for number in (1, 3, 4, 5)]
 
 
+async def test_readers_of_the_local_log_leave_room_for_reads_of_tiered_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many of them wait all the time, with more bytes than the room for tiered data has."""
+    async with running(monkeypatch) as world:
+        for number in range(2 * READ_COUNT * READ_BYTES // MIB):
+            world.answer(str(number), count=1000)
+        await world.passes()
+        reading = asyncio.create_task(world.read())
+        world.tasks.append(reading)
+        await world.passes()
+        assert reading.done()
+        assert world.turns.waiting_count * MIB > READ_COUNT * READ_BYTES
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
     monkeypatch: pytest.MonkeyPatch, seed: int
@@ -316,7 +331,9 @@ async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
             if choice > 6:
                 world.tasks.append(asyncio.create_task(world.read()))
             elif choice < 3:
-                world.answer("answer", random.choice([LARGE_BYTES, TURN_BYTES, MIB]), random.randrange(1, 4))
+                size_bytes = random.choice([LARGE_BYTES, TURN_BYTES, MIB])
+                is_tiered = random.random() < 0.5
+                world.answer("answer", size_bytes, random.randrange(1, 4), is_tiered=is_tiered)
             elif choice == 3:
                 appends.append(world.append(random.choice([100, MIB])).answered)
             elif choice == 4 and appends:

@@ -23,7 +23,7 @@ answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -59,6 +59,11 @@ class Answered(NamedTuple, Generic[_Answer]):
     size_bytes: int
     tiered_size_bytes: int
     """The part of the size that has come from the object store."""
+
+
+def tiered_size_of(cursors: Iterable[FetchCursor]) -> int:
+    """The bytes of these cursors that have come from the object store."""
+    return sum(cursor.tiered_size_bytes for cursor in cursors)
 
 
 class FetchSession:
@@ -100,6 +105,11 @@ class FetchSession:
     @property
     def size_bytes(self) -> int:
         return sum(cursor.size_bytes for cursor in self.cursors)
+
+    @property
+    def tiered_size_bytes(self) -> int:
+        """The part of the size that has come from the object store."""
+        return tiered_size_of(self.cursors)
 
     @property
     def has_news(self) -> bool:
@@ -202,14 +212,13 @@ class FetchSession:
             await self.collect(min_bytes, max_wait_s)
         if self._is_behind:
             # Others wait only to be sent: the readers that an append has woken share the encoding.
-            await self._pools.turns.take(self.size_bytes)
+            await self._pools.turns.take(self.size_bytes, self.tiered_size_bytes)
         return self.take_news(take)
 
     def take_news(self, take: Callable[[list[FetchCursor]], _Answer]) -> Answered[_Answer]:
         """The result of `take` for the cursors with news. Its bytes stay counted until `release`. Cursors
         that have failed or are done leave the session."""
-        size_bytes = self.size_bytes
-        tiered_size_bytes = sum(cursor.tiered_size_bytes for cursor in self.cursors)
+        size_bytes, tiered_size_bytes = self.size_bytes, self.tiered_size_bytes
         unreached: list[FetchCursor] = []
         reached: list[FetchCursor] = []
         for cursor in self.cursors:

@@ -30,7 +30,7 @@ from stratalog.server.append.stream_lane import StreamAnswer
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.fetch.closing import Closing
 from stratalog.server.fetch.fetch_cursor import FetchCursor
-from stratalog.server.fetch.fetch_session import FetchSession
+from stratalog.server.fetch.fetch_session import FetchSession, tiered_size_of
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.request_memory import RequestMemories
 from stratalog.server.rpc import convert
@@ -117,7 +117,7 @@ class LogServicer:
     async def Fetch(self, request: log_pb2.FetchRequest, context: Context) -> bytes:
         session = await self._session(request)
         await session.collect(max(request.min_bytes, 1), self._max_wait_s(request))
-        await self._pools.turns.take(session.size_bytes)
+        await self._pools.turns.take(session.size_bytes, session.tiered_size_bytes)
         return self._encoder.encode(session.cursors)
 
     @guarded
@@ -125,10 +125,15 @@ class LogServicer:
         session = await self._session(request)
         # A session may have nothing to send for long; the headers show its client that it is open.
         await announce(context)
-        responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), self._encoder.encode)
+
+        def encode(cursors: list[FetchCursor]) -> tuple[int, bytes]:
+            # In this order: encoding takes the data.
+            return tiered_size_of(cursors), self._encoder.encode(cursors)
+
+        responses = session.stream(max(request.min_bytes, 1), self._max_wait_s(request), encode)
         async with aclosing(responses):
-            async for response in responses:
-                await self._pools.turns.take(len(response))
+            async for tiered_bytes, response in responses:
+                await self._pools.turns.take(len(response), tiered_bytes)
                 await send(context, response)
         self._closing.check()
 

@@ -23,14 +23,17 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes_bytes: list[int] = []
+        self.are_tiered: list[bool] = []
         self.appends: list[tuple[int, asyncio.Future[Any]]] = []
         self.call_count = 0
         take, add, expect = AnswerTurns.take, AnswerTurns.add_append, AnswerTurns.expect_append
 
-        async def taking(turns: AnswerTurns, size_bytes: int) -> None:
+        async def taking(turns: AnswerTurns, size_bytes: int, tiered_bytes: int) -> None:
             if size_bytes >= LARGE_BYTES:
                 self.sizes_bytes.append(size_bytes)
-            await take(turns, size_bytes)
+                self.are_tiered.append(LARGE_BYTES <= tiered_bytes <= size_bytes)
+                assert self.are_tiered[-1] or tiered_bytes == 0
+            await take(turns, size_bytes, tiered_bytes)
 
         def adding(turns: AnswerTurns, size_bytes: int, answered: asyncio.Future[Any]) -> None:
             self.appends.append((size_bytes, answered))
@@ -71,6 +74,7 @@ async def test_large_answers_take_turns(bench: ServiceBench, watch: Watch, is_ti
     responses = [one async for one in stub.Read(log_pb2.ReadRequest(topic="t"))]
     large = [one.ByteSize() for one in responses if one.ByteSize() >= LARGE_BYTES]
     assert watch.sizes_bytes == large != []
+    assert set(watch.are_tiered) == {is_tiered}
 
 
 async def test_appends_hold_up_large_answers(bench: ServiceBench, watch: Watch) -> None:

@@ -543,6 +543,7 @@ async def test_answers_of_readers_behind_take_turns_to_be_encoded(
             while not (turns.waiting_count or answer.done()):
                 await asyncio.sleep(0)
             assert answer.done() is not takes_a_turn
+            assert (turns.waiting_tiered_bytes > 0) == (is_tiered and takes_a_turn)
             answered.set_result(None)
             [part] = await answer
             assert (part.end < record_count) == takes_a_turn

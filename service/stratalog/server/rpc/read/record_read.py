@@ -89,7 +89,9 @@ class RecordRead:
                 steps = self._encoder.responses(answered.answer)
                 while (response := await self._pools.read(partial(next, steps, _End.END))) is not _End.END:
                     if response is not None:
-                        await self._pools.turns.take(len(response))
+                        # The records of both tiers are mixed in it.
+                        tiered_bytes = min(len(response), answered.tiered_size_bytes)
+                        await self._pools.turns.take(len(response), tiered_bytes)
                         yield response
                 self._session.release(answered)
                 self._leave_failed()
