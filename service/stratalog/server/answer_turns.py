@@ -118,9 +118,10 @@ class AnswerTurns:
         answered.add_done_callback(self._end_append)
 
     async def begin_read(self, size_bytes: int) -> None:
-        """Return when a read of up to so many bytes may begin; `end_read` follows then."""
+        """Return when a read of up to so many bytes may begin; `end_read` follows then. A large one counts as
+        `READ_BYTES`, so that it leaves the other threads to other readers, though the store may hang."""
         if not self._reads and self._has_room:
-            self._reading_bytes += size_bytes
+            self._reading_bytes += min(size_bytes, READ_BYTES)
             return
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reads.append((admitted, size_bytes))
@@ -133,7 +134,7 @@ class AnswerTurns:
 
     def end_read(self, size_bytes: int) -> None:
         """Let the next reads begin."""
-        self._reading_bytes -= size_bytes
+        self._reading_bytes -= min(size_bytes, READ_BYTES)
         self._admit()
 
     @property
@@ -145,7 +146,7 @@ class AnswerTurns:
         while self._reads and self._has_room:
             admitted, size_bytes = self._reads.popleft()
             if not admitted.done():
-                self._reading_bytes += size_bytes
+                self._reading_bytes += min(size_bytes, READ_BYTES)
                 admitted.set_result(None)
 
     def check(self) -> None:

@@ -318,6 +318,24 @@ async def test_readers_of_the_local_log_leave_room_for_reads_of_tiered_data(
         assert world.turns.waiting_count * MIB > READ_COUNT * READ_BYTES
 
 
+async def test_a_large_read_leaves_the_other_threads_to_other_readers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(monkeypatch) as world:
+        sizes_bytes = [READ_COUNT * READ_BYTES] * (READ_COUNT - 1) + [READ_BYTES]
+        reads = [asyncio.create_task(world.turns.begin_read(size_bytes)) for size_bytes in sizes_bytes]
+        world.tasks += reads
+        await world.passes()
+        assert all(read.done() for read in reads)
+        last = asyncio.create_task(world.turns.begin_read(MIB))
+        world.tasks.append(last)
+        await world.passes()
+        assert not last.done(), "each thread has one"
+        world.turns.end_read(sizes_bytes[0])
+        await world.passes()
+        assert last.done()
+
+
 @pytest.mark.parametrize("seed", range(30))
 async def test_each_answer_has_its_turn_whatever_ends_meanwhile(
     monkeypatch: pytest.MonkeyPatch, seed: int
