@@ -10,7 +10,7 @@ import itertools
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stratalog.base.types import TopicIdPartition
@@ -153,6 +153,7 @@ def require_within_span(run: PartitionRun, partition: TieredPartition) -> None:
 
 
 @given(st.integers(0, 2**32))
+@example(311737)
 def test_plans_are_valid_and_come_to_an_end(seed: int) -> None:
     random = Random(seed)
     topics = random_topics(random)

@@ -40,7 +40,10 @@ class JobDraft(NamedTuple):
     """A job by numbers of the survey: all that a plan keeps of it. Immutable."""
 
     reason: JobReason
+    candidates: frozenset[int]
+    """The objects that its runs were chosen from, and must be chosen from again: see `Selection`."""
     objects: frozenset[int]
+    """Those of them that it reads."""
     partitions: frozenset[int] | None
     """No other partition is taken; None: all that can move."""
     size: JobSize
@@ -238,6 +241,7 @@ class JobAssembly:
         self._kept_runs += 0 if kept is None else len(kept.runs)
         return JobDraft(
             reason=reason,
+            candidates=selection.candidates,
             objects=selection.objects,
             partitions=partitions,
             size=size,

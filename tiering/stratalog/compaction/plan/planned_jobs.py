@@ -64,7 +64,7 @@ class PlannedJobs(Sequence[CompactionJob]):
     __hash__ = None  # type: ignore[assignment]  # as a list
 
     def _job(self, draft: JobDraft) -> CompactionJob:
-        selection = draft.selection or self._selection.select(draft.objects, draft.partitions)
+        selection = draft.selection or self._selection.select(draft.candidates, draft.partitions)
         inputs = sorted(
             (self._survey.objects[number] for number in selection.objects), key=lambda live: live.ref.name
         )

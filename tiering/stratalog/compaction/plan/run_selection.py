@@ -43,6 +43,10 @@ class Selection(NamedTuple):
 
     runs: Sequence[RunChoice]
     """By partition."""
+    candidates: frozenset[int]
+    """The objects that the runs were chosen from. A choice from fewer of them may have more runs, even if it
+    leaves out only objects that no run needs: a partition then has another best run, which may empty an
+    object."""
     objects: frozenset[int]
     """Those that a run needs."""
     emptied: frozenset[int]
@@ -77,9 +81,10 @@ class RunSelection:
         """The best run of each partition that has anything to move in these objects. `only`: no others than
         these partitions."""
         survey = self._survey
+        candidates = frozenset(objects)
         runs = [
             _best_run(survey, part)
-            for part in survey.slices_in(objects)
+            for part in survey.slices_in(candidates)
             if only is None or part.partition in only
         ]
         taken = Counter(self._objects_of(runs))
@@ -87,7 +92,9 @@ class RunSelection:
             number for number, count in taken.items() if count == survey.objects[number].live_slices
         )
         useful = [run for run in runs if run.gains or not emptied.isdisjoint(self._objects_of([run]))]
-        return Selection(useful, frozenset(self._objects_of(useful)), emptied)
+        needed = frozenset(self._objects_of(useful))
+        # Most jobs need all, and a plan keeps one set for them.
+        return Selection(useful, needed if needed == candidates else candidates, needed, emptied)
 
     def emptying(self, objects: Iterable[int]) -> Selection:
         """The runs over the largest part of the objects that a job over just that part would empty, all of
