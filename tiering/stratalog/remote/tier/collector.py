@@ -7,7 +7,8 @@
      finished;
    * no pin holds it: it was not live in the pinned state, and that is not built from it;
    * the commit that brought it is folded into a checkpoint: opening the shard reads the directory of every
-     object that an inline commit brings, so the collector folds first where necessary.
+     object that an inline commit brings, so the collector folds first where necessary. It does so long before
+     the deletion: a pin of a commit behind the drop needs a checkpoint that has the file already.
    A commit says first which files these are, so that no pin of an earlier commit can come to hold them any
    more; what such a pin holds by then stays. Files are deleted in bulk, then forgotten in a commit. After a
    crash in between, the next pass deletes missing files again, which is no error. A file that the store
@@ -48,6 +49,9 @@ WRONG_CLOCK = (
 )
 REFUSED_RETRY_MS = 24 * 60 * 60 * 1000
 """Time after which the deletion of a file that the store keeps is tried again."""
+_FOLDS_IN_GRACE = 8
+"""A file's commit is folded once it has been dropped for the grace divided by this. Commits that are younger
+than the rest of the grace have a checkpoint before them, then, that needs no deleted file."""
 _TRIMMED_IN_A_COMMIT = 200
 """History files that one commit drops: their names are in the head until it is folded."""
 _NO_ORPHANS: Mapping[OrphanKind, int] = MappingProxyType({})
@@ -268,13 +272,16 @@ class _LogCollection:
         return [file for file in self._past_grace(state, now_ms) if state.holding_pin(file) is None]
 
     def _past_grace(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
-        end_ms = now_ms - self._settings.grace_ms
-        return [file for file in state.dropped if file.time_ms <= end_ms]
+        return _dropped_by(state, now_ms - self._settings.grace_ms)
 
     def _collect(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], tuple[str, ...]]:
         """Delete and forget dropped files; returns them, and the refusals of the store."""
         state: HeadState = self._log.state()
-        if not all(map(state.is_deletable, self._due(state, now_ms))):
+        early_ms = now_ms - self._settings.grace_ms // _FOLDS_IN_GRACE
+        if any(
+            not state.is_deletable(file) and state.holding_pin(file) is None
+            for file in _dropped_by(state, early_ms)
+        ):
             self._log.fold()
             state = self._log.state()
         dropped = state.dropped_objects
@@ -363,6 +370,11 @@ class _LogCollection:
         return tuple(
             WaitingFile(file, file.time_ms + self._settings.grace_ms, file.name in held) for file in found
         )
+
+
+def _dropped_by(state: HeadState, time_ms: int) -> list[DroppedObject]:
+    """The files that were dropped by this time, in the order of their commits."""
+    return [file for file in state.dropped if file.time_ms <= time_ms]
 
 
 def _sweep_report(swept: SweepReport) -> CollectReport:
