@@ -95,8 +95,8 @@ def _scan_stretch(
             stream.close()
     except ObjectNotFoundError as error:
         raise ObjectNotFoundError(
-            "the object was replaced and deleted since this scan was planned; run the query again, and take "
-            "a lease if it runs for longer than the store's grace period",
+            "the object was replaced and deleted since this scan was planned; run the query again, and set "
+            "lease to more seconds than it takes if it reads a snapshot or outlasts the grace period",
             **{**span.error_fields, **error.fields},
         ) from error
     except (StoreError, CorruptRecordError) as error:

@@ -27,6 +27,7 @@ from stratalog.base.errors import (
     LogStoreError,
     ObjectNotFoundError,
     StoreAccessDeniedError,
+    StoreNotUsableError,
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
@@ -41,8 +42,10 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.committed_log import CommittedLog
+from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
+from stratalog.remote.metadata.head.pin import Pin
 from stratalog.remote.metadata.ownership.head_witness import catalog_as_witness
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_state import ShardState
@@ -61,6 +64,9 @@ logger = logging.getLogger(__name__)
 
 _PROBE_TRIES = 3
 """Probes of a store before it counts as away: the outcome of one is unclear after a single failure."""
+_HOPELESS = (StoreAccessDeniedError, StoreNotUsableError)
+"""Where one log cannot be pinned because of these, the others cannot either: credentials, the store itself,
+its metadata version."""
 THREAD_COUNT = 16
 """Small requests of a plan at the same time."""
 
@@ -254,12 +260,13 @@ class StoreReader:
         moment = cutter.moment(Until(seq=commit.seq, shard=commit.shard))
         lease = SnapshotLease(options, self._require_writable)
         # The pins come first: what is there under them stays there.
-        lease.keep(self._dated_catalog, moment.catalog_seq)
+        lease.keep(self._dated_catalog, moment.catalog_seq, moment.heads[0])
         topics = [entry for name, entry in cutter.catalog(moment).topics().items() if options.selects(name)]
         require_topics(options, topics)
         shards = sorted(self._shards_of(topics))
         for shard in shards:
-            lease.keep(partial(self._open_shard, shard, read_only=True), moment.shard_seq(shard))
+            open_shard = partial(self._open_shard, shard, read_only=True)
+            lease.keep(open_shard, moment.shard_seq(shard), moment.heads[shard + 1])
         lease.report()
         replayed = {shard: cutter.shard(moment, shard) for shard in shards}
         ids = {entry.topic_id: entry.name for entry in topics}
@@ -331,16 +338,22 @@ class SnapshotLease:
         self._lease_ms = 1000 * lease_s
         self._require_writable = require_writable
         self._error: LogStoreError | None = None
+        self._now_ms: int | None = None
+        """The store's time, as the log told it that was kept last."""
 
     @property
     def holder(self) -> str:
         """The holder of the pins. It is the same for each query of the snapshot, so that these share pins."""
         return f"spark snapshot {self._snapshot.text}"
 
-    def keep(self, open_log: Callable[[], CommittedLog[Any]], seq: int) -> None:
+    def keep(self, open_log: Callable[[], CommittedLog[Any]], seq: int, head: Head) -> None:
         """Pin the state of a log after a commit, unless the pin of an earlier query lasts for at least nine
-        tenths of the time. Raises StoreError, CorruptRecordError."""
-        if not self._lease_ms or not seq or isinstance(self._error, StoreAccessDeniedError):
+        tenths of the time. `head`: one that the log had a moment ago; a log whose pin is there is not opened,
+        which would read the directories of all objects of its newest commits. Raises StoreError,
+        CorruptRecordError."""
+        if not self._lease_ms or not seq or isinstance(self._error, _HOPELESS):
+            return
+        if self._now_ms is not None and self._lasts(head.pins, seq, self._now_ms):
             return
         try:
             self._pin(open_log(), seq)
@@ -351,14 +364,17 @@ class SnapshotLease:
             self._error = self._error or error
 
     def _pin(self, log: CommittedLog[Any], seq: int) -> None:
-        until_ms = log.store_date_ms + self._lease_ms
-        enough_ms = until_ms - self._lease_ms // 10
-        if not any(
-            (pin.holder, pin.state_seq) == (self.holder, seq) and pin.until_ms >= enough_ms
-            for pin in log.state().pins
-        ):
+        self._now_ms = log.store_date_ms
+        if not self._lasts(log.state().pins, seq, self._now_ms):
             self._require_writable()
-            log.pin_commit(self.holder, until_ms, seq)
+            log.pin_commit(self.holder, self._now_ms + self._lease_ms, seq)
+
+    def _lasts(self, pins: Iterable[Pin], seq: int, now_ms: int) -> bool:
+        """Whether one of the pins is that of an earlier query, and lasts long enough."""
+        enough_ms = now_ms + self._lease_ms - self._lease_ms // 10
+        return any(
+            (pin.holder, pin.state_seq) == (self.holder, seq) and pin.until_ms >= enough_ms for pin in pins
+        )
 
     def report(self) -> None:
         """Log a warning if a pin could not be had."""

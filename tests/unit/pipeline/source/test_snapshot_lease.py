@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from stratalog.objectstore.open_store import open_store
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.source.read_options import parse_options
 from stratalog.pipeline.source.slice_scan import scan
-from stratalog.pipeline.source.store_view import StoreReader
+from stratalog.pipeline.source.store_view import SnapshotLease, StoreReader
 from stratalog.pipeline.source.topic_reader import TopicReader
 from stratalog.remote.metadata.catalog.catalog_actions import CATALOG_ACTIONS
 from stratalog.remote.metadata.head.committed_log import CommittedLog
@@ -40,6 +42,7 @@ from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStor
 from stratalog.testing.store_faults import Fault, Operation
 from tests.support.spark.plain_store import PlainStore
 from tests.support.spark.topic_scan import topic_spans
+from tests.support.tiered.counting_object_store import CountingObjectStore
 from tests.support.tiered.metadata_harness import MetadataHarness
 from tests.support.tiered.stores.careless_store import CarelessStore
 from tests.support.tiered.stores.read_only_store import ReadOnlyStore
@@ -179,6 +182,46 @@ def test_plans_of_one_snapshot_share_a_pin_that_they_renew(site: Site) -> None:
     (of_catalog,), (of_shard,) = site.pins()
     assert of_catalog.until_ms == of_shard.until_ms == site.built.clock.now_ms() + 1_000_000
     assert [log.state().seq for log in site.logs()] == [seq + 2 for seq in seqs]
+
+
+def test_a_plan_whose_pins_last_asks_once_more_only(site: Site) -> None:
+    """For the store's time: opening the shard again would read the directories of its newest objects."""
+
+    def requests(**options: str) -> Counter[str]:
+        store = CountingObjectStore(site.built.store)
+        site.plan(store, **options)
+        counted: Counter[str] = Counter()
+        for kind, made in store.counts().items():
+            counted[f"{kind.verb} {kind.kind}"] += made.requests
+        return counted
+
+    without = requests(lease="0")
+    assert any("/data/" in kind for kind in without), "the snapshot is built from directories"
+    assert requests() - without, "it is pinned"
+    more = requests()
+    more.subtract(without)
+    assert {kind: number for kind, number in more.items() if number} == {"GET catalog/head": 1}
+
+
+def test_a_log_that_cannot_be_pinned_stands_for_the_others(site: Site) -> None:
+    site.as_of_version(3)
+    opened: list[bool] = []
+    options = parse_options(
+        {"store": "memory://", "topic": "t", "snapshot": f"0:{site.seq}"}, is_stream=False
+    )
+    lease = SnapshotLease(options, lambda: None)
+    heads = [
+        Head.decode(site.built.store.get(log.layout.head_key).data, "head", table)
+        for log, table in zip(site.logs(), (CATALOG_ACTIONS, SHARD_ACTIONS), strict=True)
+    ]
+
+    def open_log(log: CommittedLog[Any]) -> CommittedLog[Any]:
+        opened.append(True)
+        return log
+
+    for log, seq, head in zip(site.logs(), (site.catalog_seq, site.seq), heads, strict=True):
+        lease.keep(partial(open_log, log), seq, head)
+    assert len(opened) == 1
 
 
 def test_a_lease_ends(site: Site) -> None:
