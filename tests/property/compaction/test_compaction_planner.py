@@ -24,7 +24,6 @@ from stratalog.compaction.plan.compaction_job import (
     Refusal,
     RunMode,
 )
-from stratalog.compaction.plan.partition_outlook import reaches_of
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.run_selection import RunSelection
 from stratalog.compaction.plan.topic_policy import TopicPolicy
@@ -34,7 +33,7 @@ from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
 from stratalog.remote.objects.slice_entry import OpenTransaction
-from stratalog.remote.objects.slice_span import UNBOUNDED, Extent, SliceSpan, effective_extents
+from stratalog.remote.objects.slice_span import UNBOUNDED, SliceSpan
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.simulation.planned_shard import NOW_MS, Shard, Topics, entry_of, slices_of, topic
 from tests.support.tiered.shard_states import row_of
@@ -694,27 +693,6 @@ def test_a_partition_whose_jobs_fail_is_compacted_alone() -> None:
     failures = dict.fromkeys(job.input_names, 2)
     (job,) = plan(shard.state(), {policy.topic_id: policy}, NOW_MS, settings, failures=failures).jobs
     assert len(job.runs) == 1
-
-
-@given(
-    st.lists(st.tuples(st.integers(-1, 50), st.integers(0, 20), st.integers(0, 30))), st.integers(0, 2**32)
-)
-def test_parts_are_those_of_the_rule_for_spans(rows: list[tuple[int, int, int]], seed: int) -> None:
-    random = Random(seed)
-    span = SliceSpan(random.choice((3, 10, 2**63 - 1)), random.choice((1, 20, 60)))
-    extents = [
-        Extent(newest if newest < 0 else max(newest - width, 0), newest, size_bytes)
-        for newest, width, size_bytes in rows
-    ]
-    reaches = reaches_of(span, iter(extents), len(extents))
-    first = random.randrange(len(extents) + 1)
-    end = random.randrange(first, len(extents) + 1)
-    counts: list[int] = []
-    index = first
-    while index < end:
-        counts.append(min(reaches[index], end - index))
-        index += counts[-1]
-    assert counts == list(span.divide(list(effective_extents(extents))[first:end]))
 
 
 def test_an_object_of_mostly_dead_bytes_is_rewritten() -> None:

@@ -9,11 +9,20 @@ from fractions import Fraction
 from random import Random
 from typing import NamedTuple
 
-from stratalog.compaction.plan.partition_outlook import OutlookTerms, PartitionOutlook, judge_partition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.compaction.plan.partition_outlook import (
+    OutlookTerms,
+    PartitionOutlook,
+    judge_partition,
+    reaches_of,
+)
 from stratalog.compaction.plan.topic_policy import TopicPolicy
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.partition_row import PartitionRow
 from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
+from stratalog.remote.objects.slice_span import Extent, SliceSpan, effective_extents
 from tests.property.compaction.test_compaction_planner import LAG_MS, random_shard, random_topics
 from tests.support.logs.sampling import Sampling
 from tests.support.simulation.planned_shard import NOW_MS, slices_of
@@ -213,3 +222,24 @@ def require_outlook(outlook: PartitionOutlook, rules: Rules) -> set[str]:
         if 0 < head.dirty_bytes < head.size_bytes:
             met.add("partly dirty")
     return met
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 50), st.integers(0, 20), st.integers(0, 30))), st.integers(0, 2**32)
+)
+def test_parts_are_those_of_the_rule_for_spans(rows: list[tuple[int, int, int]], seed: int) -> None:
+    random = Random(seed)
+    span = SliceSpan(random.choice((3, 10, 2**63 - 1)), random.choice((1, 20, 60)))
+    extents = [
+        Extent(newest if newest < 0 else max(newest - width, 0), newest, size_bytes)
+        for newest, width, size_bytes in rows
+    ]
+    reaches = reaches_of(span, iter(extents), len(extents))
+    first = random.randrange(len(extents) + 1)
+    end = random.randrange(first, len(extents) + 1)
+    counts: list[int] = []
+    index = first
+    while index < end:
+        counts.append(min(reaches[index], end - index))
+        index += counts[-1]
+    assert counts == list(span.divide(list(effective_extents(extents))[first:end]))
