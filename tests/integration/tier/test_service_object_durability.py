@@ -208,6 +208,7 @@ async def test_without_the_store_an_append_fails_and_its_repetition_waits_for_th
         assert bucket.committed_end(bench) == 0
         await until(lambda: bench.server.engine.passes.status("object-commit").failed_turn_count > 0)
         bucket.come_back()
+        await bench.client.admin.alter_configs({"remote.append.commit.timeout.ms": "30000"})
         answer = await bench.client.append_batches("t", 0, keyed(b"a", producer=of(7, 0)))
         assert answer.base_offset == 0
         assert bucket.committed_end(bench) == 1
