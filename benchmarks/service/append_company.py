@@ -306,7 +306,7 @@ def measure(quick: bool) -> Iterator[Row]:
     """The 99 % of appends beside each company."""
     with (
         tempfile.TemporaryDirectory(prefix="stratalog-bench-") as folder,
-        running(append_fetch.__file__, "serve-bare") as bare,
+        running(append_fetch.__file__, "serve-bare", folder) as bare,
         running(*stratalog_command(f"{folder}/data", "--config", "log.cleaner.backoff.ms=100")) as ours,
     ):
         size_bytes, count, seconds = (32 << 20, 500, 3.0) if quick else (256 << 20, 3_000, 8.0)
