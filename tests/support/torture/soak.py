@@ -32,6 +32,8 @@ PAUSE_S = 0.05
 CONFIG = {"segment.bytes": "1000000", "local.retention.ms": "1", "remote.storage.enable": "true"}
 OPTIONS = (
     *("--upload-interval", "1", "--max-request-memory", "64"),
+    # A larger cache of tiered data would not be full after minutes, and its growth look like a leak.
+    *("--config", "remote.read.cache.bytes=16777216"),
     *("--config", "remote.append.commit.interval.ms=50", "--config", "log.retention.check.interval.ms=1000"),
 )
 _SCRATCH = bytes(BURST_COUNT * 100)
