@@ -10,7 +10,7 @@ retriable.
 
 A read of a file that the system has in memory takes less time than a thread for it: bytes that another
 processor has read and compared must be moved from its caches. So the event loop does such reads itself, up to
-`LOOP_READ_BYTES` in each of its turns (`may_read_here`); threads do the others beside it.
+`LOOP_READ_BYTES` in each of its passes (`may_read_here`); threads do the others beside it.
 What the event loop does itself for large answers takes turns, too (`turns`).
 """
 
@@ -44,7 +44,7 @@ DESCRIBING_THREAD_COUNT = 2
 """More would only wait for the interpreter."""
 
 LOOP_READ_BYTES = 1 << 20
-"""The most that the event loop reads from files in one of its turns: 0.2 ms of work."""
+"""The most that the event loop reads from files in one of its passes: 0.2 ms of work."""
 
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
@@ -94,7 +94,7 @@ class WorkerPools:
         """Reads of tiered data that run or wait for a thread."""
         self._lookup_count = 0
         self._here_bytes = 0
-        """The bytes that the event loop has read in this turn."""
+        """The bytes that the event loop has read in this pass."""
         self.cold_refused_count = 0
         """Look-ups in the object store that were refused since the start."""
         cold_count = settings.cold_read_thread_count
@@ -166,16 +166,16 @@ class WorkerPools:
         return await asyncio.get_running_loop().run_in_executor(self._read, function)
 
     def may_read_here(self, size_bytes: int) -> bool:
-        """Whether the event loop may read so many bytes itself in this turn, without a wait for the disk."""
+        """Whether the event loop may read so many bytes itself in this pass, without a wait for the disk."""
         return self._here_bytes + size_bytes <= LOOP_READ_BYTES
 
     def add_read_here(self, size_bytes: int) -> None:
         """Count bytes that the event loop has read itself."""
         if size_bytes and not self._here_bytes:
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            asyncio.get_running_loop().call_soon(self._end_pass)
         self._here_bytes += size_bytes
 
-    def _end_turn(self) -> None:
+    def _end_pass(self) -> None:
         self._here_bytes = 0
 
     async def cold_lookup(self, function: Callable[[], _T]) -> _T:

@@ -240,15 +240,16 @@ class StoreReader:
 
     def _require_writable(self) -> None:
         """Raise StoreNotUsableError if the store would lose commits, which a pin is, too, StoreError."""
-        for tries_left in reversed(range(0 if self._is_probed else _PROBE_TRIES)):
+        if self._is_probed:
+            return
+        for tries_left in reversed(range(_PROBE_TRIES)):
             try:
                 require_conditional_writes(self.store, self._actor.ids)
+                break
             except StoreUnavailableError:
                 if not tries_left:
                     raise
-            else:
-                self._is_probed = True
-                return
+        self._is_probed = True
 
     def _dated_catalog(self) -> Catalog:
         """The catalog, with the store's time of now."""
@@ -260,13 +261,13 @@ class StoreReader:
         moment = cutter.moment(Until(seq=commit.seq, shard=commit.shard))
         lease = SnapshotLease(options, self._require_writable)
         # The pins come first: what is there under them stays there.
-        lease.keep(self._dated_catalog, moment.catalog_seq, moment.heads[0])
+        lease.keep(self._dated_catalog, moment.catalog_seq, moment.catalog_head)
         topics = [entry for name, entry in cutter.catalog(moment).topics().items() if options.selects(name)]
         require_topics(options, topics)
         shards = sorted(self._shards_of(topics))
         for shard in shards:
             open_shard = partial(self._open_shard, shard, read_only=True)
-            lease.keep(open_shard, moment.shard_seq(shard), moment.heads[shard + 1])
+            lease.keep(open_shard, moment.shard_seq(shard), moment.shard_head(shard))
         lease.report()
         replayed = {shard: cutter.shard(moment, shard) for shard in shards}
         ids = {entry.topic_id: entry.name for entry in topics}

@@ -29,7 +29,7 @@ from stratalog.server.partitions.hosted_partition import HostedPartition
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
 BUSY_FACTOR = 2
-"""The part of the largest object that a buffer is."""
+"""The largest object has so many buffers, and a turn waits for all of them while an upload is under way."""
 
 
 class CommitSettings(NamedTuple):

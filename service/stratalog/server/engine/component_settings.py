@@ -8,7 +8,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.objectstore.counted import RequestPrices
 from stratalog.remote.read.object_reads import RemoteReaderSettings
 from stratalog.remote.tier.uploader_settings import UploaderSettings
-from stratalog.server.background.waiting_tails import CommitSettings
+from stratalog.server.background.waiting_tails import BUSY_FACTOR, CommitSettings
 from stratalog.server.configuration.broker_config import BrokerConfig
 
 UPLOAD_MEMORY_BYTES = 64 << 20
@@ -46,7 +46,7 @@ def tail_settings(config: BrokerConfig) -> UploaderSettings:
     return replace(
         uploader_settings(config),
         # A turn has the bytes that begin it, and what comes until then: that needs no object of its own.
-        max_object_bytes=2 * config.commit_buffer_bytes,
+        max_object_bytes=BUSY_FACTOR * config.commit_buffer_bytes,
         put_backoff_ms=50,
         stall_ms=min(config.copy_stall_ms, config.commit_timeout_ms),
         short_below_bytes=0,

@@ -1,7 +1,7 @@
 """Reads many partitions within one byte budget, and waits for more data if there is too little.
 
 A fill takes what is in memory, at once on the event loop if the partitions are few, and what the system
-has of the files in its memory, as far as the turn of the loop has room. Then it reads the other local
+has of the files in its memory, as far as the pass of the loop has room. Then it reads the other local
 partitions one after the other in one job on the read pool, and starts reads of tiered ones in parallel on
 the cold pool, each with its share of the remaining budget; it does not wait for these (see
 `tiered_reads`). The tier of the first partition comes first, and reads of tiered partitions leave half of
@@ -287,8 +287,8 @@ class FetchSession:
         return [cursor for cursor in left if not self._read_cached(cursor, reserved_bytes)]
 
     def _read_cached(self, cursor: FetchCursor, reserved_bytes: int) -> bool:
-        """Read a cursor's files as far as the system has them in memory, if the turn has room for it. Returns
-        False if a thread must read more of it."""
+        """Read a cursor's files as far as the system has them in memory, if the pass of the loop has room for
+        it. Returns False if a thread must read more of it."""
         wish_bytes = min(
             self._max_bytes - self.size_bytes - reserved_bytes, cursor.max_bytes - cursor.size_bytes
         )

@@ -44,8 +44,15 @@ class CutMoment(NamedTuple):
     def catalog_seq(self) -> int:
         return self.seqs[0]
 
+    @property
+    def catalog_head(self) -> Head:
+        return self.heads[0]
+
     def shard_seq(self, shard: int) -> int:
         return self.seqs[shard + 1]
+
+    def shard_head(self, shard: int) -> Head:
+        return self.heads[shard + 1]
 
 
 class StoreCut(NamedTuple):
@@ -100,11 +107,11 @@ class StoreCutter:
 
     def catalog(self, moment: CutMoment) -> CatalogState:
         """The catalog at a moment. Raises as `cut`."""
-        return self._catalog.state_at(moment.heads[0], moment.catalog_seq)
+        return self._catalog.state_at(moment.catalog_head, moment.catalog_seq)
 
     def shard(self, moment: CutMoment, shard: int) -> Replayed:
         """A shard at a moment. Raises as `cut`."""
-        return _shard_at(self._shards[shard], moment.heads[shard + 1], moment.shard_seq(shard))
+        return _shard_at(self._shards[shard], moment.shard_head(shard), moment.shard_seq(shard))
 
     def cut(self, until: Until) -> StoreCut:
         """The state at that moment. Raises PreconditionFailedError if checkpoints and history do not lead
@@ -113,7 +120,7 @@ class StoreCutter:
         moment = self.moment(until)
         logs: list[StoredLog[Any]] = [self._catalog, *self._shards]
         replayed = [self.shard(moment, shard) for shard in range(len(self._shards))]
-        newest = self._catalog.state_at(moment.heads[0], moment.heads[0].seq)
+        newest = self._catalog.state_at(moment.catalog_head, moment.catalog_head.seq)
         return StoreCut(
             catalog=self.catalog(moment),
             shards=tuple(one.state for one in replayed),
