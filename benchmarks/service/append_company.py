@@ -7,7 +7,9 @@ before each of them are the reference. The readers have a process of their own: 
 measure its event loop.
 
 What grpcio makes possible: a bare server of the same calls, whose 100 streams give the same message again and
-again. The rate of the readers is beside that of these streams.
+again. The rate of the readers is beside that of these streams. And what the machine makes possible: the
+same appends while the 100 streams are those of the bare server, so that our server has nothing but the
+appends to do, and shares the processors with the readers and their server.
 """
 
 from __future__ import annotations
@@ -270,6 +272,9 @@ async def measure_companies(
             await company.prepare()
             await company.appends_s(count)
             bare_s, bare_bytes = await measure_bare(bare, readers, seconds)
+            alone_s = await company.appends_s(count)
+            apart_s, _ = await company.beside_readers_s(Reading(bare.address, seconds, "", 0))
+            rows.append(row_of(f"append beside {READER_COUNT} readers of another server", apart_s, alone_s))
             for name, topic, is_stream in (
                 ("cold readers", "cold", True),
                 ("cold fetches", "cold", False),
