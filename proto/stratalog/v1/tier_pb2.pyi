@@ -76,6 +76,8 @@ class _RetentionRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Retenti
     """local.retention.bytes, or what it follows: the object store has the data."""
     RETENTION_RULE_LOCAL_RETENTION_MS: _RetentionRule.ValueType  # 5
     """local.retention.ms, or what it follows: the object store has the data."""
+    RETENTION_RULE_COMPACTION: _RetentionRule.ValueType  # 6
+    """The object store has a compacted copy, which the local one would hide."""
 
 class RetentionRule(_RetentionRule, metaclass=_RetentionRuleEnumTypeWrapper):
     """The rule by which data goes."""
@@ -92,6 +94,8 @@ RETENTION_RULE_LOCAL_RETENTION_BYTES: RetentionRule.ValueType  # 4
 """local.retention.bytes, or what it follows: the object store has the data."""
 RETENTION_RULE_LOCAL_RETENTION_MS: RetentionRule.ValueType  # 5
 """local.retention.ms, or what it follows: the object store has the data."""
+RETENTION_RULE_COMPACTION: RetentionRule.ValueType  # 6
+"""The object store has a compacted copy, which the local one would hide."""
 Global___RetentionRule: _TypeAlias = RetentionRule  # noqa: Y015
 
 class _RetentionTier:

@@ -119,7 +119,8 @@ class LogConfig:
     `retention.bytes`."""
     local_retention_ms: int = AS_TOTAL
     """Local disk keeps what is in the object store for this long; -2: the value of `retention.ms`, but of
-    a compacted topic at most four hours: local copies hide the compaction of the object store."""
+    a compacted topic until the object store has compacted it, and at most four hours: local copies hide the
+    compaction."""
     max_compaction_lag_ms: int = LONG_MAX
     """Records older than this are compacted even where there is little to gain; a compacted log's active
     segment is rolled no later than at this age."""
@@ -243,6 +244,13 @@ class LogConfig:
         if self.retention_ms == UNLIMITED:
             return COMPACTED_LOCAL_RETENTION_MS
         return min(self.retention_ms, COMPACTED_LOCAL_RETENTION_MS)
+
+    @property
+    def drops_compacted(self) -> bool:
+        """Local segments of a tiered log go once the object store has compacted all of their records. A time
+        that is set for local copies holds as it is."""
+        is_default = self.local_retention_ms == AS_TOTAL
+        return self.is_compacted and self.is_copied and is_default
 
     @property
     def effective_local_retention_bytes(self) -> int:

@@ -91,6 +91,23 @@ async def test_segments_that_are_committed_go_by_local_retention_without_the_sto
         assert (marks.log_start_offset, marks.local_log_start_offset) == (0, 12)
 
 
+async def test_local_copies_of_compacted_records_stay_while_the_store_is_away() -> None:
+    world = World()
+    async with world.serving() as bench:
+        await create(bench, {"cleanup.policy": "compact"})
+        for _ in range(12):
+            await bench.client.append("t", 0, [Record(0, world.clock.now_ms(), b"k", bytes(300))])
+        await bench.client.admin.upload(["t"])
+        [job] = await bench.client.admin.run_compaction(["t"])
+        assert job.reason == ""
+        world.store.is_away = True
+        bench.server.engine.local.retention.run()
+        assert bench.partition().watermarks().local_log_start_offset == 0, "readers need them"
+        world.store.is_away = False
+        bench.server.engine.local.retention.run()
+        assert bench.partition().watermarks().local_log_start_offset == 12
+
+
 async def test_a_start_that_moved_in_an_outage_survives_a_restart_until_the_loss_is_on_record() -> None:
     world = World()
     async with world.serving() as bench:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -127,19 +128,57 @@ async def test_a_lost_disk_loses_nothing_that_was_tiered(tmp_path: Path, open_st
         await expected.check(bench)
 
 
-async def test_local_copies_hide_a_compaction_for_four_hours(tmp_path: Path) -> None:
-    clock = ManualClock()
+@asynccontextmanager
+async def compacted_table(clock: ManualClock, config: Mapping[str, str]) -> AsyncGenerator[ServiceBench]:
+    """A server with 10,000 records of 1,000 keys, which are compacted in the object store."""
     store = MemoryObjectStore(clock)
-    async with service_bench(f"{tmp_path}", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
+    async with service_bench("/", filesystem=MemoryFileSystem(), store=store, clock=clock) as bench:
         admin = bench.client.admin
-        await admin.create_topic("table", config={"cleanup.policy": "compact", "retention.ms": "-1"})
+        policy = {"cleanup.policy": "compact", "retention.ms": "-1"}
+        await admin.create_topic("table", config={**policy, **config})
         for number in range(10):
             timestamp_ms = clock.now_ms()
             records = [Record(0, timestamp_ms, b"%d" % key, b"%d" % number) for key in range(1000)]
             await bench.client.append("table", 0, records)
         await admin.upload()
+        await bench.retain()
+        [records] = await bench.read_all("table")
+        assert len(records) == 10_000
         [job] = await admin.run_compaction()
         assert job.reason == ""
+        yield bench
+
+
+async def test_readers_see_the_compacted_copy_from_the_next_pass_of_local_retention_on() -> None:
+    clock = ManualClock()
+    async with compacted_table(clock, {}) as bench:
+        [explained] = await bench.client.admin.explain_retention()
+        [gone] = explained.expired
+        assert (gone.tier, gone.rule) == (values.RetentionTier.LOCAL, values.RetentionRule.COMPACTION)
+        assert (gone.base_offset, gone.end_offset, gone.unit_count) == (0, 10_000, 1)
+        outcome = await asyncio.to_thread(bench.server.engine.local.retention.run)
+        assert outcome.text == "1 segment, 1 compacted-segment"
+        [records] = await bench.read_all("table")
+        assert {record.key: record.value for record in records} == {b"%d" % key: b"9" for key in range(1000)}
+        assert len(records) == 1000
+        assert bench.partition("table").compacted_upto == 10_000
+        log_start_offset = bench.partition("table").log_start_offset
+        assert (log_start_offset, bench.partition("table").local_log_start_offset) == (0, 10_000)
+
+
+async def test_a_call_of_retention_leaves_the_compacted_copy_to_readers() -> None:
+    async with compacted_table(ManualClock(), {}) as bench:
+        [retained] = (await bench.client.admin.run_retention()).partitions
+        assert retained.deleted_segment_count == 1
+        [records] = await bench.read_all("table")
+        assert len(records) == 1000
+
+
+async def test_a_time_that_is_set_for_local_copies_hides_a_compaction_for_so_long() -> None:
+    clock = ManualClock()
+    hours = {"local.retention.ms": str(COMPACTED_LOCAL_RETENTION_MS)}
+    async with compacted_table(clock, hours) as bench:
+        admin = bench.client.admin
         clock.advance(COMPACTED_LOCAL_RETENTION_MS)
         await bench.retain()
         [explained] = await admin.explain_retention()

@@ -39,6 +39,8 @@ class RetentionRule(enum.StrEnum):
     """local.retention.bytes, or what it follows: the object store has the data."""
     LOCAL_RETENTION_MS = "local-retention-ms"
     """local.retention.ms, or what it follows: the object store has the data."""
+    COMPACTION = "compaction"
+    """The object store has a compacted copy, which the local one would hide."""
     UNKNOWN = "unknown"
     """A value that only newer servers know."""
 

@@ -50,6 +50,11 @@ class ConfirmedTopics:
         """Whether the last look found that the store does not answer."""
         return self._failure is not None and issubclass(self._failure, StoreUnavailableError)
 
+    @property
+    def does_store_answer(self) -> bool:
+        """Whether the last look has read the catalog."""
+        return self._read_at_s is not None and self._failure is None
+
     def follow(self) -> frozenset[UUID] | None:
         """Read and follow the catalog; returns the ids of the confirmed topics, None if it cannot be trusted.
 

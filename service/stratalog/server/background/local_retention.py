@@ -54,13 +54,17 @@ class LocalRetention:
         see `ConfirmedTopics`: while the store is away that is the one that was followed last. Then segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
         the log start moves first.
+
+        Local segments of a compacted topic go, too, once the object store has compacted all of their records,
+        so that readers see the compacted copy (`LogConfig.drops_compacted`): by the metadata that this server
+        knows, and not while the store is away, because readers would have no copy then.
         """
         partitions = [
             one for one in self._registry.partitions() if one.offline() is None and not one.shard.is_fenced
         ]
         untiered = [one for one in partitions if not one.is_tiered]
         confirmed = (self._confirmed.follow() if partitions else None) or frozenset()
-        deleted_count = 0
+        deleted_count = compacted_count = 0
         failures: list[str] = []
         moved: list[HostedPartition] = []
         if self._confirmed.is_store_away:
@@ -71,8 +75,11 @@ class LocalRetention:
             try:
                 if partition.is_tiered or partition.topic_id_partition.topic_id in confirmed:
                     deleted_count += self._delete_of(partition)
+                    if self._confirmed.does_store_answer:
+                        compacted_count += _delete_compacted(partition)
             except (LogStoreError, OSError) as error:
                 failures.append(f"local retention of {partition.topic_partition} failed: {error}")
+        deleted_count += compacted_count
         with self._lock:
             self._deleted_segment_count += deleted_count
         cleaner_before = self._cleaner.deleted_segment_count
@@ -80,7 +87,12 @@ class LocalRetention:
         deleted_count += self._cleaner.deleted_segment_count - cleaner_before
         for partition in (*untiered, *moved):
             partition.signal.notify()
-        done = {"segments": deleted_count, "unreachable-log-starts": len(moved)}
+        done = {
+            "segments": deleted_count,
+            # Those of them that went because the object store has a compacted copy.
+            "compacted-segments": compacted_count,
+            "unreachable-log-starts": len(moved),
+        }
         return PassOutcome(done, failures=tuple(failures))
 
     def _expire_unreachable(
@@ -105,9 +117,9 @@ class LocalRetention:
         return (self._confirmed.follow() if is_needed else None) or frozenset()
 
     def retain(self, partition: HostedPartition) -> None:
-        """Delete the old segments of one partition of a confirmed or tiered topic. Those of a log that is
-        being cleaned wait. Raises CorruptRecordError, DataDirectoryError."""
-        deleted_count = self._delete_of(partition)
+        """Delete the old segments of one partition of a confirmed or tiered topic; the store has just
+        answered. Those of a log that is being cleaned wait. Raises CorruptRecordError, DataDirectoryError."""
+        deleted_count = self._delete_of(partition) + _delete_compacted(partition)
         with self._lock:
             self._deleted_segment_count += deleted_count
         if is_cleaned_here(partition.log.local_log.config):
@@ -118,3 +130,12 @@ class LocalRetention:
         if partition.is_tiered:
             return partition.log.retention.delete_local_segments()
         return self._logs.tasks.delete_old_segments(partition.log)
+
+
+def _delete_compacted(partition: HostedPartition) -> int:
+    """Delete the local segments of a tiered topic that hide a compacted copy; returns how many. Raises
+    CorruptRecordError, DataDirectoryError."""
+    state = partition.tier_state()
+    if state is None or state.compacted_upto <= partition.local_log_start_offset:
+        return 0
+    return partition.log.retention.delete_local_segments(compacted_upto=state.compacted_upto)

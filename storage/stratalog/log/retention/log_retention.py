@@ -1,4 +1,5 @@
-"""Drops the oldest segments of a log: those below its start, then by size, then by age.
+"""Drops the oldest segments of a log: those below its start, then by size, by age, and those that hide a
+compacted copy.
 
 `retention` has the rules. Dropped segments are renamed at once, so that no reader finds them any more, and
 unlinked later, so that readers that hold one can finish. In a log without another tier the log start follows,
@@ -82,13 +83,16 @@ class LogRetention:
         base_offset = self._future_base_offset
         return int(base_offset is not None and base_offset >= self._offsets.local_log_start_offset)
 
-    def delete_local_segments(self, *, ignore_retention: bool = False) -> int:
+    def delete_local_segments(self, *, ignore_retention: bool = False, compacted_upto: int = 0) -> int:
         """Drop local segments that are in the object store and beyond the local retention; return how many.
 
         Segments below the log start go in any case. `ignore_retention`: drop all segments that are in the
-        object store. Raises CorruptRecordError, DataDirectoryError.
+        object store. `compacted_upto`: below it the object store is compacted, and if the configuration
+        `drops_compacted`, sealed segments go that lie below it. Raises CorruptRecordError,
+        DataDirectoryError.
         """
-        return self._delete(retention.all_tiered if ignore_retention else retention.beyond_local_retention)
+        rule = retention.all_tiered if ignore_retention else retention.beyond_local_retention
+        return self._delete(rule, compacted_upto)
 
     def drop_for_space(self, wanted_bytes: int, *, may_lose: bool) -> int:
         """Drop the oldest segments of a tiered log until `wanted_bytes` are dropped, and return their size.
@@ -156,7 +160,11 @@ class LogRetention:
         return self._delete(retention.beyond_retention)
 
     def explain(
-        self, *, log_start_offset: int | None = None, tiered_end_offset: int | None = None
+        self,
+        *,
+        log_start_offset: int | None = None,
+        tiered_end_offset: int | None = None,
+        compacted_upto: int = 0,
     ) -> RetentionOutlook:
         """The segments that `delete_local_segments` (of a tiered log) or `delete_old_segments` would drop
         now, and the one that goes next. Deletes nothing.
@@ -171,6 +179,7 @@ class LogRetention:
             self._offsets.log_start_offset if log_start_offset is None else log_start_offset,
             self._offsets.high_watermark,
             self._offsets.tiered_end_offset if tiered_end_offset is None else tiered_end_offset,
+            compacted_upto,
         )
         self._prove_ages(rule, bounds)
         segments = tuple(self._local.segments)
@@ -180,7 +189,7 @@ class LogRetention:
             ExpiredUnit(why, segment.base_offset, segment.end_offset, segment.size_bytes)
             for why, segment in zip(rules, segments, strict=False)
         )
-        kept = segments[counts.aged_count :]
+        kept = segments[counts.compacted_count :]
         oldest = next((one for one in kept if not one.is_active or one.size_bytes > 0), None)
         return RetentionOutlook(
             expired,
@@ -210,20 +219,22 @@ class LogRetention:
             newest_ms = NEVER
         behind_bytes = sum(one.size_bytes for one in kept) - segment.size_bytes
         unit = KeptUnit(segment.base_offset, segment.end_offset, segment.size_bytes, newest_ms, behind_bytes)
-        return next_expiry(unit, limits, self._clock.now_ms(), exemption)
+        expiry = next_expiry(unit, limits, self._clock.now_ms(), exemption)
+        if exemption or not config.drops_compacted or segment.is_active:
+            return expiry
+        return expiry._replace(reason=f"{expiry.reason}; it goes sooner once a compaction covers it")
 
-    def _delete(self, rule: retention.RetentionRule) -> int:
-        self._prove_ages(rule, self._bounds)
+    def _delete(self, rule: retention.RetentionRule, compacted_upto: int = 0) -> int:
+        self._prove_ages(rule, self._bounds(compacted_upto))
         with self._flush_lock, self._lock:
-            dropped = self._drop_beyond(rule)
+            dropped = self._drop_beyond(rule, compacted_upto)
             self._unlink(dropped, self._local.config.file_delete_delay_ms)
             return len(dropped)
 
-    @property
-    def _bounds(self) -> retention.RetentionBounds:
+    def _bounds(self, compacted_upto: int) -> retention.RetentionBounds:
         offsets = self._offsets
         return retention.RetentionBounds(
-            offsets.log_start_offset, offsets.high_watermark, offsets.tiered_end_offset
+            offsets.log_start_offset, offsets.high_watermark, offsets.tiered_end_offset, compacted_upto
         )
 
     def _prove_ages(self, rule: retention.RetentionRule, bounds: retention.RetentionBounds) -> None:
@@ -243,11 +254,12 @@ class LogRetention:
         self._count_of(rule, is_older, bounds)
         self._proven = proven
 
-    def _drop_beyond(self, rule: retention.RetentionRule) -> tuple[LogSegment, ...]:
+    def _drop_beyond(self, rule: retention.RetentionRule, compacted_upto: int) -> tuple[LogSegment, ...]:
         """Drop the segments beyond the rule; by age only those that were proven. The others wait for the next
         look. Raises CorruptRecordError, DataDirectoryError."""
         self._future_base_offset = None
-        return self._drop(self._count_of(rule, self._is_older_and_proven, self._bounds).aged_count)
+        bounds = self._bounds(compacted_upto)
+        return self._drop(self._count_of(rule, self._is_older_and_proven, bounds).compacted_count)
 
     def _is_older_and_proven(self, segment: LogSegment, before_ms: int) -> bool:
         return self._seems_older(segment, before_ms) and self._is_proven(segment, segment.size_bytes)

@@ -1,8 +1,9 @@
 """Retention rules: functions over the segments of a log, oldest first, that count those to drop.
 
 Every rule counts segments from the beginning: one that must stay keeps all behind it. The rules follow
-each other, each over the segments that the one before has left: below the log start, by size, by age. The
-guards are Kafka's: no segment at or above the high watermark goes, nor an empty active segment.
+each other, each over the segments that the one before has left: below the log start, by size, by age, and
+those of which the object store has a compacted copy. The guards are Kafka's: no segment at or above the high
+watermark goes, nor an empty active segment.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class RetentionBounds(NamedTuple):
     log_start_offset: int
     high_watermark: int
     tiered_end_offset: int
+    compacted_upto: int = 0
+    """Below this offset the object store has at most one record of each key, as far as is known."""
 
 
 class ExpiredCounts(NamedTuple):
@@ -36,6 +39,8 @@ class ExpiredCounts(NamedTuple):
     below_count: int
     oversize_count: int
     aged_count: int
+    compacted_count: int
+    """The number of all that go."""
 
 
 RetentionRule = Callable[[LogSegments, RetentionBounds, LogConfig, IsOlder, int], ExpiredCounts]
@@ -71,13 +76,25 @@ def all_tiered(
     """`tiered` as a rule that ignores the configuration."""
     below = below_log_start(segments, offsets)
     count = max(below, tiered(segments, offsets))
-    return ExpiredCounts(below, count, count)
+    return ExpiredCounts(below, count, count, count)
+
+
+def compacted(segments: LogSegments, offsets: RetentionBounds, config: LogConfig) -> int:
+    """Sealed segments that hide a compacted copy in the object store, if the log keeps none of these.
+
+    The active one stays: appends go on in it, and it would be rolled for each compaction.
+    """
+    if not config.drops_compacted:
+        return 0
+    end_offset = min(offsets.compacted_upto, offsets.tiered_end_offset, offsets.high_watermark)
+    return leading_count(segments, lambda one: not one.is_active and one.end_offset <= end_offset)
 
 
 def beyond_local_retention(
     segments: LogSegments, offsets: RetentionBounds, config: LogConfig, is_older: IsOlder, now_ms: int
 ) -> ExpiredCounts:
-    """Segments of a tiered log that are in the object store and beyond the local retention.
+    """Segments of a tiered log that are in the object store and beyond the local retention, or hide a
+    compacted copy there.
 
     The size includes local segments that are not in the object store yet. Raises as `is_older` does.
     """
@@ -85,7 +102,8 @@ def beyond_local_retention(
     by_size = beyond_size(segments, config.effective_local_retention_bytes)
     gone = max(below, min(count, by_size))
     retention_ms = config.effective_local_retention_ms
-    return ExpiredCounts(below, gone, gone + beyond_age(segments[gone:count], retention_ms, is_older, now_ms))
+    aged_count = gone + beyond_age(segments[gone:count], retention_ms, is_older, now_ms)
+    return ExpiredCounts(below, gone, aged_count, max(aged_count, compacted(segments, offsets, config)))
 
 
 def beyond_retention(
@@ -97,12 +115,12 @@ def beyond_retention(
     """
     below = below_log_start(segments, offsets)
     if not config.is_deleted or config.remote_storage_enable:
-        return ExpiredCounts(below, below, below)
+        return ExpiredCounts(below, below, below, below)
     count = below_offset(segments, offsets.high_watermark)
     by_size = beyond_size(segments, config.retention_bytes)
     gone = max(below, min(count, by_size))
     aged_count = gone + beyond_age(segments[gone:count], config.retention_ms, is_older, now_ms)
-    return ExpiredCounts(below, gone, aged_count)
+    return ExpiredCounts(below, gone, aged_count, aged_count)
 
 
 def leading_count(segments: Sequence[LogSegment], is_dropped: Callable[[LogSegment], bool]) -> int:

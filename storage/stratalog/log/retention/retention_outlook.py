@@ -25,6 +25,8 @@ class ExpiryRule(enum.Enum):
     RETENTION_MS = "retention.ms"
     LOCAL_RETENTION_BYTES = "local.retention.bytes"
     LOCAL_RETENTION_MS = "local.retention.ms"
+    COMPACTION = "compaction"
+    """The object store has a compacted copy."""
 
 
 class ExpiredUnit(NamedTuple):
@@ -118,7 +120,7 @@ def next_expiry(
 
 
 def rules_of_counts(
-    below_count: int, oversize_count: int, aged_count: int, *, is_local: bool
+    below_count: int, oversize_count: int, aged_count: int, compacted_count: int, *, is_local: bool
 ) -> Sequence[ExpiryRule]:
     """The rule of each unit, from the oldest on, where each count includes the counts before it. `is_local`:
     those of local retention."""
@@ -128,4 +130,5 @@ def rules_of_counts(
         *[ExpiryRule.LOG_START] * below_count,
         *[size] * (oversize_count - below_count),
         *[age] * (aged_count - oversize_count),
+        *[ExpiryRule.COMPACTION] * (compacted_count - aged_count),
     ]

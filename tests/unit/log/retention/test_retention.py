@@ -13,6 +13,7 @@ import pytest
 from stratalog.base.errors import DataDirectoryError, OffsetOutOfRangeError
 from stratalog.base.types import Durability
 from stratalog.log.log_config import LogConfig
+from stratalog.log.retention.retention_outlook import ExpiryRule
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
@@ -84,6 +85,59 @@ def test_local_retention_follows_the_total_one_where_it_is_minus_two(
     assert log.retention.delete_local_segments() == expected
     assert log.offsets.local_log_start_offset == expected
     assert log.offsets.log_start_offset == 0
+
+
+COMPACTED_FOR_EVER = LogConfig(retention_ms=-1, cleanup_policy=COMPACTED)
+
+
+@pytest.mark.parametrize(
+    ("config", "tiered_end_offset", "compacted_upto", "expected"),
+    [
+        (COMPACTED_FOR_EVER, 10, 10, 4),
+        (COMPACTED_FOR_EVER, 10, 4, 2),
+        (COMPACTED_FOR_EVER, 10, 5, 2),
+        (COMPACTED_FOR_EVER, 10, 0, 0),
+        (COMPACTED_FOR_EVER, 4, 10, 2),
+        (replace(COMPACTED_FOR_EVER, cleanup_policy=COMPACTED | {"delete"}), 10, 4, 2),
+        (replace(COMPACTED_FOR_EVER, cleanup_policy=frozenset({"delete"})), 10, 10, 0),
+        (replace(COMPACTED_FOR_EVER, local_retention_ms=HOUR_MS), 10, 10, 0),
+        (replace(COMPACTED_FOR_EVER, local_retention_ms=-1), 10, 10, 0),
+        (replace(COMPACTED_FOR_EVER, remote_log_copy_disable=True), 10, 10, 0),
+    ],
+)
+def test_sealed_segments_go_once_the_object_store_has_compacted_all_of_their_records(
+    config: LogConfig, tiered_end_offset: int, compacted_upto: int, expected: int
+) -> None:
+    _, log = started(config)
+    records = [Record(0, DEFAULT_NOW_MS, b"k", b"v")] * 2
+    for number in range(5):
+        log.appender.append_as_leader(encode_batch(records), 1)
+        if number < 4:
+            log.roll()
+    log.update_tiered_end_offset(tiered_end_offset)
+    outlook = log.retention.explain(compacted_upto=compacted_upto)
+    assert [(one.rule, one.base_offset) for one in outlook.expired] == [
+        (ExpiryRule.COMPACTION, 2 * number) for number in range(expected)
+    ]
+    assert log.retention.delete_local_segments() == 0
+    assert log.retention.delete_local_segments(compacted_upto=compacted_upto) == expected
+    assert (log.offsets.log_start_offset, log.offsets.local_log_start_offset) == (0, 2 * expected)
+    assert log.offsets.log_end_offset == 10, "the active segment is not rolled for it"
+    log.check()
+
+
+def test_segments_that_go_by_age_and_by_compaction_have_their_own_reasons() -> None:
+    _, log = started(LogConfig(retention_ms=2 * HOUR_MS, cleanup_policy=COMPACTED))
+    fill(log, 5)
+    log.update_tiered_end_offset(5)
+    outlook = log.retention.explain(compacted_upto=4)
+    assert [one.rule for one in outlook.expired] == [
+        *[ExpiryRule.LOCAL_RETENTION_MS] * 3,
+        ExpiryRule.COMPACTION,
+    ]
+    assert outlook.next is not None
+    assert outlook.next.base_offset == 4
+    assert outlook.next.reason.endswith("it goes sooner once a compaction covers it")
 
 
 def test_a_compacted_segment_without_timestamps_has_the_age_of_its_file() -> None:

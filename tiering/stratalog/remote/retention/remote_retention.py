@@ -241,11 +241,12 @@ class RemoteRetention:
     def _explained(self, log: UnifiedLog, judged: JudgedPartition, now_ms: int | None) -> ExplainedPartition:
         offset, state = judged.log_start_offset, judged.state
         if offset is None:
-            local = log.retention.explain()
+            local = log.retention.explain(compacted_upto=state.compacted_upto)
         else:
             local = log.retention.explain(
                 log_start_offset=max(offset, log.offsets.log_start_offset),
                 tiered_end_offset=max(offset, state.tiered_end_offset, log.offsets.tiered_end_offset),
+                compacted_upto=state.compacted_upto,
             )
         rules = {unit.end_offset: rule for unit, rule in zip(judged.units, judged.rules, strict=False)}
         # A segment that no upload has reached goes by the rules of all tiers.
