@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 from random import Random
 
+import pytest
+
+from stratalog.base.errors import OverloadedError
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor
+from stratalog.compaction.compactor import Compactor, CompactorConfig, CompactorScratch
 from stratalog.compaction.plan.compaction_job import CompactionJob, RunMode
-from stratalog.compaction.scratch_budget import scratch_bytes
+from stratalog.compaction.scratch_budget import promised_scratch, scratch_bytes
+from stratalog.remote.objects.scratch_disk import ScratchDisk
+from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.scratch_peak import ScratchPeak
 from tests.support.logs.sampling import Sampling
@@ -81,6 +86,54 @@ def require_need(seed: int) -> None:
         assert report.failed_attempts == 0
     assert disk.peak_bytes <= max(needs, default=0)
     history.require(before)
+
+
+def test_a_job_does_not_begin_with_the_space_that_other_work_was_promised() -> None:
+    """Both would find the disk free, and the later one would fail in the middle."""
+    history = past(3)
+    settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
+    [job, *_] = jobs_of(history, settings)
+    needed_bytes = scratch_bytes(job, settings)
+    filesystem = MemoryFileSystem(free_bytes=2 * needed_bytes - 1)
+    filesystem.make_directories(DIRECTORY)
+    disk = ScratchDisk(filesystem)
+    with promised_scratch(disk, job, settings):
+        assert disk.promised_bytes == needed_bytes
+        with pytest.raises(OverloadedError) as refused, promised_scratch(disk, job, settings):
+            raise AssertionError("a job without room begins")
+        found = {
+            name: refused.value.fields[name] for name in ("needed_bytes", "free_bytes", "promised_bytes")
+        }
+        assert found == {
+            "needed_bytes": needed_bytes,
+            "free_bytes": needed_bytes - 1,
+            "promised_bytes": needed_bytes,
+        }
+        assert f"were promised {needed_bytes}" in refused.value.message
+    assert disk.promised_bytes == 0
+    with promised_scratch(disk, job, settings):
+        pass
+
+
+def test_a_compactor_promises_each_job_its_scratch() -> None:
+    history = past(3)
+    settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
+    filesystem = ScratchPeak(DIRECTORY)
+    filesystem.make_directories(DIRECTORY)
+    disk = ScratchDisk(filesystem)
+    assert disk.promise(DIRECTORY, disk.free_bytes(DIRECTORY))
+    config = CompactorConfig(scratch=CompactorScratch(lambda: DIRECTORY, disk))
+
+    def compactor() -> Compactor:
+        shard = history.tiered.shard(history.store)
+        return Compactor(filesystem, history.clock, SequentialIds(9), shard, settings, config)
+
+    reports = compactor().run_once()
+    assert any("scratch" in (report.refused or "") for report in reports)
+    assert filesystem.peak_bytes == 0, "no job began"
+    disk.end(disk.promised_bytes)
+    assert any(report.refused is None for report in compactor().run_once())
+    assert disk.promised_bytes == 0
 
 
 def test_each_kind_of_file_counts() -> None:

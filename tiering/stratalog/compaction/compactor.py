@@ -25,6 +25,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -72,11 +73,13 @@ from stratalog.compaction.plan.job_time import JobTimer, require_time
 from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
+from stratalog.compaction.scratch_budget import promised_scratch
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, TOPIC_DELETED
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.scratch_disk import ScratchDisk
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.tier.upload_budget import UploadBudget
 
@@ -110,6 +113,16 @@ for, and none of them from time to time while nothing happens; it raises Overloa
 too long."""
 
 
+class CompactorScratch(NamedTuple):
+    """The place of scratch files of a compactor that is not alone on its disk."""
+
+    directory: Callable[[], str]
+    """Called at the beginning of a run for an empty or missing directory, in place of that of the
+    settings."""
+    disk: ScratchDisk
+    """Promises each job its space, as long as it runs."""
+
+
 class CompactorConfig(NamedTuple):
     """The configuration of a compactor, looked at whenever it is needed."""
 
@@ -117,9 +130,7 @@ class CompactorConfig(NamedTuple):
     """The defaults of topics under a server configuration of the catalog."""
     renewed: Callable[[CompactionSettings], CompactionSettings] = lambda settings: settings
     """The settings that are in force now, with the spool directory of those that it gets."""
-    spool_directory: Callable[[], str] | None = None
-    """Called at the beginning of a run for an empty or missing directory, in place of that of the
-    settings."""
+    scratch: CompactorScratch | None = None
     stop: StopSignal = StopSignal()
     """Ends each run that has no signal of its own, also while it waits for a limit."""
     exclusions_path: str | None = None
@@ -224,8 +235,8 @@ class Compactor:
         store says so: jobs that were committed stay, the one that was running has not happened.
         """
         with self._lock:
-            if self._config.spool_directory is not None:
-                directory = self._config.spool_directory()
+            if self._config.scratch is not None:
+                directory = self._config.scratch.directory()
                 self._settings = dataclasses.replace(self._settings, spool_directory=directory)
             else:
                 clear_spool_directory(self._filesystem, self._settings.spool_directory)
@@ -398,7 +409,8 @@ class Compactor:
         job = execution.job
         try:
             require_time(cost, self._current())
-            result = execution.execute(run.meter.add_partition)
+            with self._scratch(job):
+                result = execution.execute(run.meter.add_partition)
             # The horizons of tombstones allow for no more.
             run.timer.check()
             run.timer.check_date(self._job_clock().now_ms)
@@ -440,6 +452,11 @@ class Compactor:
             blamed = job.partitions if execution.current is None else frozenset({execution.current})
             self._exclude(execution, blamed, error)
             return _report(execution, refused=f"internal error: {error}"), _Ending.DONE
+
+    def _scratch(self, job: CompactionJob) -> AbstractContextManager[None]:
+        """The scratch that the job may need. Raises OverloadedError as `promised_scratch` does."""
+        scratch = self._config.scratch
+        return nullcontext() if scratch is None else promised_scratch(scratch.disk, job, self._settings)
 
     def _commit(
         self, execution: Execution, topics: Mapping[UUID, TopicEntry], result: JobResult

@@ -6,6 +6,9 @@ does not begin.
     key streams of the outputs                  until their object is stored
     the part that is being gathered             of each of several objects, if memory is too small
 
+A server promises a job its scratch for as long as it runs, out of what uploads and other jobs were not
+promised.
+
 What fits the memory of its owner takes no file. The survivors of phase 1 are not known yet, so all count.
 """
 
@@ -14,6 +17,8 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 from bisect import bisect_left
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from stratalog.base.errors import OverloadedError
 from stratalog.base.filesystem import FileSystem
@@ -22,6 +27,7 @@ from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.plan.job_needs import HashedRun
 from stratalog.objectstore.protocol import MAX_PART_COUNT
 from stratalog.record.key_block import key_stream_bytes
+from stratalog.remote.objects.scratch_disk import ScratchDisk
 
 
 def output_memory_bytes(job: CompactionJob, settings: CompactionSettings) -> int:
@@ -78,6 +84,33 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
     while not filesystem.exists(directory):
         directory = posixpath.dirname(directory)
     free_bytes = filesystem.free_bytes(directory)
+    if needed_bytes > min(settings.max_scratch_bytes, free_bytes):
+        raise _refusal(job, settings, needed_bytes, free_bytes)
+
+
+@contextmanager
+def promised_scratch(disk: ScratchDisk, job: CompactionJob, settings: CompactionSettings) -> Generator[None]:
+    """Hold the scratch that the job may need at most, so that no other work on the disk takes it. Raises
+    OverloadedError if that is not free, or promised to others."""
+    needed_bytes = scratch_bytes(job, settings)
+    if not disk.promise(settings.spool_directory, needed_bytes):
+        free_bytes = disk.free_bytes(settings.spool_directory)
+        raise _refusal(job, settings, needed_bytes, free_bytes, promised_bytes=disk.promised_bytes)
+    try:
+        yield
+    finally:
+        disk.end(needed_bytes)
+
+
+def _refusal(
+    job: CompactionJob,
+    settings: CompactionSettings,
+    needed_bytes: int,
+    free_bytes: int,
+    promised_bytes: int = 0,
+) -> OverloadedError:
+    """The error of a job that needs more scratch than it may have, or than is free. `promised_bytes` are
+    those of other work."""
     remedies: list[str] = []
     if needed_bytes > settings.max_scratch_bytes:
         remedies.append(
@@ -86,18 +119,20 @@ def require_scratch(filesystem: FileSystem, job: CompactionJob, settings: Compac
         )
     if needed_bytes > free_bytes:
         remedies.append(f"free at least {needed_bytes - free_bytes} bytes on the disk")
-    if remedies:
-        memory_bytes = _enough_memory(job, settings, min(settings.max_scratch_bytes, free_bytes))
-        raise OverloadedError(
-            "a compaction job may need more scratch space than there is, so it does not begin; "
-            + " and ".join(remedies)
-            + f", or raise remote.compaction.job.memory.bytes from {settings.job_memory_bytes} to at least"
-            f" {memory_bytes}, which needs less scratch",
-            needed_bytes=needed_bytes,
-            free_bytes=free_bytes,
-            max_scratch_bytes=settings.max_scratch_bytes,
-            directory=settings.spool_directory,
-        )
+    if promised_bytes:
+        remedies[-1] += f" (uploads and other jobs that run were promised {promised_bytes})"
+    memory_bytes = _enough_memory(job, settings, min(settings.max_scratch_bytes, free_bytes))
+    return OverloadedError(
+        "a compaction job may need more scratch space than there is, so it does not begin; "
+        + " and ".join(remedies)
+        + f", or raise remote.compaction.job.memory.bytes from {settings.job_memory_bytes} to at least"
+        f" {memory_bytes}, which needs less scratch",
+        needed_bytes=needed_bytes,
+        free_bytes=free_bytes,
+        promised_bytes=promised_bytes,
+        max_scratch_bytes=settings.max_scratch_bytes,
+        directory=settings.spool_directory,
+    )
 
 
 def _enough_memory(job: CompactionJob, settings: CompactionSettings, room_bytes: int) -> int:

@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from stratalog.base.stop_signal import StopSignal
 from stratalog.compaction.compaction_settings import CompactionSettings
-from stratalog.compaction.compactor import Compactor, CompactorConfig, ExecutionElsewhere
+from stratalog.compaction.compactor import (
+    Compactor,
+    CompactorConfig,
+    CompactorScratch,
+    ExecutionElsewhere,
+)
 from stratalog.compaction.job_execution import CompactedShard
 from stratalog.compaction.tier_verification import TierVerification
 from stratalog.manager.directories.log_directory import DirectoryState
@@ -21,6 +26,7 @@ from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.page_loader import RunAll
 from stratalog.remote.objects.object_directory import read_slice_index
 from stratalog.remote.objects.object_writer import ObjectWriterSettings
+from stratalog.remote.objects.scratch_disk import ScratchDisk
 from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.read.object_reads import ObjectReads
 from stratalog.remote.read.remote_reader import RemoteReader
@@ -92,6 +98,7 @@ class TierBuilder:
         self._run_verifications = run_verifications
         self._memory = SpoolMemory(UPLOAD_MEMORY_BYTES)
         self._tail_memory = SpoolMemory(UPLOAD_MEMORY_BYTES)
+        self._disk = ScratchDisk(opened.logs.filesystem)
         self._budget = UploadBudget(seams.clock)
         self._tail_budget = UploadBudget(seams.clock, payer=self._budget)
 
@@ -117,7 +124,7 @@ class TierBuilder:
             config=CompactorConfig(
                 topic_defaults=runtime.topic_defaults_under,
                 renewed=renewed,
-                spool_directory=lambda: scratch.place(f"{number}/compaction"),
+                scratch=CompactorScratch(lambda: scratch.place(f"{number}/compaction"), self._disk),
                 stop=self._seams.stop,
                 exclusions_path=f"{self._data_dir}/scratch/{number}/exclusions.json",
                 execution_elsewhere=execution_elsewhere,
@@ -170,6 +177,7 @@ class TierBuilder:
                     ObjectWriterSettings(spool_directory=f"{self._data_dir}/scratch/{number}/{name}"),
                     spool_directory=lambda place: scratch.place(f"{number}/{name}-{place}"),
                     memory=self._tail_memory if is_of_tails else self._memory,
+                    disk=self._disk,
                 ),
                 settings=lambda: settings(runtime.current),
             )

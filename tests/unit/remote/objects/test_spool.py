@@ -52,6 +52,30 @@ def test_spools_share_a_memory_and_one_that_gets_none_has_a_file() -> None:
     assert (memory.left_bytes, filesystem.list_directory("/scratch")) == (100, [])
 
 
+def test_a_reserve_is_for_its_spools_alone_and_takes_what_else_is_left() -> None:
+    memory = SpoolMemory(128)
+    first, second = memory.reserve(1_000), memory.reserve(20)
+    assert first is not None
+    assert second is not None
+    assert (first.left_bytes, second.left_bytes, memory.left_bytes) == (64, 20, 44)
+    assert not memory.take(45), "what is reserved is not to be had"
+    assert first.take(70)
+    assert memory.left_bytes == 38, "the reserve was too small"
+    assert not first.take(39)
+    assert (first.left_bytes, memory.left_bytes) == (0, 38)
+    second.end()
+    assert memory.left_bytes == 58
+    assert not second.take(1)
+    first.end()
+    assert memory.left_bytes == 58
+    first.give_back(30)
+    assert (memory.left_bytes, first.left_bytes) == (88, 0)
+    first.give_back(40)
+    assert memory.left_bytes == 128
+    assert memory.take(126)
+    assert memory.reserve(1_000) is None
+
+
 def test_small_pieces_are_joined_a_few_at_a_time() -> None:
     """A mebibyte at a time: all at once would take the memory of the spool twice."""
     spool = Spool(MemoryFileSystem(), "/scratch/1.scratch", 1 << 30)

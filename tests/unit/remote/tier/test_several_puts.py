@@ -21,11 +21,11 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
 from stratalog.remote.objects.repeated_put import PutAttempts
+from stratalog.remote.objects.scratch_disk import ScratchDisk
 from stratalog.remote.objects.spool import FilePart, Spool
 from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.store_layout import StoreLayout
 from stratalog.remote.tier import upload_pass
-from stratalog.remote.tier.object_builder import ObjectBuilder
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
 from stratalog.remote.tier.upload_budget import UploadBudget
 from stratalog.remote.tier.upload_report import UploadReport
@@ -438,7 +438,7 @@ def test_on_a_full_disk_objects_are_sent_one_by_one_from_memory() -> None:
         raise AssertionError("a full disk has no room for a file")
 
     with (
-        patch.object(ObjectBuilder, "free_bytes", return_value=0),
+        patch.object(ScratchDisk, "free_bytes", return_value=0),
         patch.object(Spool, "_write", refuse),
     ):
         report = site.logs.upload()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import FileSystem
@@ -11,6 +12,7 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.scratch_disk import ScratchDisk
 from stratalog.remote.objects.spool import clear_spool_directory
 from stratalog.remote.objects.spool_memory import SpoolMemory
 from stratalog.remote.tier.partition_upload import PartitionUpload
@@ -27,6 +29,29 @@ class BrokenCopyError(Exception):
         self.cause = cause
 
 
+class ObjectRoom:
+    """The room of one object while it is built. Not thread-safe: belongs to its uploader; a context manager
+    that gives back what the object has not taken."""
+
+    def __init__(self, object_bytes: int, memory: SpoolMemory, end: Callable[[], None]) -> None:
+        """`end` gives the room back."""
+        self.object_bytes = object_bytes
+        """Data in the object, at most."""
+        self.memory = memory
+        """For its spools."""
+        self._end = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Give the room back."""
+        self._end()
+
+
 class ObjectBuilder:
     """Builds the objects of one shard. Guarded by the lock of its `Uploader`."""
 
@@ -37,13 +62,14 @@ class ObjectBuilder:
         settings: ObjectWriterSettings,
         spool_directory: Callable[[int], str] | None = None,
         memory: SpoolMemory | None = None,
+        disk: ScratchDisk | None = None,
     ) -> None:
         """`spool_directory` returns an empty or missing directory for the object of that place, to use in
         place of the settings' directory. Objects that exist at the same time have different places.
 
         Without it, the directory of the settings is emptied now.
 
-        `memory` is that of the objects of several builders.
+        `memory` and `disk` are those of the objects of several builders.
         """
         self._filesystem = filesystem
         self._metadata = metadata
@@ -53,6 +79,7 @@ class ObjectBuilder:
         self._settings = settings
         self._spool_directory = spool_directory
         self._memory = memory or SpoolMemory(2 * settings.memory_bytes)
+        self._disk = disk or ScratchDisk(filesystem)
         if spool_directory is None:
             # Files of an earlier process belong to no object that could still be committed.
             clear_spool_directory(filesystem, settings.spool_directory)
@@ -63,16 +90,22 @@ class ObjectBuilder:
             return self._settings
         return dataclasses.replace(self._settings, spool_directory=self._spool_directory(place))
 
-    def max_object_bytes(self, spool: ObjectWriterSettings, object_bytes: int) -> int:
-        """Data in the next object, where `object_bytes` are wanted. On a full disk it is little enough to
-        need no spool file: only uploads can free a disk that is full of untiered segments. Then objects are
-        to be sent one by one, because they have the memory together.
+    def room(self, spool: ObjectWriterSettings, object_bytes: int) -> ObjectRoom | None:
+        """Room for the next object, where `object_bytes` are wanted; None if other objects have all of it.
+
+        On a full disk the object is small enough to need no spool file: only uploads can free a disk that is
+        full of untiered segments. Then objects of a shard are to be sent one by one, because those of all
+        shards have the memory together.
         """
         # One spool for data and one for key streams.
-        has_room = self.free_bytes(spool.spool_directory) >= 2 * object_bytes
+        disk_bytes = 2 * object_bytes
+        if self._disk.promise(spool.spool_directory, disk_bytes):
+            return ObjectRoom(object_bytes, self._memory, lambda: self._disk.end(disk_bytes))
+        reserve = self._memory.reserve(spool.memory_bytes)
+        if reserve is None:
+            return None
         # The last read may exceed the limit, and the other parts of the object come on top.
-        in_memory_bytes = max(1, min(spool.memory_bytes, self._memory.left_bytes) // 2)
-        return object_bytes if has_room else min(object_bytes, in_memory_bytes)
+        return ObjectRoom(max(1, min(object_bytes, reserve.limit_bytes // 2)), reserve, reserve.end)
 
     def free_bytes(self, directory: str) -> int:
         """Free space on the disk of the directory; 0 if the disk cannot be read."""
@@ -88,7 +121,7 @@ class ObjectBuilder:
         spool: ObjectWriterSettings,
         *,
         epoch: int,
-        max_object_bytes: int,
+        room: ObjectRoom,
         read_bytes: int,
     ) -> ObjectWriter | None:
         """Copy the shares into a new object, whose slices have all ended; None if nothing could be copied.
@@ -104,7 +137,7 @@ class ObjectBuilder:
             kind=ObjectKind.UPLOAD,
             name=self._metadata.next_object_name(),
         )
-        writer = ObjectWriter(self._filesystem, header, spool, memory=self._memory)
+        writer = ObjectWriter(self._filesystem, header, spool, memory=room.memory)
         is_built = False
         # Shares end between batches: the next one takes what the one before has left.
         left_bytes = 0
@@ -113,14 +146,14 @@ class ObjectBuilder:
                 upload = uploads[share.topic_id_partition]
                 share_bytes, before_bytes = share.size_bytes + left_bytes, writer.data_bytes
                 try:
-                    upload.copy_into(writer, share_bytes, max_object_bytes, read_bytes)
+                    upload.copy_into(writer, share_bytes, room.object_bytes, read_bytes)
                 except (LogStoreError, OSError):
                     raise
                 except Exception as error:
                     raise BrokenCopyError(share.topic_id_partition, error) from error
                 copied_bytes = writer.data_bytes - before_bytes
                 left_bytes = max(0, share_bytes - copied_bytes)
-                upload.note_share(share, copied_bytes, max_object_bytes)
+                upload.note_share(share, copied_bytes, room.object_bytes)
             is_built = writer.slice_count > 0
         finally:
             if not is_built:

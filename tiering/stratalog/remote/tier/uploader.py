@@ -46,7 +46,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, StoreError, StoreUnavailableError
+from stratalog.base.errors import LogStoreError, OverloadedError, StoreError, StoreUnavailableError
 from stratalog.base.scheduler import RunBeside
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
@@ -54,11 +54,11 @@ from stratalog.log.unified_log import UnifiedLog
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter
+from stratalog.remote.objects.object_writer import FinishedObject, ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.repeated_put import PutAttempts
 from stratalog.remote.tier.followed_producers import FollowedProducers
 from stratalog.remote.tier.local_beginnings import commit_local_beginnings
-from stratalog.remote.tier.object_builder import BrokenCopyError, ObjectBuilder
+from stratalog.remote.tier.object_builder import BrokenCopyError, ObjectBuilder, ObjectRoom
 from stratalog.remote.tier.object_put import ObjectPut, PutSettings
 from stratalog.remote.tier.partition_upload import PartitionUpload, UploadCandidate, upload_error
 from stratalog.remote.tier.upload_budget import UploadBudget
@@ -73,6 +73,8 @@ from stratalog.remote.tier.upload_report import FailedUpload, RefusedUpload, Upl
 from stratalog.remote.tier.upload_turns import UploadTurns
 from stratalog.remote.tier.uploader_settings import UploaderSettings
 
+_LOOK_S = 0.5
+"""Time between two looks for memory that uploads of other shards have on a full disk."""
 SETTLE_TRY_COUNT = 4
 """Looks at the head after a commit of unknown outcome, before its partitions wait for the next pass."""
 
@@ -158,8 +160,9 @@ class Uploader:
         When it returns, everything that the report counts is committed and the logs know it. A partition
         that cannot be read is reported and does not hold up the others. Raises NotOwnerError if the shard
         has another owner, StoreError (a later pass goes on where this one stopped), OSError if the
-        spool's disk fails, StoppingError once the stop signal is set: `stop`, or else that of the
-        constructor. Committed objects stay.
+        spool's disk fails, OverloadedError if the disk is full and other shards keep the memory of uploads,
+        StoppingError once the stop signal is set: `stop`, or else that of the constructor. Committed objects
+        stay.
         """
         with self._lock:
             one = UploadPass(
@@ -400,29 +403,53 @@ class Uploader:
                     one.report.has_more = True
                     return None
             spool = self._builder.spool(self._free_place(one))
-            object_bytes = self._builder.max_object_bytes(spool, settings.max_object_bytes)
-            if one.puts and object_bytes < settings.max_object_bytes:
-                # The disk is full: the objects on their way have the memory that this one needs.
+            room = self._room(one, spool)
+            if room is None:
                 return None
-            shares = plan_object(waiting, object_bytes)
-            begins = {share.topic_id_partition: one.begin_of(share) for share in shares}
-            try:
-                writer = self._builder.build(
-                    shares,
-                    one.uploads,
-                    spool,
-                    epoch=one.epoch,
-                    max_object_bytes=object_bytes,
-                    read_bytes=settings.read_bytes,
-                )
-            except BrokenCopyError as broken:
-                writer = None
-                one.begin_again(begins, broken)
-            self._end_uploads(one)
-            if writer is not None:
-                one.built_count += 1
-                return self._put_of(writer, one)
+            with room:
+                shares = plan_object(waiting, room.object_bytes)
+                begins = {share.topic_id_partition: one.begin_of(share) for share in shares}
+                try:
+                    writer = self._builder.build(
+                        shares,
+                        one.uploads,
+                        spool,
+                        epoch=one.epoch,
+                        room=room,
+                        read_bytes=settings.read_bytes,
+                    )
+                except BrokenCopyError as broken:
+                    writer = None
+                    one.begin_again(begins, broken)
+                self._end_uploads(one)
+                if writer is not None:
+                    one.built_count += 1
+                    return self._put_of(writer, one)
         return None
+
+    def _room(self, one: UploadPass, spool: ObjectWriterSettings) -> ObjectRoom | None:
+        """Room for the next object; None if the disk is full, and objects of this pass on their way have the
+        memory that it needs. Waits for those of other shards. Raises OverloadedError if they take too long,
+        StoppingError."""
+        object_bytes, begin_s = one.settings.max_object_bytes, self._clock.monotonic_s()
+        while True:
+            room = self._builder.room(spool, object_bytes)
+            if one.puts and (room is None or room.object_bytes < object_bytes):
+                if room is not None:
+                    room.end()
+                return None
+            if room is not None:
+                return room
+            one.stop.check()
+            waited_s = self._clock.monotonic_s() - begin_s
+            if waited_s >= one.settings.stall_ms / 1000:
+                raise OverloadedError(
+                    "the disk has no room for scratch files, and uploads of other shards have had the memory"
+                    " for too long; free space on the disk, or find out why the store does not answer",
+                    directory=spool.spool_directory,
+                    waited_s=round(waited_s),
+                )
+            self._clock.sleep(_LOOK_S)
 
     def _put_of(self, writer: ObjectWriter, one: UploadPass) -> ObjectPut:
         settings = one.settings
