@@ -25,8 +25,8 @@ from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.settled_put import settled_put
 
 LOG = "_delta_log/"
-_COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
-_CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(.*)\.(parquet|json)")
+COMMIT_KEY = re.compile(r"_delta_log/(\d{20})\.json")
+CHECKPOINT_KEY = re.compile(r"_delta_log/(\d{20})\.checkpoint(.*)\.(parquet|json)")
 _ACTIONS = ["add", "remove", "metaData", "protocol", "txn"]
 
 Action = Mapping[str, Any]
@@ -53,8 +53,12 @@ class DeltaState:
             self.adds[unquote(added["path"])] = added
             self.removes.pop(_identity(added), None)
         elif (removed := action.get("remove")) is not None:
-            self.removes[_identity(removed)] = removed
-            self.adds.pop(unquote(removed["path"]), None)
+            identity = _identity(removed)
+            self.removes[identity] = removed
+            # A checkpoint names the file with its former deletion vectors, too, behind the one that is live.
+            live = self.adds.get(identity[0])
+            if live is not None and _identity(live) == identity:
+                del self.adds[identity[0]]
         elif (metadata := action.get("metaData")) is not None:
             self.metadata = metadata
         elif (protocol := action.get("protocol")) is not None:
@@ -75,12 +79,17 @@ def commit_key(version: int) -> str:
     return f"{LOG}{version:020}.json"
 
 
+def checkpoint_key(version: int) -> str:
+    """The key of a checkpoint after a commit."""
+    return f"{LOG}{version:020}.checkpoint.parquet"
+
+
 def read_log(store: ObjectStore) -> DeltaState:
     """The newest state. Raises StoreCorruptError if commits are missing, UnsupportedOperationError for
     checkpoints in a form that is not known, StoreError."""
     keys = [info.key for info in store.list(LOG)]
     state = DeltaState()
-    checkpoints = [found for key in keys if (found := _CHECKPOINT.fullmatch(key)) is not None]
+    checkpoints = [found for key in keys if (found := CHECKPOINT_KEY.fullmatch(key)) is not None]
     if checkpoints:
         newest = max(checkpoints, key=lambda found: int(found[1]))
         if newest[2] or newest[3] != "parquet":
@@ -92,7 +101,7 @@ def read_log(store: ObjectStore) -> DeltaState:
         for action in _checkpoint_actions(store, newest[0]):
             state.apply(action)
         state.version = int(newest[1])
-    for version in sorted(int(found[1]) for key in keys if (found := _COMMIT.fullmatch(key)) is not None):
+    for version in sorted(int(found[1]) for key in keys if (found := COMMIT_KEY.fullmatch(key)) is not None):
         if version <= state.version:
             continue
         if version != state.version + 1:

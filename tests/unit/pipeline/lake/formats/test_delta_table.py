@@ -80,6 +80,16 @@ def test_a_table_is_read_from_a_checkpoint_without_older_commits(site: Site) -> 
     assert all("deletion_vector" in name or name.endswith(".parquet") for name in kept)
 
 
+def test_a_file_with_another_vector_is_live_behind_a_checkpoint(site: Site) -> None:
+    """The checkpoint names it with its former vector, too, as one that was removed."""
+    for _ in range(12):
+        site.topic.upload({("t", 0): 2})
+        site.table.run()
+        assert site.rows() == site.expected()
+        live = pa.table(deltalake.DeltaTable(str(site.directory)).get_add_actions(flatten=True))
+        assert {file.path for file in site.table.table().read().files} == set(live.column("path").to_pylist())
+
+
 def test_the_table_goes_on_after_another_program_has_compacted_it(site: Site) -> None:
     for _ in range(3):
         site.topic.upload({("t", 0): 2})
