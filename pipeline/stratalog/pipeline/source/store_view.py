@@ -43,6 +43,7 @@ from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.remote.metadata.head.commit import Writer
 from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head import Head
+from stratalog.remote.metadata.head.head_actions import PinCommit, TakePin
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.page_loader import PageLoader, RunAll
 from stratalog.remote.metadata.head.pin import Pin
@@ -229,14 +230,19 @@ class StoreReader:
 
     def lease(self, options: ReadOptions, until: Callable[[int], int]) -> None:
         """Keep the objects that the wanted topics have now. `until` makes the end of the lease from the
-        store's time, both in milliseconds. Raises StoreAccessDeniedError if the credentials may not write."""
-        self._require_writable()
-        for shard in sorted(self._shards_of(self.topics(options))):
-            log = self._open_shard(shard, read_only=False)
-            if log.state().objects:
-                log.pin(self.is_pinned_by, until(log.store_date_ms))
-            self._shards[shard] = log
-            self._leased.add(shard)
+        store's time, both in milliseconds. Raises StoreAccessDeniedError if the credentials may not write,
+        StoreNotUsableError if the store cannot be pinned."""
+        logs = {shard: self._open_shard(shard) for shard in sorted(self._shards_of(self.topics(options)))}
+        filled = [log for log in logs.values() if log.state().objects]
+        # The heads say it without a request; the probe costs five.
+        for log in filled:
+            log.require_finalized(TakePin)
+        if filled:
+            self._require_writable()
+        for log in filled:
+            log.pin(self.is_pinned_by, until(log.store_date_ms))
+        self._shards |= logs
+        self._leased |= logs.keys()
 
     def _require_writable(self) -> None:
         """Raise StoreNotUsableError if the store would lose commits, which a pin is, too, StoreError."""
@@ -266,7 +272,7 @@ class StoreReader:
         require_topics(options, topics)
         shards = sorted(self._shards_of(topics))
         for shard in shards:
-            open_shard = partial(self._open_shard, shard, read_only=True)
+            open_shard = partial(self._open_shard, shard)
             lease.keep(open_shard, moment.shard_seq(shard), moment.shard_head(shard))
         lease.report()
         replayed = {shard: cutter.shard(moment, shard) for shard in shards}
@@ -312,16 +318,16 @@ class StoreReader:
         if known is not None:
             # A lease holds the objects of its own moment only.
             return known.state() if shard in self._leased else known.refresh()
-        opened = self._shards[shard] = self._open_shard(shard, read_only=True)
+        opened = self._shards[shard] = self._open_shard(shard)
         return opened.state()
 
-    def _open_shard(self, shard: int, *, read_only: bool) -> MetadataLog:
+    def _open_shard(self, shard: int) -> MetadataLog:
         load_directory = partial(read_directory, self.store, StoreLayout(shard))
         return MetadataLog.open(
             self._actor,
             shard,
             load_directory,
-            read_only=read_only,
+            read_only=True,
             witness=catalog_as_witness(self._catalog),
         )
 
@@ -367,6 +373,8 @@ class SnapshotLease:
     def _pin(self, log: CommittedLog[Any], seq: int) -> None:
         self._now_ms = log.store_date_ms
         if not self._lasts(log.state().pins, seq, self._now_ms):
+            # The head says it without a request; the probe costs five.
+            log.require_finalized(PinCommit)
             self._require_writable()
             log.pin_commit(self.holder, self._now_ms + self._lease_ms, seq)
 

@@ -304,9 +304,11 @@ def test_a_version_that_is_not_finalized_has_no_leases_of_snapshots(
     with caplog.at_level(logging.WARNING):
         assert site.rows(site.plan()) == list(range(40))
     assert len([line for line in caplog.messages if "stratalog tier finalize" in line]) == 1
+    store = CountingObjectStore(site.built.store)
     with pytest.raises(StoreNotUsableError) as caught:
-        site.plan(lease="60")
+        site.plan(store, lease="60")
     assert caught.value.fields["needed_version"] == 4
+    assert {kind.verb for kind in store.counts()} <= {"GET", "LIST"}, "the head says it, so nothing is tried"
     site.collect()
     for log in site.logs():
         assert log.state().deleted_seq == 0, "a collector goes on as before"
@@ -314,6 +316,16 @@ def test_a_version_that_is_not_finalized_has_no_leases_of_snapshots(
     site.seq = site.built.tiered.metadata.state().seq
     site.plan(lease="60")
     assert all(site.pins())
+
+
+def test_the_first_version_has_no_leases_at_all(site: Site) -> None:
+    site.as_of_version(1)
+    store = CountingObjectStore(site.built.store)
+    options = parse_options({"store": "memory://", "topic": "t", "lease": "60"}, is_stream=False)
+    with pytest.raises(StoreNotUsableError) as caught:
+        StoreReader(store, run_in_order).lease_as_asked(options)
+    assert caught.value.fields["needed_version"] == 2
+    assert {kind.verb for kind in store.counts()} <= {"GET", "LIST"}
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,27 @@ def test_the_collector_leaves_what_a_rebuilt_head_needs(damaged_count: int) -> N
     assert world.readable() == before
 
 
+@pytest.mark.parametrize("log", ["shards/0000", "catalog"])
+def test_a_rebuilt_head_has_no_pin_that_a_lost_commit_may_have_ended(log: str) -> None:
+    """The collector may have deleted what it held, so no later query may share it."""
+    world = filled()
+    pinned = {"shards/0000": world.tiered.metadata, "catalog": world.tiered.catalog}[log]
+    seq = pinned.state().seq
+    until_ms = world.clock.now_ms() + 1_000_000_000
+    pin = pinned.pin_commit("a query", until_ms, seq)
+    world.step("upload")
+    pinned.fold()
+    pinned.unpin(pin)
+    world.lose(f"{log}/head")
+    world.rebuild()
+    rebuilt = {"shards/0000": world.tiered.metadata, "catalog": world.tiered.catalog}[log]
+    assert rebuilt.state().pins == ()
+    with pytest.raises(PreconditionFailedError):
+        rebuilt.pin_commit("another query", until_ms, seq)
+    rebuilt.fold()
+    world.reopen()
+
+
 def test_slices_that_a_checkpoint_has_stay_in_its_pages() -> None:
     world = RestoreWorld(1)
     while not all(world.tiered.partition(tip).slices for tip in world.tips):

@@ -46,8 +46,9 @@ def put_new_head(
 
     Raises PreconditionFailedError if there is a head by now, StoreUnavailableError if the outcome is unknown.
     """
-    # Files that earlier commits dropped may be deleted, and none of them is known.
-    state = dataclasses.replace(state, deleted_seq=state.seq, deleted_brought_seq=state.seq)
+    # Files that earlier commits dropped may be deleted, and none of them is known. So no pin can say that it
+    # keeps its state: a lost commit may have ended it.
+    state = dataclasses.replace(state, deleted_seq=state.seq, deleted_brought_seq=state.seq, pins=())
     folder = CheckpointFolder(actor.store, layout, actor.loader)
     writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
     known, version = beginning.root, beginning.metadata_version

@@ -3,7 +3,7 @@ that describe themselves.
 
 Commits after the history are lost. Their uploads and compactions are found again by the objects
 (`partition_tiling` has the rules). Not found again are claims, so the epoch jumps; deletions, so what
-was deleted lately may be back, which the report says; and pins.
+was deleted lately may be back, which the report says; and pins, of which the new head has none.
 
 The rebuilt state has a later number than any file, and its orphan horizon is that number: whatever was begun
 before and is not live is refused from now on. Its claim fences every former owner that still runs.

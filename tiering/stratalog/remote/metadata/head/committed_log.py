@@ -175,6 +175,12 @@ class CommittedLog(Generic[S]):
             )
         return False
 
+    def require_finalized(self, action: type[Action]) -> None:
+        """Raise StoreNotUsableError if the finalized version has no actions of this type, as a commit of one
+        would, by the newest head at hand.
+        """
+        self._log.require_finalized(self._log.view.head.write_version, [action])
+
     def _has_version_of(self, action: type[Action]) -> bool:
         return self._log.machine.versions.get(action, FIRST_VERSION) <= self.finalized_version
 

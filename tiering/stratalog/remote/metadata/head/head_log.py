@@ -332,6 +332,10 @@ class HeadLog(Generic[S]):
         """The commit with this number; None if it does not exist yet, or its history was trimmed."""
         return self._find_commit(self._view.head, seq)
 
+    def require_finalized(self, version: int, actions: Iterable[type[Action]]) -> None:
+        """Raise StoreNotUsableError if this finalized version lacks one of the actions."""
+        require_finalized(version, actions, self.machine.versions, self.layout.head_key)
+
     def check(self) -> None:
         view = self._view
         assert view.state.seq == view.head.seq, "the state is the head's"
@@ -357,12 +361,8 @@ class HeadLog(Generic[S]):
             if not judgement.actions:
                 return (judgement, None, view.state) if is_fresh else None
             commit = self._build_commit(view, judgement.actions, epoch)
-            require_finalized(
-                max(view.head.write_version, commit.finalized_version),
-                judgement.actions,
-                self.machine.versions,
-                self.layout.head_key,
-            )
+            version = max(view.head.write_version, commit.finalized_version)
+            self.require_finalized(version, map(type, judgement.actions))
             commit.require_small()
             return judgement, commit, self._after(view.state, commit)
         except ObjectNotFoundError as error:

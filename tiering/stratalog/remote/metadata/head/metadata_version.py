@@ -36,16 +36,11 @@ ActionVersions = Mapping[type, int]
 """The versions that brought actions, by their types. An action that is not here is of the first version."""
 
 
-def newest_version_of(actions: Iterable[object], versions: ActionVersions) -> int:
-    """The lowest metadata version that has all of these actions."""
-    return max((versions.get(type(action), FIRST_VERSION) for action in actions), default=FIRST_VERSION)
-
-
 def require_finalized(
-    finalized_version: int, actions: Iterable[object], versions: ActionVersions, key: str
+    finalized_version: int, actions: Iterable[type], versions: ActionVersions, key: str
 ) -> None:
-    """Raise StoreNotUsableError if a head of this version must not get these actions yet."""
-    needed_version = newest_version_of(actions, versions)
+    """Raise StoreNotUsableError if a head of this version must not get actions of these types yet."""
+    needed_version = max((versions.get(action, FIRST_VERSION) for action in actions), default=FIRST_VERSION)
     if needed_version > finalized_version:
         raise StoreNotUsableError(
             "older software may still write here and does not know this action; once no server needs to go"
