@@ -55,12 +55,8 @@ def _parquet(store: ObjectStore, _clock: ManualClock, _schema: pa.Schema) -> Lak
     return ParquetTable(store)
 
 
-def _iceberg(store: ObjectStore, _clock: ManualClock, schema: pa.Schema) -> LakeTable:
-    return IcebergTable(store, schema)
-
-
 FORMATS = (
     TableFormat("parquet", _parquet, _parquet_rows),
     TableFormat("delta", DeltaTable, _delta_rows),
-    TableFormat("iceberg", _iceberg, _iceberg_rows),
+    TableFormat("iceberg", IcebergTable, _iceberg_rows),
 )

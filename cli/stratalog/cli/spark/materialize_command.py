@@ -44,6 +44,7 @@ class _Wanted(NamedTuple):
     is_full: bool
     fails_on_data_loss: bool
     lease_s: int | None
+    properties: Mapping[str, str]
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -67,6 +68,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--option",
         text="Set an option of the source: failOnDataLoss=false goes on without records that are lost, and"
         " a warning names each range of them.",
+    ),
+    config_option(
+        "--property",
+        "properties",
+        text="Set a property of the table that says how long it keeps former versions, such as"
+        " history.expire.max-snapshot-age-ms of iceberg or delta.deletedFileRetentionDuration of delta. It"
+        " stays in the table, for later refreshes and other programs.",
     ),
     click.option(
         "--values",
@@ -123,6 +131,7 @@ def materialize(
     table_url: str,
     full: bool,
     option: Mapping[str, str],
+    properties: Mapping[str, str],
     lease: int | None,
     as_json: bool,
     **decoding: Any,
@@ -147,9 +156,12 @@ def materialize(
       stratalog spark materialize orders --to delta --table s3://lake/orders
       stratalog spark materialize orders --to parquet --table /srv/orders
     """
+    from stratalog.pipeline.lake.kept_versions import require_properties
+
     encoding = _Encoding(**decoding)
     _require_consistent(encoding)
     _require_libraries(format_name, encoding.values)
+    require_properties(format_name, properties)
     wanted = _Wanted(
         topic=topic,
         store_url=store_url,
@@ -158,6 +170,7 @@ def materialize(
         is_full=full,
         fails_on_data_loss=_fails_on_data_loss(option),
         lease_s=lease,
+        properties=properties,
     )
     with spark_job("materialize", master, conf) as cluster:
         report = _refreshed(cluster, wanted, encoding)
@@ -197,7 +210,8 @@ def _refreshed(cluster: JobCluster, wanted: _Wanted, encoding: _Encoding) -> Mat
     )
     refresh = Materialization(cluster, store_place, place, order)
     with closing(place()) as store:
-        return refresh.run(form.table(store, SystemClock(), values.arrow_type))
+        table = form.table(store, SystemClock(), values.arrow_type, wanted.properties)
+        return refresh.run(table)
 
 
 def _require_consistent(encoding: _Encoding) -> None:

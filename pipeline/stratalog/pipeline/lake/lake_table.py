@@ -126,5 +126,7 @@ class LakeTable(Protocol):
 
     def commit(self, change: TableChange) -> None:
         """Make the next version from the one that `read` returned. Raises TableChangedError if there is
-        another one by now, StoreError; then nothing has changed."""
+        another one by now, StoreError, InvalidConfigError for a property of the table that is malformed; then
+        nothing has changed. Delete what former versions have and no version that stays; what fails there is
+        left to the next commit."""
         ...

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import InvalidRequestError
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.lake.kept_versions import require_properties
 from stratalog.pipeline.lake.lake_table import LakeTable
 from stratalog.pipeline.lake.table_rows import table_schema
 from stratalog.remote.store_layout import IDENTITY_KEY
@@ -21,10 +24,18 @@ class TableFormat(Enum):
     DELTA = "delta"
     ICEBERG = "iceberg"
 
-    def table(self, store: ObjectStore, clock: Clock, value_type: pa.DataType) -> LakeTable:
-        """The table at the root of a store, with values of this type. Raises UnsupportedOperationError for a
-        type that the format lacks, InvalidRequestError if a table of another format is there, or a store of
-        topics, and StoreError."""
+    def table(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        value_type: pa.DataType,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> LakeTable:
+        """The table at the root of a store, with values of this type. A commit sets `properties`, which are
+        those of `kept_versions`. Raises UnsupportedOperationError for a type that the format lacks,
+        InvalidConfigError for properties that it lacks, InvalidRequestError if a table of another format is
+        there, or a store of topics, and StoreError."""
+        require_properties(self.value, properties)
         self.require_own(store)
         schema = table_schema(value_type)
         match self:
@@ -35,11 +46,11 @@ class TableFormat(Enum):
             case TableFormat.DELTA:
                 from stratalog.pipeline.lake.formats.delta_table import DeltaTable
 
-                return DeltaTable(store, clock, schema)
+                return DeltaTable(store, clock, schema, properties)
             case TableFormat.ICEBERG:
                 from stratalog.pipeline.lake.formats.iceberg_table import IcebergTable
 
-                return IcebergTable(store, schema)
+                return IcebergTable(store, clock, schema, properties)
 
     def require_own(self, store: ObjectStore) -> None:
         """Raise InvalidRequestError if a table of another format, or a store of topics, is at the root of the

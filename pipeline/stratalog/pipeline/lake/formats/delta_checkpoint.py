@@ -16,11 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stratalog.objectstore.protocol import ObjectStore
-from stratalog.pipeline.lake.formats.delta_log import LOG, Action, DeltaState
+from stratalog.pipeline.lake.formats.delta_log import LOG, Action, DeltaState, checkpoint_key
 
 COMMITS_A_CHECKPOINT = 10
-_REMOVED_MS = 7 * 24 * 3600 * 1000
-"""Removed files are named so long, for `VACUUM`: Delta's default."""
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _VECTOR_FIELDS: dict[str, Any] = {
@@ -69,27 +67,25 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 _SCHEMA = pa.schema({name: pa.struct(fields) for name, fields in _COLUMNS.items()})
 
 
-def write_checkpoint(store: ObjectStore, state: DeltaState, now_ms: int) -> None:
+def write_checkpoint(store: ObjectStore, state: DeltaState) -> None:
     """Store a checkpoint of the state. Raises StoreError."""
-    rows = [{name: _row(name, action)} for name, action in _actions(state, now_ms)]
+    rows = [{name: _row(name, action)} for name, action in _actions(state)]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
-    store.put(f"{LOG}{state.version:020}.checkpoint.parquet", data)
+    store.put(checkpoint_key(state.version), data)
     last = {"version": state.version, "size": len(rows), "sizeInBytes": len(data)}
     store.put(f"{LOG}_last_checkpoint", json.dumps(last).encode())
 
 
-def _actions(state: DeltaState, now_ms: int) -> Iterator[tuple[str, Action]]:
+def _actions(state: DeltaState) -> Iterator[tuple[str, Action]]:
     assert state.protocol is not None, "a table has a protocol"
     assert state.metadata is not None, "a table has a schema"
     yield "protocol", state.protocol
     yield "metaData", state.metadata
     yield from (("txn", action) for action in state.transactions.values())
     yield from (("add", action) for action in state.adds.values())
-    for action in state.removes.values():
-        if action.get("deletionTimestamp", now_ms) + _REMOVED_MS > now_ms:
-            yield "remove", action
+    yield from (("remove", action) for action in state.removes.values())
 
 
 def _row(name: str, action: Action) -> dict[str, Any]:

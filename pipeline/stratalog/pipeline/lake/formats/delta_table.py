@@ -1,14 +1,15 @@
 """A table of Delta Lake. Rows die by deletion vectors, so an incremental refresh writes a few bytes for each.
 
 The position is among the table's properties, which each commit of a refresh replaces. Readers need Delta's
-reader version 3 with deletion vectors.
+reader version 3 with deletion vectors. Former versions end as `delta_vacuum` says.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -29,6 +30,8 @@ from stratalog.pipeline.lake.formats.deletion_vector import (
 from stratalog.pipeline.lake.formats.delta_checkpoint import COMMITS_A_CHECKPOINT, write_checkpoint
 from stratalog.pipeline.lake.formats.delta_log import Action, DeltaState, read_log, write_commit
 from stratalog.pipeline.lake.formats.delta_schema import delta_schema, has_local_times
+from stratalog.pipeline.lake.formats.delta_vacuum import delete_old_log, delete_removed
+from stratalog.pipeline.lake.kept_versions import require_sound
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
     DeadRows,
@@ -52,11 +55,19 @@ _VECTOR_FRAME_BYTES = 8
 class DeltaTable:
     """Implements `LakeTable`. Not thread-safe: the driver uses it."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, schema: pa.Schema) -> None:
-        """`schema` is that of the files that a commit adds."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        schema: pa.Schema,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`schema` is that of the files that a commit adds, `properties` those of `kept_versions` that it
+        sets."""
         self.removal = VectorRemoval()
         self._store = store
         self._clock = clock
+        self._properties = properties
         self._schema_json = delta_schema(schema)
         self._state = DeltaState()
 
@@ -75,7 +86,8 @@ class DeltaTable:
         return TableState(None if text is None else TablePosition.from_json(text), files, exists=True)
 
     def commit(self, change: TableChange) -> None:
-        """Write the next commit. Raises TableChangedError, StoreError."""
+        """Write the next commit. Raises TableChangedError, StoreError, InvalidConfigError for a property of
+        the table that is malformed."""
         state, actions = self._state, list(self._actions(change))
         if not write_commit(self._store, state.version + 1, actions):
             raise TableChangedError(
@@ -85,9 +97,14 @@ class DeltaTable:
             )
         state.apply_all(actions)
         if state.version and state.version % COMMITS_A_CHECKPOINT == 0:
+            now_ms = self._clock.now_ms()
+            with suppress(StoreError):
+                # The next checkpoint has what is left.
+                delete_removed(self._store, state, now_ms)
             with suppress(StoreError):
                 # The log is whole without it.
-                write_checkpoint(self._store, state, self._clock.now_ms())
+                write_checkpoint(self._store, state)
+                delete_old_log(self._store, state, now_ms)
 
     def _actions(self, change: TableChange) -> Iterator[Action]:
         now_ms = self._clock.now_ms()
@@ -97,9 +114,11 @@ class DeltaTable:
             yield {"protocol": _protocol(self._schema_json)}
         configuration = {} if former is None else dict(former.get("configuration", {}))
         configuration |= {
+            **self._properties,
             "delta.enableDeletionVectors": "true",
             POSITION_PROPERTY: change.position.to_json(),
         }
+        require_sound("delta", configuration)
         table_id = uuid5(NAMESPACE_URL, f"stratalog:{change.position.refresh_id}")
         yield {
             "metaData": {

@@ -42,13 +42,17 @@ class StoreFileIO(FileIO):
 
     def key_of(self, location: str) -> str:
         """The key of a file. Raises ObjectNotFoundError for one outside of the table."""
-        if not location.startswith(self._root):
+        if not self.has(location):
             raise ObjectNotFoundError(
                 "the table names a file outside of its place; it was moved, so make it anew elsewhere",
                 key=location,
                 table=self._root,
             )
         return location.removeprefix(self._root)
+
+    def has(self, location: str) -> bool:
+        """Whether a file lies in the table."""
+        return location.startswith(self._root)
 
     def location_of(self, key: str) -> str:
         """The location of a file."""

@@ -147,7 +147,12 @@ class _Manifests:
 
 
 def made_snapshot(
-    io: StoreFileIO, metadata: TableMetadata, schema: Schema, change: SnapshotChange, refresh_id: str
+    io: StoreFileIO,
+    metadata: TableMetadata,
+    schema: Schema,
+    change: SnapshotChange,
+    refresh_id: str,
+    now_ms: int,
 ) -> Snapshot:
     """Write the manifests of the next snapshot. Raises StoreError."""
     # From the refresh, so that no other one writes the same bytes.
@@ -170,6 +175,7 @@ def made_snapshot(
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": parent_id,
         "sequence-number": sequence_number,
+        "timestamp-ms": now_ms if former is None else max(now_ms, former.timestamp_ms),
         "manifest-list": location,
         "summary": _summary(schema, change, former, refresh_id),
         "schema-id": metadata.current_schema_id,

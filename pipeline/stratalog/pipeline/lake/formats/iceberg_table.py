@@ -7,14 +7,19 @@ refresh writes a few bytes for each.
 
 A version is a file that must not be there yet, so of two writers one wins. The position is among the table's
 properties. The table needs no catalog; a catalog can register its newest version.
+
+Former versions end as `iceberg_expiry` says.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -35,6 +40,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSnapshotUpdate,
+    RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
@@ -43,11 +49,20 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Record
 
+from stratalog.base.clock import Clock
 from stratalog.base.errors import StoreError, UnsupportedOperationError
 from stratalog.objectstore.protocol import ObjectStore
+from stratalog.pipeline.lake.formats.iceberg_expiry import (
+    EXPIRED_PROPERTY,
+    delete_expired,
+    expired_snapshots,
+    pending_lists,
+    without_old_versions,
+)
 from stratalog.pipeline.lake.formats.iceberg_io import StoreFileIO, table_location
 from stratalog.pipeline.lake.formats.iceberg_snapshot import SnapshotFiles, made_snapshot
 from stratalog.pipeline.lake.formats.position_deletes import PATH_FIELD, PositionDeletes
+from stratalog.pipeline.lake.kept_versions import SNAPSHOTS_EXPIRE, flag, require_sound
 from stratalog.pipeline.lake.lake_table import (
     DeadRows,
     TableChange,
@@ -67,10 +82,19 @@ _HINT_KEY = "metadata/version-hint.text"
 class IcebergTable:
     """Implements `LakeTable`. Not thread-safe: the driver uses it."""
 
-    def __init__(self, store: ObjectStore, schema: pa.Schema) -> None:
-        """`schema` is that of the files that a commit adds."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        schema: pa.Schema,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`schema` is that of the files that a commit adds, `properties` those of `kept_versions` that it
+        sets."""
         self.removal = PositionDeletes(table_location(store))
         self._store = store
+        self._clock = clock
+        self._properties = properties
         self._io = StoreFileIO(store)
         self._schema: Schema = pyarrow_to_schema(schema)
         self._version = 0
@@ -83,13 +107,8 @@ class IcebergTable:
 
     def read(self) -> TableState:
         """The newest version. Raises StoreError, UnsupportedOperationError."""
-        numbers = [
-            int(found[1])
-            for info in self._store.list("metadata/v")
-            if (found := _VERSION.fullmatch(info.key)) is not None
-        ]
-        self._version, self._metadata, self._files = max(numbers, default=0), None, SnapshotFiles()
-        if not numbers:
+        self._version, self._metadata, self._files = max(self._versions(), default=0), None, SnapshotFiles()
+        if not self._version:
             return TableState(None, (), exists=False)
         data = self._store.get(_version_key(self._version)).data
         self._metadata = metadata = TableMetadataUtil.parse_raw(data.decode())
@@ -104,8 +123,27 @@ class IcebergTable:
         return TableState(position, tuple(map(self._file_of, self._files.data)), exists=True)
 
     def commit(self, change: TableChange) -> None:
-        """Write the next version. Raises TableChangedError, StoreError."""
-        metadata = self._metadata
+        """Write the next version. Raises TableChangedError, StoreError, InvalidConfigError for a property of
+        the table that is malformed."""
+        made = self._made(change)
+        data = made.model_dump_json(exclude_none=True).encode()
+        version = self._version + 1
+        # Former versions are deleted, so a number that is free may be one that was taken.
+        is_newest = max(self._versions(), default=0) < version
+        if not is_newest or not settled_put(self._store, _version_key(version), data):
+            raise TableChangedError(
+                "another refresh, or another program, has changed the table meanwhile; run again",
+                table=self._store.url,
+                version=version,
+            )
+        with suppress(StoreError):
+            # The version is there without the hint; the next one writes it again, and does what is left.
+            self._store.put(_HINT_KEY, str(version).encode())
+            self._delete_former(made, version)
+
+    def _made(self, change: TableChange) -> TableMetadata:
+        """The metadata of the next version, without the snapshots that expire with it."""
+        metadata, now_ms = self._metadata, self._clock.now_ms()
         base = metadata or new_table_metadata(
             self._schema,
             UNPARTITIONED_PARTITION_SPEC,
@@ -115,22 +153,42 @@ class IcebergTable:
             uuid5(UUID(change.position.refresh_id), "table"),
         )
         base = update_table_metadata(base, tuple(self._schema_updates(base)))
-        updates = tuple(self._snapshot_updates(base, change))
+        updates = tuple(self._snapshot_updates(base, change, now_ms))
         location = None if metadata is None else self._io.location_of(_version_key(self._version))
         made = update_table_metadata(base, updates, metadata_location=location)
-        data = made.model_dump_json(exclude_none=True).encode()
-        version = self._version + 1
-        if not settled_put(self._store, _version_key(version), data):
-            raise TableChangedError(
-                "another refresh, or another program, has changed the table meanwhile; run again",
-                table=self._store.url,
-                version=version,
-            )
+        require_sound("iceberg", made.properties)
+        if metadata is None:
+            return made
         try:
-            self._store.put(_HINT_KEY, str(version).encode())
+            delete_expired(self._store, self._io, metadata)
         except StoreError:
-            # The version is there without the hint; the next one writes it again.
-            return
+            # What is left comes before anything else.
+            return made
+        ends = expired_snapshots(made, now_ms)
+        if ends or pending_lists(metadata):
+            lists = json.dumps([one.manifest_list for one in ends])
+            updates += (SetPropertiesUpdate(updates={EXPIRED_PROPERTY: lists}),)
+        if ends:
+            expiry: dict[str, Any] = {"snapshot-ids": [one.snapshot_id for one in ends]}
+            updates += (RemoveSnapshotsUpdate(**expiry),)
+        made = update_table_metadata(base, updates, metadata_location=location)
+        return without_old_versions(made, now_ms)
+
+    def _delete_former(self, made: TableMetadata, version: int) -> None:
+        """Delete what the version that was just written does without. Raises StoreError."""
+        delete_expired(self._store, self._io, made)
+        named = {entry.metadata_file for entry in made.metadata_log}
+        keys = [_version_key(number) for number in self._versions() if number < version]
+        ends = [key for key in keys if self._io.location_of(key) not in named]
+        if ends and flag(made.properties, SNAPSHOTS_EXPIRE):
+            self._store.delete_many(ends)
+
+    def _versions(self) -> list[int]:
+        return [
+            int(found[1])
+            for info in self._store.list("metadata/v")
+            if (found := _VERSION.fullmatch(info.key)) is not None
+        ]
 
     def _read_files(self, metadata: TableMetadata) -> SnapshotFiles:
         files = SnapshotFiles()
@@ -162,7 +220,9 @@ class IcebergTable:
         schema = Schema(*self._schema.fields, schema_id=schema_id)
         return AddSchemaUpdate(schema=schema), SetCurrentSchemaUpdate(**newest)
 
-    def _snapshot_updates(self, base: TableMetadata, change: TableChange) -> Iterable[TableUpdate]:
+    def _snapshot_updates(
+        self, base: TableMetadata, change: TableChange, now_ms: int
+    ) -> Iterable[TableUpdate]:
         added = [self._data_file(written) for written in change.added]
         marks = {
             self._io.location_of(one.marked.path): self._delete_file(one.marked.path, one.marked.dead)
@@ -178,6 +238,7 @@ class IcebergTable:
             self._schema,
             self._files.changed(added, marks, dropped),
             change.position.refresh_id,
+            now_ms,
         )
         reference: dict[str, Any] = {
             "ref-name": "main",
@@ -187,7 +248,7 @@ class IcebergTable:
         return (
             AddSnapshotUpdate(snapshot=snapshot),
             SetSnapshotRefUpdate(**reference),
-            SetPropertiesUpdate(updates={POSITION_PROPERTY: change.position.to_json()}),
+            SetPropertiesUpdate(updates={**self._properties, POSITION_PROPERTY: change.position.to_json()}),
         )
 
     def _data_file(self, written: WrittenFile) -> DataFile:
