@@ -64,8 +64,6 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
-    from stratalog.pipeline.source.data_source import StratalogDataSource
-
     java_options = (
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
@@ -89,8 +87,22 @@ def start_local_session(application: str, scratch_directory: str, *, cores: int 
     )
     with standard_error_in(os.path.join(scratch_directory, "spark.log")):
         session = builder.getOrCreate()
-    session.dataSource.register(StratalogDataSource)
+    offer_source(session)
     return session
+
+
+def offer_source(session: SparkSession) -> None:
+    """Register the data source `stratalog`, unless Spark has found it by itself. Spark 4.0 takes no source a
+    second time."""
+    from pyspark.errors import AnalysisException
+
+    from stratalog.pipeline.source.data_source import StratalogDataSource
+
+    try:
+        session.dataSource.register(StratalogDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stratalog.pipeline.local_session import standard_error_in
+from stratalog.pipeline.local_session import offer_source, standard_error_in
 from tests.support.guarded_process import guarded_process
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ class StandaloneCluster:
         again and runs slow ones twice."""
         from pyspark.sql import SparkSession
 
-        from stratalog.pipeline.source.data_source import StratalogDataSource
-
         os.environ["SPARK_LOCAL_IP"] = HOSTS[0]
         os.environ["PYSPARK_PYTHON"] = sys.executable
         builder = SparkSession.builder.master(self.url).appName(name)
@@ -52,7 +50,7 @@ class StandaloneCluster:
             builder = builder.config(key, value)
         with standard_error_in(str(self.directory / "driver.log")):
             session = builder.getOrCreate()
-        session.dataSource.register(StratalogDataSource)
+        offer_source(session)
         try:
             yield session
         finally:

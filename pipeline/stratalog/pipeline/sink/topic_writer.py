@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from stratalog.base.errors import InvalidRequestError, LogStoreError, UnknownTopicOrPartitionError
 from stratalog.base.randomness import SystemIdGenerator
 from stratalog.pipeline.sink.sink_options import STAGING_PREFIX, SinkOptions
 from stratalog.pipeline.sink.staging_topic import StagedTask, staging_topic_name
+from stratalog.pipeline.spark_interface import StreamWriterBase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +110,7 @@ class TopicWriter(DataSourceArrowWriter):
                 await client.topics.delete(self._staging_topic)
 
 
-class TopicStreamWriter(DataSourceStreamArrowWriter):
+class TopicStreamWriter(StreamWriterBase):
     """Writes the batches of a stream. Spark pickles it to the tasks, and makes another one to commit."""
 
     def __init__(self, options: SinkOptions) -> None:

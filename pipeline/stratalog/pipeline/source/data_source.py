@@ -1,7 +1,7 @@
 """`format("stratalog")` in Spark: topics from the object store, and rows to the service.
 
 ``read_options`` has the options, ``schema`` the columns. The driver and every executor find credentials as
-boto3 does. Spark 4.3 does not tell a Python source which columns a query uses, so a query that needs few of
+boto3 does. Spark does not tell a Python source which columns a query uses, so a query that needs few of
 them names them, in its own `.schema(...)` or in the option `columns`; only those are decoded and moved.
 ``sink_options`` has the options of writes, which go through a running service.
 
@@ -11,28 +11,34 @@ the standard library.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 try:
-    from pyspark.sql.datasource import (
-        DataSource,
-        DataSourceReader,
-        DataSourceStreamArrowWriter,
-        DataSourceStreamReader,
-        DataSourceWriter,
-    )
+    from pyspark.sql.datasource import DataSource
 except ImportError as error:
-    raise ImportError(f"the source needs PySpark 4.3: {error}") from error
+    raise ImportError(f"the source needs PySpark 4: {error}") from error
 from pyspark.sql.types import StructType
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
 from stratalog.pipeline.sink.sink_options import SinkOptions, parse_sink_options, require_columns
 from stratalog.pipeline.source.read_options import (
     is_pushdown_wanted,
+    limits_of,
     parse_options,
     require_schema_alone,
     wanted_columns,
 )
 from stratalog.pipeline.source.schema import ALL_COLUMNS, COLUMNS_BY_NAME, spark_schema
 from stratalog.pipeline.source.topic_reader import FilteringTopicReader, TopicReader
+from stratalog.pipeline.spark_interface import SparkPart
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
 
 
 class StratalogDataSource(DataSource):
@@ -48,15 +54,22 @@ class StratalogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a query. Raises InvalidConfigError for a missing or malformed option, and for an
-        unknown column."""
-        kind = FilteringTopicReader if is_pushdown_wanted(self.options) else TopicReader
+        unknown column, UnsupportedOperationError for an option that this version of Spark cannot heed."""
+        kind = TopicReader
+        if is_pushdown_wanted(self.options):
+            SparkPart.FILTERS.require("pushdown")
+            kind = FilteringTopicReader
         return kind(parse_options(self.options, is_stream=False), self._column_names(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Make the reader of a stream. Raises InvalidConfigError as `reader`."""
-        from stratalog.pipeline.source.stream_reader import TopicStreamReader
+        """Make the reader of a stream. Raises as `reader`."""
+        from stratalog.pipeline.source.stream_reader import TopicStreamReader, UnlimitedStreamReader
 
-        return TopicStreamReader(parse_options(self.options, is_stream=True), self._column_names(schema))
+        options = parse_options(self.options, is_stream=True)
+        kind = TopicStreamReader if SparkPart.LIMITS.is_there else UnlimitedStreamReader
+        for name in limits_of(options):
+            SparkPart.LIMITS.require(name)
+        return kind(options, self._column_names(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch job. Raises InvalidConfigError for an option or a column that cannot be
@@ -65,7 +78,7 @@ class StratalogDataSource(DataSource):
 
         return TopicWriter(self._sink_options(schema, is_overwrite=overwrite, is_stream=False))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Make the writer of a stream. Raises as `writer`."""
         from stratalog.pipeline.sink.topic_writer import TopicStreamWriter
 

@@ -57,9 +57,8 @@ _NOT_IN_STREAMS = {
     **dict.fromkeys(("endingOffsets", "endingTimestamp", "snapshot", "lease"), _ENDLESS),
     "pushdown": "not in a stream, which reads all records",
 }
-_NOT_IN_QUERIES = dict.fromkeys(
-    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"), "only in a stream, whose batches it bounds"
-)
+_MAX_OFFSETS, _MAX_BYTES = "maxOffsetsPerTrigger", "maxBytesPerTrigger"
+_NOT_IN_QUERIES = dict.fromkeys((_MAX_OFFSETS, _MAX_BYTES), "only in a stream, whose batches it bounds")
 _COLUMN_OPTIONS = ("columns", "includeHeaders")
 _COMMIT = re.compile(r"(?:(\d+):)?(\d+)")
 
@@ -158,8 +157,8 @@ def parse_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions
         lease_s=given.lease_s(),
         max_partition_bytes=given.number("maxPartitionBytes", "a number of bytes")
         or DEFAULT_MAX_PARTITION_BYTES,
-        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", "a number of offsets"),
-        max_bytes_per_trigger=given.number("maxBytesPerTrigger", "a number of bytes"),
+        max_offsets_per_trigger=given.number(_MAX_OFFSETS, "a number of offsets"),
+        max_bytes_per_trigger=given.number(_MAX_BYTES, "a number of bytes"),
         fails_on_data_loss=flag_option(options, DATA_LOSS, default=True),
     )
 
@@ -187,6 +186,12 @@ def require_schema_alone(options: Mapping[str, str], names: tuple[str, ...]) -> 
 def is_pushdown_wanted(options: Mapping[str, str]) -> bool:
     """Whether filters are pushed to slices and indexes. Raises InvalidConfigError."""
     return flag_option(options, "pushdown", default=False)
+
+
+def limits_of(options: ReadOptions) -> tuple[str, ...]:
+    """The names of the options that bound the batches of a stream, as far as they are given."""
+    given = {_MAX_OFFSETS: options.max_offsets_per_trigger, _MAX_BYTES: options.max_bytes_per_trigger}
+    return tuple(name for name, value in given.items() if value is not None)
 
 
 class _Given:

@@ -14,13 +14,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.client.retry import LONG_WORK
@@ -44,12 +37,14 @@ from stratalog.pipeline.source.store_view import (
 from stratalog.pipeline.source.stream_limits import Backlog, limited_by_bytes, limited_by_offsets
 from stratalog.pipeline.source.stream_offsets import StreamOffsets, TopicOffsets
 from stratalog.pipeline.source.topic_reader import planned_partitions, read_task
+from stratalog.pipeline.spark_interface import StreamReaderMixin
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 
-class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TopicStreamReader(DataSourceStreamReader, StreamReaderMixin):
     """Reads topics for one stream. Not thread-safe: Spark uses it on one thread. What travels to executors is
     plain; the driver's instance follows the store."""
 
@@ -85,6 +80,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """The limit of a batch, which Spark gives to `latestOffset`. Both may hold there; Spark takes one."""
+        # Not above: older versions of Spark have no limits.
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -94,12 +92,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch, which begins at `start`. Raises OffsetOutOfRangeError if records that
         were not read yet are gone, unless the options take that."""
-        before = StreamOffsets.from_json(start)
-        views = self._views()
-        self._require_known_topics(before)
-        self._newest = self._ends(views)
-        ends = self._limited(before, views, is_limited=not isinstance(limit, ReadAllAvailable))
-        return self._carried(before, _offsets(views, ends)).to_json()
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        is_limited = not isinstance(limit, ReadAllAvailable)
+        return self._next_end(StreamOffsets.from_json(start), is_limited=is_limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The end of all that can be read, for the progress of the query: `latestOffset` of the source."""
@@ -138,6 +134,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._resources is not None:
             self._resources.close()
         self._resources = self._reader = None
+
+    def _next_end(self, before: StreamOffsets, *, is_limited: bool) -> StreamOffsets:
+        """The end of the next batch."""
+        views = self._views()
+        self._require_known_topics(before)
+        self._newest = self._ends(views)
+        ends = self._limited(before, views, is_limited=is_limited)
+        return self._carried(before, _offsets(views, ends))
 
     def _following(self) -> StoreReader:
         if self._reader is None:
@@ -249,6 +253,35 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_loss(self, reason: str, **fields: object) -> None:
         report_loss(f"records are lost: {reason}", fails=self._options.fails_on_data_loss, **fields)
+
+
+class UnlimitedStreamReader(TopicStreamReader):
+    """A reader for Spark before 4.2, which asks for the newest end without a start and without a limit. Not
+    thread-safe, as its base.
+
+    The start is the end of the batch that was planned last. Spark plans the last batch of a checkpoint, or
+    an empty one behind it, before it asks a query that goes on for an end.
+    """
+
+    def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
+        super().__init__(options, names)
+        self._planned = StreamOffsets()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new stream begins, as in the base."""
+        start = super().initialOffset()
+        self._planned = StreamOffsets.from_json(start)
+        return start
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name and signature before 4.2
+        """The end of the next batch: all that can be read. Raises as in the base."""
+        return self._next_end(self._planned, is_limited=False).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch, as in the base."""
+        tasks = super().partitions(start, end)
+        self._planned = StreamOffsets.from_json(end)
+        return tasks
 
 
 def _offsets(views: Sequence[TopicPartitionView], offsets: Mapping[TopicIdPartition, int]) -> StreamOffsets:

@@ -13,13 +13,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from stratalog.base.types import TopicIdPartition
 from stratalog.pipeline.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
 
     from stratalog.pipeline.source.partition_range import PartitionRange
     from stratalog.pipeline.source.scan_plan import RowBounds
@@ -67,18 +68,26 @@ class TopicReader(DataSourceReader):
         """One moment of the topics, divided into tasks. Raises UnknownTopicOrPartitionError,
         OffsetOutOfRangeError, StoreError."""
         from stratalog.pipeline.source.partition_range import ranges_of
-        from stratalog.pipeline.source.row_filters import bounds_of
         from stratalog.pipeline.source.store_view import reading_store
 
         options = self._options
         with reading_store(options.store_url, options.service) as reader:
             reader.lease_as_asked(options)
             ranges = ranges_of(reader, reader.view(options), options)
-            return planned_partitions(reader, ranges, options, bounds_of(self._filters))
+            return planned_partitions(reader, ranges, options, self._bounds())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
         return read_task(self._options, self._names, partition, is_one_moment=True)
+
+    def _bounds(self) -> RowBounds | None:
+        """Bounds that the query's filters set; None without any."""
+        if not self._filters:
+            return None
+        # Not above: Spark 4.0 has no filters.
+        from stratalog.pipeline.source.row_filters import bounds_of
+
+        return bounds_of(self._filters)
 
 
 class FilteringTopicReader(TopicReader):

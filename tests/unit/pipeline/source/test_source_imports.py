@@ -60,23 +60,71 @@ def test_the_module_that_spark_finds_never_raises(tmp_path: Path) -> None:
     assert modules_after(program) == set()
 
 
-def test_an_older_pyspark_is_named_by_the_query_that_needs_a_newer_one() -> None:
-    """The module is found, so that the reason does not hide behind "no such data source"."""
+def test_an_older_pyspark_is_named() -> None:
     program = """
 import pyspark.sql.datasource
-del pyspark.sql.datasource.DataSourceStreamArrowWriter
-import pyspark_stratalog
-from stratalog.base.errors import UnsupportedOperationError
-source = pyspark_stratalog.DefaultSource
-assert source.name() == "stratalog"
+del pyspark.sql.datasource.DataSource
 try:
-    source({"topic": "t"})
-except UnsupportedOperationError as error:
-    assert "PySpark 4.3" in error.fields["reason"]
+    import stratalog.pipeline.source.data_source
+except ImportError as error:
+    assert "PySpark 4" in str(error)
 else:
     raise AssertionError
 """
     modules_after(program)
+
+
+_OLDER = """
+import sys
+import pyspark.sql.datasource as interface
+for name in ("DataSourceStreamArrowWriter", "Filter", "EqualTo", "GreaterThan", "GreaterThanOrEqual", "In",
+             "LessThan", "LessThanOrEqual")[:{lacking}]:
+    delattr(interface, name)
+sys.modules["pyspark.sql.streaming.datasource"] = None
+import pyspark_stratalog
+from pyspark.sql.types import StructType
+from stratalog.base.errors import UnsupportedOperationError
+
+def made(**options):
+    given = {{"store": "file:///nowhere", "topic": "t", **options}}
+    return pyspark_stratalog.DefaultSource(interface.CaseInsensitiveDict(given))
+
+def refused(make, schema, version):
+    try:
+        make(schema)
+    except UnsupportedOperationError as error:
+        assert error.fields["needed_version"] == version, error
+    else:
+        raise AssertionError(version)
+
+rows = StructType().add("offset", "long")
+assert isinstance(made().reader(rows), interface.DataSourceReader)
+for limit in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+    refused(made(**{{limit: "5"}}).streamReader, rows, "4.2")
+import inspect
+stream = made().streamReader(rows)
+assert not inspect.signature(stream.latestOffset).parameters, "Spark gives none"
+import stratalog.pipeline.sink.topic_writer
+"""
+
+
+def test_spark_4_0_reads_and_writes_without_what_it_lacks() -> None:
+    """It has no filters, no limits of streams, and no streams' writers of Arrow batches."""
+    program = """
+refused(made(pushdown="true").reader, rows, "4.1")
+rows = StructType().add("value", "binary")
+writer = pyspark_stratalog.DefaultSource({"server": "localhost:1", "topic": "t"}).streamWriter(rows, False)
+assert isinstance(writer, interface.DataSourceStreamWriter), "Spark requires it"
+assert isinstance(writer, interface.DataSourceArrowWriter), "it gets Arrow batches then"
+"""
+    modules_after(_OLDER.format(lacking=8) + program)
+
+
+def test_spark_4_1_has_no_limits_of_streams() -> None:
+    program = """
+assert hasattr(made(pushdown="true").reader(rows), "pushFilters")
+"""
+    modules_after(_OLDER.format(lacking=0) + program)
 
 
 def test_a_task_loads_nothing_of_grpc_and_leaves_little_to_collect(tmp_path: Path) -> None:

@@ -59,6 +59,27 @@ class Stream:
         return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
 
 
+class OlderStream(Stream):
+    """A stream as Spark before 4.2 runs it, which asks for an end without a start. Not thread-safe."""
+
+    def __init__(self, found: PlainStore, start: dict[str, Any] | None = None, /, **options: str) -> None:
+        from stratalog.pipeline.source.stream_reader import UnlimitedStreamReader
+
+        parsed = parse_options({"store": found.store.url, **options}, is_stream=True)
+        self.older = UnlimitedStreamReader(parsed, ("topic", "partition", "offset"))
+        self.reader = self.older
+        self.offsets = start or through_json(self.older.initialOffset())
+        if start is not None:
+            # Behind the last batch of a checkpoint.
+            assert self.older.partitions(start, start) == []
+
+    def next_batch(self) -> list[tuple[str, int, int]]:
+        end = through_json(self.older.latestOffset())
+        rows = self.rows(self.offsets, end)
+        self.offsets = end
+        return rows
+
+
 def through_json(offsets: dict[str, Any]) -> dict[str, Any]:
     parsed: dict[str, Any] = json.loads(json.dumps(offsets))
     return parsed
@@ -194,6 +215,24 @@ def test_a_topic_that_was_created_anew_is_not_the_old_one(found: PlainStore) -> 
     assert error.value.fields == {"topic": "t"}
     tolerant = Stream(found, stream.offsets, topic="t", failOnDataLoss="false")
     assert tolerant.next_batch() == places("t", 0, range(4))
+
+
+def test_older_versions_of_spark_read_all_there_is(found: PlainStore) -> None:
+    found.create("a", 2)
+    found.upload({("a", 0): 10})
+    stream = OlderStream(found, topicPattern="a|b", **ALL)
+    assert stream.next_batch() == places("a", 0, range(10))
+    assert stream.next_batch() == []
+    found.create("b")
+    found.upload({("a", 1): 5, ("b", 0): 5})
+    again = OlderStream(found, stream.offsets, topicPattern="a|b")
+    assert again.next_batch() == places("a", 1, range(5)) + places("b", 0, range(5))
+    only = OlderStream(found, again.offsets, topic="a")
+    assert only.next_batch() == []
+    assert set(only.offsets["topics"]) == {"a", "b"}, "the offsets of what is not read now stay"
+    found.tiered.catalog.delete(found.tips["b"][0].topic_id)
+    with pytest.raises(OffsetOutOfRangeError):
+        OlderStream(found, again.offsets, topicPattern="a|b").next_batch()
 
 
 def test_offsets_of_another_version_are_refused(found: PlainStore) -> None:

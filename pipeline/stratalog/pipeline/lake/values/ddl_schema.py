@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -18,8 +19,10 @@ def struct_of_ddl(_session: SparkSession, ddl: str) -> pa.StructType:
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StructType
 
+    # Before Spark 4.3 times are in UTC without a word.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
     try:
-        return cast("pa.StructType", to_arrow_type(StructType.fromDDL(ddl), timezone="UTC"))
+        return cast("pa.StructType", to_arrow_type(StructType.fromDDL(ddl), **zone))
     except Exception as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InvalidConfigError(
