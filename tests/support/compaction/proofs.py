@@ -60,7 +60,7 @@ def found_below(
     assert topic is not None
     row = state.partition(tip).row._replace(compacted_upto=upto)
     partition = TieredPartition(tip, row, state.pages)
-    fates = RecordFates(means.reads, partition)
+    fates = RecordFates(means.reads, partition.slices, partition.open_transactions)
     return find_keys(means, KeyHashing(topic.hash_key), fates, partition)
 
 

@@ -12,7 +12,7 @@ import click
 from stratalog.base.clock import SystemClock
 from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.options import json_option, require_unicode
-from stratalog.cli.output import print_json, print_table, utc_time, value_document
+from stratalog.cli.output import counted, print_json, print_table, utc_time, value_document
 from stratalog.cli.spark.options import spark_options
 from stratalog.cli.spark.spark_job import spark_job
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("topics", nargs=-1)
 @spark_options
+@click.option(
+    "--read-keys",
+    is_flag=True,
+    help="Also count the keys of topics that are not compacted, and what compaction would save there. They"
+    " have no key streams, so all of their data is read.",
+)
 @click.option(
     "--hottest",
     type=click.IntRange(1, 10_000),
@@ -44,26 +50,28 @@ def stats(
     store_url: str,
     master: str,
     conf: Mapping[str, str],
+    read_keys: bool,
     hottest: int | None,
     page_path: str | None,
     as_json: bool,
 ) -> None:
     """Count keys, records and bytes with all executors.
 
-    Of compacted topics the keys of each partition are counted, exactly, by the key streams of its slices. A
-    slice without one is read.
+    The keys of each partition are counted, exactly, by the key streams of its slices. A slice of a compacted
+    topic without one is read. Other topics have none: see --read-keys.
 
     \b
     LOST      offsets that the metadata records as lost
     KEYS      different keys
     KEPT      records that a compaction of all records would leave
-    SAVES     the bytes that it would free, an estimate
+    SAVES     the bytes that it would free, an estimate; of other topics, if they were compacted
     DIRTY     data that is not compacted yet, of SIZE
 
     \b
     Examples:
       stratalog spark stats --store s3://bucket/prefix --master spark://host:7077
       stratalog spark stats orders --hottest 10 --store s3://bucket/prefix
+      stratalog spark stats events --read-keys --store s3://bucket/prefix
       stratalog spark stats --html stats.html --store s3://bucket/prefix
     """
     from stratalog.pipeline.jobs.hot_keys import hot_keys
@@ -71,7 +79,7 @@ def stats(
     from stratalog.pipeline.jobs.task_place import ExecutorPlace
 
     with spark_job("stats", master, conf) as cluster:
-        found = key_statistics(cluster, ExecutorPlace(store_url), topics)
+        found = key_statistics(cluster, ExecutorPlace(store_url), topics, reads_keys=read_keys)
         hot: list[HotKey] = []
         if hottest is not None:
             for topic in sorted({one.topic for one in found}):
@@ -82,16 +90,30 @@ def stats(
         time = utc_time(SystemClock().now_ms())
         page = stats_page(found, hot, store_url.partition("?")[0], f"{time}")
         Path(page_path).write_text(page, encoding="utf-8")
+    _print_unread(found)
     if as_json:
         _print_documents(found, hot)
     else:
         _print_tables(found, hot)
 
 
+def _print_unread(found: Sequence[PartitionStatistics]) -> None:
+    """Print how to count the keys that were not counted, and the cost."""
+    unread = [one for one in found if not one.keys_counted]
+    if unread:
+        topics = counted(len({one.topic for one in unread}), "topic")
+        size = ByteSize(sum(one.unread_bytes for one in unread))
+        click.echo(
+            f"keys of {topics} without compaction were not counted, because that reads {size}:"
+            " --read-keys counts them",
+            err=True,
+        )
+
+
 def _print_documents(found: Sequence[PartitionStatistics], hot: Sequence[HotKey]) -> None:
     print_json(
         {
-            "partitions": [value_document(one) for one in found],
+            "partitions": [{**value_document(one), "keys_counted": one.keys_counted} for one in found],
             "hot_keys": [
                 {
                     "topic": one.topic,
@@ -120,9 +142,9 @@ def _print_partitions(found: Sequence[PartitionStatistics]) -> None:
         [
             (one.topic, one.partition, one.object_count, one.record_count, one.lost_offset_count,
              one.tombstone_count,
-             one.key_count if one.compacted else None, one.kept_record_count if one.compacted else None,
+             one.key_count if one.keys_counted else None, one.kept_record_count if one.keys_counted else None,
              ByteSize(one.size_bytes), ByteSize(one.dirty_bytes),
-             ByteSize(one.size_bytes - one.kept_bytes) if one.compacted else None)
+             ByteSize(one.size_bytes - one.kept_bytes) if one.keys_counted else None)
             for one in found
         ],
     )  # fmt: skip

@@ -47,13 +47,18 @@ class _Topic(NamedTuple):
         return sum(getattr(one, name) for one in self.partitions)
 
     @property
+    def keys_counted(self) -> bool:
+        return all(one.keys_counted for one in self.partitions)
+
+    @property
     def size(self) -> str:
         """The bytes of its data, as people read them."""
         return str(ByteSize(self.sum_of("size_bytes")))
 
     @property
     def saved_bytes(self) -> int:
-        return self.sum_of("size_bytes") - self.sum_of("kept_bytes") if self.compacted else 0
+        """What a compaction of all records would free; 0 if the keys were not counted."""
+        return self.sum_of("size_bytes") - self.sum_of("kept_bytes") if self.keys_counted else 0
 
 
 def stats_page(found: Sequence[PartitionStatistics], hot: Sequence[HotKey], source: str, time: str) -> str:
@@ -78,7 +83,8 @@ def stats_page(found: Sequence[PartitionStatistics], hot: Sequence[HotKey], sour
 
 def _tiles(found: Sequence[PartitionStatistics], topics: Sequence[_Topic]) -> str:
     size_bytes = sum(one.size_bytes for one in found)
-    saved_bytes = sum(topic.saved_bytes for topic in topics)
+    saved_bytes = sum(topic.saved_bytes for topic in topics if topic.compacted)
+    more_bytes = sum(topic.saved_bytes for topic in topics if not topic.compacted)
     lost_count = sum(one.lost_offset_count for one in found)
     share = f" ({saved_bytes / size_bytes:.0%})" if size_bytes else ""
     tiles = (
@@ -90,6 +96,7 @@ def _tiles(found: Sequence[PartitionStatistics], topics: Sequence[_Topic]) -> st
         *((("lost offsets", _count(lost_count)),) if lost_count else ()),
         ("bytes", str(ByteSize(size_bytes))),
         ("compaction would free", f"{ByteSize(saved_bytes)}{share}"),
+        *((("and of plain topics", str(ByteSize(more_bytes))),) if more_bytes else ()),
     )
     inner = "".join(
         f'<div class="tile"><b>{escape(text)}</b><span>{name}</span></div>' for name, text in tiles
@@ -99,7 +106,7 @@ def _tiles(found: Sequence[PartitionStatistics], topics: Sequence[_Topic]) -> st
 
 def _charts(topics: Sequence[_Topic], found: Sequence[PartitionStatistics]) -> Iterable[str]:
     yield _size_chart(topics)
-    keyed = [topic for topic in topics if topic.compacted][:MAX_BARS]
+    keyed = [topic for topic in topics if topic.keys_counted and topic.sum_of("record_count")][:MAX_BARS]
     if keyed:
         yield _key_chart(keyed)
     deleting = [topic for topic in topics if topic.sum_of("tombstone_count")][:MAX_BARS]
@@ -110,21 +117,18 @@ def _charts(topics: Sequence[_Topic], found: Sequence[PartitionStatistics]) -> I
 
 def _size_chart(topics: Sequence[_Topic]) -> str:
     shown = topics[:MAX_BARS]
-    kept = [topic.sum_of("kept_bytes") if topic.compacted else 0 for topic in shown]
-    plain = [0 if topic.compacted else topic.sum_of("size_bytes") for topic in shown]
+    kept = [topic.sum_of("kept_bytes") if topic.keys_counted else 0 for topic in shown]
+    plain = [0 if topic.keys_counted else topic.sum_of("size_bytes") for topic in shown]
     parts = [
         Part("stays", STAYS, kept),
         Part("would be freed", GOES, [topic.saved_bytes for topic in shown]),
-        Part("not a compacted topic", PLAIN, plain),
-    ]
-    notes = [
-        f"{ByteSize(topic.saved_bytes)} of {topic.size}" if topic.compacted else topic.size for topic in shown
+        Part("keys not counted", PLAIN, plain),
     ]
     return _section(
         "Bytes of topics, and what compaction would free",
-        "Of a compacted topic, what a compaction of all its records would leave, and the bytes that it would"
-        f" free: an estimate by the share of records.{_left_out(topics, 'topics')}",
-        bars("sizes", [topic.name for topic in shown], parts, BYTES, notes),
+        "What a compaction of all records of a topic would leave, and the bytes that it would free: an"
+        f" estimate by the share of records.{_left_out(topics, 'topics')}",
+        bars("sizes", [topic.name for topic in shown], parts, BYTES, list(map(_saving, shown))),
     )
 
 
@@ -218,12 +222,12 @@ def _topic_table(topics: Sequence[_Topic]) -> str:
                     *_numbers(
                         topic.sum_of("record_count"),
                         topic.sum_of("tombstone_count"),
-                        topic.sum_of("key_count") if topic.compacted else None,
-                        topic.sum_of("kept_record_count") if topic.compacted else None,
+                        topic.sum_of("key_count") if topic.keys_counted else None,
+                        topic.sum_of("kept_record_count") if topic.keys_counted else None,
                     ),
                     str(ByteSize(topic.sum_of("size_bytes"))),
                     str(ByteSize(topic.sum_of("dirty_bytes"))),
-                    str(ByteSize(topic.saved_bytes)) if topic.compacted else "-",
+                    str(ByteSize(topic.saved_bytes)) if topic.keys_counted else "-",
                 )
                 for topic in topics
             ],
@@ -245,12 +249,12 @@ def _partition_table(found: Sequence[PartitionStatistics]) -> str:
                         one.object_count,
                         one.record_count,
                         one.tombstone_count,
-                        one.key_count if one.compacted else None,
-                        one.kept_record_count if one.compacted else None,
+                        one.key_count if one.keys_counted else None,
+                        one.kept_record_count if one.keys_counted else None,
                     ),
                     str(ByteSize(one.size_bytes)),
                     str(ByteSize(one.dirty_bytes)),
-                    str(ByteSize(one.size_bytes - one.kept_bytes)) if one.compacted else "-",
+                    str(ByteSize(one.size_bytes - one.kept_bytes)) if one.keys_counted else "-",
                 )
                 for one in found
             ],
@@ -279,6 +283,13 @@ def _numbers(*numbers: int | None) -> list[str]:
 
 def _count(number: int) -> str:
     return f"{number:,}"
+
+
+def _saving(topic: _Topic) -> str:
+    if not topic.keys_counted:
+        return topic.size
+    condition = "" if topic.compacted else ", if it were compacted"
+    return f"{ByteSize(topic.saved_bytes)} of {topic.size}{condition}"
 
 
 def _per_key(topic: _Topic) -> str:

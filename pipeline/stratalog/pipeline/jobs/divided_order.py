@@ -133,7 +133,7 @@ def _slices_of(run: PartitionRun, first: int, end: int, counts: tuple[int, ...] 
     return dataclasses.replace(run, slices=run.slices[first:end], part_counts=counts)
 
 
-def _may_cut_behind(live: LiveSlice) -> bool:
+def may_cut_behind(live: LiveSlice) -> bool:
     """Whether no transaction is open at the end of the slice."""
     entry = live.entry
     return not entry.open_transactions and entry.stable_end_offset >= live.end_offset
@@ -143,7 +143,7 @@ def _uncut(slices: Sequence[LiveSlice]) -> Iterator[tuple[int, int]]:
     """The shortest pieces [first, end) between two cuts."""
     first = 0
     for index, live in enumerate(slices):
-        if index + 1 == len(slices) or _may_cut_behind(live):
+        if index + 1 == len(slices) or may_cut_behind(live):
             yield first, index + 1
             first = index + 1
 
@@ -152,7 +152,7 @@ def _groups(slices: Sequence[LiveSlice], pieces: Iterator[OutputPiece]) -> list[
     """Pieces without a cut between them belong together."""
     groups: list[list[OutputPiece]] = []
     for piece in pieces:
-        if groups and not _may_cut_behind(slices[piece.first - 1]):
+        if groups and not may_cut_behind(slices[piece.first - 1]):
             groups[-1].append(piece)
         else:
             groups.append([piece])

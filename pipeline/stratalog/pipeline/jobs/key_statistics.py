@@ -1,38 +1,31 @@
 """Counts the keys of partitions, and foretells what a compaction of all their records would leave.
 
-The key streams of all slices of a partition are merged; a slice without a usable one is hashed from its data.
-A record stays if it is the last one of its key, or has no key. What stays of a slice is taken to have its
-share of the bytes. Markers, and records of transactions that are aborted or undecided, are counted with those
-that do not stay.
+The driver reads the metadata, and tasks count keys (`key_count`): from the key streams of the slices, and
+from the data of a slice without a usable one. Topics that are not compacted have no key streams, so counting
+their keys costs a read of all their data.
+
+A record stays if it is the last one of its key (or has the highest version), or has no key. What stays of a
+slice is taken to have its share of the bytes. Markers, and records of transactions that are aborted or
+undecided, are counted with those that do not stay; so are records below log start in the first slice.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
-from stratalog.base.errors import LogStoreError
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compactor import DEFAULT_CONFIG
-from stratalog.compaction.keys.key_cursor import KeyCursor
-from stratalog.compaction.keys.key_parts import KeyParts
-from stratalog.compaction.keys.survivor_bits import new_bitmap, survivor_count
-from stratalog.compaction.keys.survivor_plan import merge_keys
 from stratalog.compaction.plan.topic_policy import TopicPolicy, topic_policies
-from stratalog.compaction.proof.proof_means import ProofMeans
-from stratalog.compaction.proof.record_fates import RecordFates
-from stratalog.compaction.proof.slice_keys import OffsetBounds, SliceKeys
-from stratalog.pipeline.jobs.cluster import Cluster, shares
-from stratalog.pipeline.jobs.shard_view import open_view
-from stratalog.pipeline.jobs.slice_means import proof_means
+from stratalog.pipeline.jobs.cluster import Cluster
+from stratalog.pipeline.jobs.count_unit import DEFAULT_BOUNDS, CountBounds, CountedPartition
+from stratalog.pipeline.jobs.key_count import count_keys
+from stratalog.pipeline.jobs.shard_view import StoreView, open_view
 from stratalog.pipeline.jobs.task_place import OpenPlace
-from stratalog.remote.metadata.shard.live_slice import LiveSlice
 from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
-from stratalog.remote.objects.key_stream import KeyBlock
 
-_WINDOW_BYTES = 1 << 20
+_SLICES_AT_ONCE = 50_000
+"""Slices that the driver holds at a time, unless one partition has more."""
 
 
 class PartitionStatistics(NamedTuple):
@@ -41,7 +34,7 @@ class PartitionStatistics(NamedTuple):
     topic: str
     partition: int
     compacted: bool
-    """Whether the topic is compacted. Keys are counted only then."""
+    """Whether the topic is compacted."""
     object_count: int
     record_count: int
     tombstone_count: int
@@ -61,65 +54,74 @@ class PartitionStatistics(NamedTuple):
     """Records that a compaction of all would leave."""
     kept_bytes: int = 0
     """An estimate of their data."""
+    unread_bytes: int = 0
+    """Data that would have to be read to count the keys, and was not; 0 if they were counted."""
+
+    @property
+    def keys_counted(self) -> bool:
+        """Whether the keys were counted, and with them what a compaction would leave."""
+        return self.unread_bytes == 0
 
 
-class _Task(NamedTuple):
-    """Partitions of a shard that one task counts."""
+class _Found(NamedTuple):
+    """A partition as the metadata has it."""
 
-    shard: int
-    partitions: tuple[TopicIdPartition, ...]
+    statistics: PartitionStatistics
+    counted: CountedPartition
 
 
 def key_statistics(
-    cluster: Cluster, open_place: OpenPlace, topics: Collection[str]
+    cluster: Cluster,
+    open_place: OpenPlace,
+    topics: Collection[str],
+    *,
+    reads_keys: bool = False,
+    bounds: CountBounds = DEFAULT_BOUNDS,
 ) -> list[PartitionStatistics]:
-    """The numbers of the partitions of these topics, or of all without any, by topic and partition. Raises
-    UnknownTopicOrPartitionError, StoreError, StoreCorruptError, and LogStoreError if the cluster gives up."""
-    tasks: list[_Task] = []
+    """The numbers of the partitions of these topics, or of all without any, by topic and partition. Without
+    `reads_keys` the keys of a topic that is not compacted are counted only where key streams have them all.
+    Raises UnknownTopicOrPartitionError, StoreError, StoreCorruptError, CorruptRecordError, and LogStoreError
+    if the cluster gives up."""
+    done: list[PartitionStatistics] = []
+    batch: list[_Found] = []
+    slice_count = 0
     with open_place() as means:
-        view = open_view(means)
-        wanted = {entry.topic_id for entry in view.topics(topics).values()}
-        for number in range(view.shard_count):
-            tips = [tip for tip in view.shard(number).state().partitions if tip.topic_id in wanted]
-            tasks += [_Task(number, tuple(share)) for share in shares(tips, cluster)]
-    if not tasks:
-        return []
-    found: list[PartitionStatistics] = []
-    for done in cluster.each(partial(_count, open_place), tasks):
-        if isinstance(done, LogStoreError):
-            raise done
-        found += done
-    return sorted(found)
+        for one in _partitions(open_view(means), topics):
+            if not one.statistics.compacted and not reads_keys:
+                unread_bytes = _unread_bytes(one.counted)
+                if unread_bytes:
+                    done.append(one.statistics._replace(unread_bytes=unread_bytes))
+                    continue
+            batch.append(one)
+            slice_count += len(one.counted.slices)
+            if slice_count >= _SLICES_AT_ONCE:
+                done += _counted(cluster, open_place, batch, bounds)
+                batch, slice_count = [], 0
+    return sorted([*done, *_counted(cluster, open_place, batch, bounds)])
 
 
-def _count(open_place: OpenPlace, task: _Task) -> list[PartitionStatistics] | LogStoreError:
-    """Count the keys of some partitions, on the machine of the task."""
-    try:
-        with open_place() as means:
-            view = open_view(means)
-            defaults = DEFAULT_CONFIG.topic_defaults(view.catalog.state().server_config)
-            policies = topic_policies(view.catalog.topics().values(), defaults)
-            state = view.shard(task.shard).state()
-            slices = proof_means(means, task.shard)
-            return [
-                _statistics_of(slices, policy, tip.partition, state.partition(tip))
-                for tip in task.partitions
-                if (policy := policies.get(tip.topic_id)) is not None
-            ]
-    except LogStoreError as error:
-        return error
+def _partitions(view: StoreView, topics: Collection[str]) -> Iterator[_Found]:
+    """The partitions of these topics, or of all without any. Raises UnknownTopicOrPartitionError,
+    StoreError."""
+    entries = view.topics(topics).values()
+    defaults = DEFAULT_CONFIG.topic_defaults(view.catalog.state().server_config)
+    policies = topic_policies(entries, defaults)
+    for number in range(view.shard_count):
+        state = view.shard(number).state()
+        for tip in state.partitions:
+            policy = policies.get(tip.topic_id)
+            if policy is not None:
+                yield _found(number, policy, tip, state.partition(tip))
 
 
-def _statistics_of(
-    means: ProofMeans, policy: TopicPolicy, number: int, partition: TieredPartition
-) -> PartitionStatistics:
-    every = list(partition.slices_from(0))
+def _found(shard: int, policy: TopicPolicy, tip: TopicIdPartition, partition: TieredPartition) -> _Found:
+    every = tuple(partition.slices_from(0))
     slices = [live for live in every if live.gap is None]
     entries = [live.entry for live in slices]
     upto = partition.compacted_upto
-    plain = PartitionStatistics(
+    statistics = PartitionStatistics(
         topic=policy.name,
-        partition=number,
+        partition=tip.partition,
         compacted=policy.is_compacted,
         object_count=len({live.object_name for live in slices}),
         record_count=sum(entry.record_count for entry in entries),
@@ -129,72 +131,39 @@ def _statistics_of(
         dirty_bytes=sum(live.entry.data_bytes for live in slices if live.end_offset > upto),
         lost_offset_count=sum(live.end_offset - live.base_offset for live in every if live.gap is not None),
     )
-    if not policy.is_compacted:
-        return plain
-    with contextlib.ExitStack() as closing:
-        count = _KeyCount(means, policy, partition, closing)
-        kept = count.kept_counts(slices)
-    kept_bytes = sum(
-        entry.data_bytes * kept_count // entry.record_count
-        for entry, kept_count in zip(entries, kept, strict=True)
-        if entry.record_count
+    counted = CountedPartition(
+        shard=shard,
+        hashing=policy.hashing,
+        log_start_offset=partition.log_start_offset,
+        slices=every,
+        open_transactions=partition.open_transactions,
     )
-    return plain._replace(
-        key_count=sum(kept) - count.keyless_count,
-        keyless_count=count.keyless_count,
-        kept_record_count=sum(kept),
-        kept_bytes=kept_bytes,
-    )
+    return _Found(statistics, counted)
 
 
-class _KeyCount:
-    """One count. Not thread-safe: one task uses it."""
+def _unread_bytes(partition: CountedPartition) -> int:
+    """Data that must be read to count the keys."""
+    return sum(live.entry.data_bytes for live in partition.slices if partition.needs_data(live))
 
-    def __init__(
-        self,
-        means: ProofMeans,
-        policy: TopicPolicy,
-        partition: TieredPartition,
-        closing: contextlib.ExitStack,
-    ) -> None:
-        """`closing` gives the scratch back."""
-        self.keyless_count = 0
-        self._means = means
-        self._policy = policy
-        self._fates = RecordFates(means.reads, partition)
-        self._log_start_offset = partition.log_start_offset
-        self._closing = closing
 
-    def kept_counts(self, slices: Sequence[LiveSlice]) -> list[int]:
-        """For each slice the number of records that a compaction of all would leave."""
-        bitmaps = [new_bitmap(live.entry.record_count) for live in slices]
-        cursors: list[KeyCursor] = []
-        keyless_counts: list[int] = []
-        for live, bitmap in zip(slices, bitmaps, strict=True):
-            sources, keyless_count = self._keys_of(live)
-            keyless_counts.append(keyless_count)
-            cursors += [KeyCursor(blocks, bitmap) for blocks in sources]
-        merge_keys(cursors)
-        self.keyless_count = sum(keyless_counts)
-        return [survivor_count(bitmap) + count for bitmap, count in zip(bitmaps, keyless_counts, strict=True)]
-
-    def _keys_of(self, live: LiveSlice) -> tuple[list[Iterator[KeyBlock]], int]:
-        """The sorted parts of a slice's keys, oldest first, and its records without a key."""
-        stream, hashing = live.entry.key_stream, self._policy.hashing
-        if not live.entry.record_count:
-            return [], 0
-        if stream is not None and hashing.made(stream):
-            return [self._means.reads.key_blocks(live, _WINDOW_BYTES)], 0
-        parts = KeyParts(
-            self._means.make_scratch,
-            live.entry.record_count,
-            self._means.max_part_entries,
-            keeps_repeats=False,
-            has_versions=hashing.has_versions,
+def _counted(
+    cluster: Cluster, open_place: OpenPlace, batch: Sequence[_Found], bounds: CountBounds
+) -> Iterator[PartitionStatistics]:
+    """Count the keys of some partitions."""
+    tally = count_keys(cluster, open_place, [one.counted for one in batch], bounds)
+    first = 0
+    for statistics, partition in batch:
+        key_count = keyless_count = kept_bytes = 0
+        for number, live in enumerate(partition.slices, first):
+            entry, newest_count, without_count = live.entry, tally.newest[number], tally.keyless[number]
+            key_count += newest_count
+            keyless_count += without_count
+            if entry.record_count:
+                kept_bytes += entry.data_bytes * (newest_count + without_count) // entry.record_count
+        first += len(partition.slices)
+        yield statistics._replace(
+            key_count=key_count,
+            keyless_count=keyless_count,
+            kept_record_count=key_count + keyless_count,
+            kept_bytes=kept_bytes,
         )
-        self._closing.callback(parts.close)
-        bounds = OffsetBounds(max(live.base_offset, self._log_start_offset), live.end_offset)
-        keys = SliceKeys(hashing, self._fates, bounds, parts)
-        with self._means.reads.data(live) as reader:
-            keys.read(reader)
-        return [blocks() for blocks in parts.end()], keys.keyless_count

@@ -17,7 +17,11 @@ pytest.importorskip("matplotlib")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def partition(topic: str, number: int, *, compacted: bool) -> PartitionStatistics:
+def partition(
+    topic: str, number: int, *, compacted: bool, keys_counted: bool | None = None
+) -> PartitionStatistics:
+    """By default the keys of compacted topics are counted."""
+    keys_counted = compacted if keys_counted is None else keys_counted
     return PartitionStatistics(
         topic=topic,
         partition=number,
@@ -28,9 +32,10 @@ def partition(topic: str, number: int, *, compacted: bool) -> PartitionStatistic
         marker_count=0,
         size_bytes=5_000_000,
         dirty_bytes=1_000_000,
-        key_count=4_321 if compacted else 0,
-        kept_record_count=4_330 if compacted else 0,
-        kept_bytes=2_000_000 if compacted else 0,
+        key_count=4_321 if keys_counted else 0,
+        kept_record_count=4_330 if keys_counted else 0,
+        kept_bytes=2_000_000 if keys_counted else 0,
+        unread_bytes=0 if keys_counted else 5_000_000,
     )
 
 
@@ -67,6 +72,20 @@ def test_the_page_has_the_numbers_of_the_table() -> None:
     assert tiles["records"] == "24,691"
     assert tiles["different keys"] == "4,321"
     assert tiles["compaction would free"] == f"{saved} (30%)"
+
+
+def test_a_plain_topic_whose_keys_were_counted() -> None:
+    page = page_of(
+        partition("keyed", 0, compacted=True), partition("plain", 0, compacted=False, keys_counted=True)
+    )
+    saved, size, dirty = (str(ByteSize(number)) for number in (3_000_000, 5_000_000, 1_000_000))
+    for name in ("plain", "plain-0"):
+        (row,) = [cells for cells in cells_of(page) if cells[:1] == [name]]
+        assert row[2:] == ["12,345", "678", "4,321", "4,330", size, dirty, saved]
+    assert f"{saved} of {size}, if it were compacted" in texts_of(page)
+    tiles = {tile[1].text: tile[0].text for tile in page.iter("div") if tile.get("class") == "tile"}
+    assert tiles["compaction would free"] == f"{saved} (30%)"
+    assert tiles["and of plain topics"] == saved
 
 
 def test_ids_of_charts_do_not_meet() -> None:

@@ -3,6 +3,7 @@ takes long."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from stratalog.base.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.base.posix_filesystem import PosixFileSystem
+from stratalog.cli.byte_size import ByteSize
 from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
 from stratalog.pipeline.job_session import job_session
@@ -71,8 +73,18 @@ def test_a_wrong_store_or_topic_starts_no_spark(command: str, url: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_sound_job_starts_spark(command: str, url: str) -> None:
-    result = CliRunner().invoke(stratalog, ["spark", command, "t", "--store", url])
+    more = ("--read-keys",) if command == "stats" else ()
+    result = CliRunner().invoke(stratalog, ["spark", command, "t", *more, "--store", url])
     assert isinstance(result.exception, SparkStartedError)
+
+
+def test_stats_that_count_no_keys_start_no_spark(url: str) -> None:
+    result = CliRunner().invoke(stratalog, ["spark", "stats", "--json", "--store", url])
+    assert result.exit_code == 0, result.output
+    (partition,) = json.loads(result.stdout)["partitions"]
+    assert (partition["record_count"], partition["keys_counted"]) == (3, False)
+    assert "--read-keys" in result.stderr
+    assert str(ByteSize(partition["unread_bytes"])) in result.stderr
 
 
 JSON = ("--values", "json", "--schema", "id INT")

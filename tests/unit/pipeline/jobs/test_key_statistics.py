@@ -1,4 +1,5 @@
-"""Statistics of keys are those of the records, and a compaction leaves as many records as they say."""
+"""Statistics of keys are those of the records, and a compaction leaves as many records as they say. Those of
+topics that are not compacted are counted where that was asked for, or costs no read of data."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from stratalog.pipeline.jobs.key_statistics import key_statistics
 from stratalog.testing.memory_filesystem import MemoryFileSystem
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.inline_cluster import InlineCluster, InlinePlace
+from tests.support.spark.plain_store import PlainStore
 from tests.support.tiered.compaction_history import CompactionHistory
 
 
@@ -38,6 +40,8 @@ def test_keys_and_what_a_compaction_leaves(seed: int) -> None:
             assert (one.key_count, one.keyless_count) == (len(keys), keyless_count)
             kept[name, tip.partition] = one.kept_record_count
             assert 0 < one.kept_bytes <= one.size_bytes == one.dirty_bytes
+        else:
+            assert (one.keys_counted, one.unread_bytes, one.key_count) == (False, one.size_bytes, 0)
     with pytest.raises(UnknownTopicOrPartitionError):
         key_statistics(cluster, place, ["others"])
     history.clock.advance(10_000)
@@ -47,3 +51,35 @@ def test_keys_and_what_a_compaction_leaves(seed: int) -> None:
         place_of = history.tiered.topic(tip).name, tip.partition
         if place_of in kept and history.tiered.partition(tip).compacted_upto:
             assert len(history.tiered.records(tip)) <= kept[place_of]
+
+
+def test_what_compaction_would_save_of_a_plain_topic() -> None:
+    """The numbers with which `cleanup.policy=compact` would begin."""
+    found = PlainStore()
+    found.create("plain")
+    found.create("keyed", cleanup_policy="compact")
+    for _ in range(3):
+        found.upload({("plain", 0): 20, ("keyed", 0): 20})
+    place = InlinePlace(MemoryFileSystem(), found.clock, SequentialIds(5), found.store)
+    cluster = InlineCluster(Random(1))
+    keyed, plain = key_statistics(cluster, place, (), reads_keys=True)
+    assert (plain.topic, plain.compacted, plain.keys_counted) == ("plain", False, True)
+    # Keys are those of `PlainStore.record`.
+    assert (plain.key_count, plain.kept_record_count, plain.record_count) == (7, 7, 60)
+    assert 0 < plain.kept_bytes < plain.size_bytes / 4
+    assert plain.kept_bytes == keyed.kept_bytes
+
+
+def test_a_topic_that_was_compacted_once_needs_no_data() -> None:
+    """Its slices have key streams still."""
+    found = PlainStore()
+    found.create("t", cleanup_policy="compact")
+    found.upload({("t", 0): 20})
+    found.tiered.catalog.alter(found.tips["t"][0].topic_id, config={"cleanup.policy": "delete"})
+    place = InlinePlace(MemoryFileSystem(), found.clock, SequentialIds(5), found.store)
+    (one,) = key_statistics(InlineCluster(Random(1)), place, ())
+    assert (one.compacted, one.keys_counted, one.key_count) == (False, True, 7)
+    found.upload({("t", 0): 20})
+    (one,) = key_statistics(InlineCluster(Random(1)), place, ())
+    assert (one.keys_counted, one.key_count) == (False, 0)
+    assert 0 < one.unread_bytes < one.size_bytes

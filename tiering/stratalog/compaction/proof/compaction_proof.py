@@ -146,7 +146,7 @@ class CompactionProof:
         state = self._metadata.state()
         for one in chosen:
             partition = state.partition(one.tip)
-            fates = RecordFates(self._means.reads, partition)
+            fates = RecordFates(self._means.reads, partition.slices, partition.open_transactions)
             for live in partition.slices_from(0):
                 yield partial(self._prove_key_stream, one.topic, fates, live)
 
@@ -156,7 +156,7 @@ class CompactionProof:
         for _ in range(_ATTEMPTS):
             partition = state.partition(one.tip)
             try:
-                fates = RecordFates(self._means.reads, partition)
+                fates = RecordFates(self._means.reads, partition.slices, partition.open_transactions)
                 found = find_keys(self._means, _hashing_of(one.topic), fates, partition)
                 report = _found_report(one, partition, found)
                 return report._replace(done_bytes=partition.tiered_bytes if counts_bytes else 0)

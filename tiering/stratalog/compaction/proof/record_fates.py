@@ -9,12 +9,13 @@ key: read_committed readers never see it, and it displaces no other.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stratalog.compaction.proof.slice_reads import SliceReads
 from stratalog.record.header import BatchHeader
 from stratalog.record.native.aborted_spans import AbortedSpans, ordered
-from stratalog.remote.metadata.shard.tiered_partition import TieredPartition
+from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.objects.slice_entry import OpenTransaction
 
 _NEVER = (1 << 63) - 1
 
@@ -22,9 +23,14 @@ _NEVER = (1 << 63) - 1
 class RecordFates:
     """The batches of one partition that count. Thread-safe: two threads at most read the same twice."""
 
-    def __init__(self, reads: SliceReads, partition: TieredPartition) -> None:
+    def __init__(
+        self, reads: SliceReads, slices: Iterable[LiveSlice], open_transactions: Iterable[OpenTransaction]
+    ) -> None:
+        """`slices`: in order, those of the partition, or adjacent ones with all markers of their
+        transactions. `open_transactions`: those that are open behind the last one."""
         self._reads = reads
-        self._partition = partition
+        self._slices = slices
+        self._open_transactions = open_transactions
 
     def counts(self, header: BatchHeader) -> bool:
         """Whether the records of a batch count. Reads what tells of transactions at the first batch of one,
@@ -39,13 +45,11 @@ class RecordFates:
 
     def _spans(self) -> Iterator[tuple[int, int, int]]:
         """Producer, first offset and marker's offset of each transaction that does not count."""
-        partition = self._partition
-        end_offset = partition.tiered_end_offset
-        for live in partition.slices_from(0):
-            found = live.abandoned_in(0, end_offset)
+        for live in self._slices:
+            found = live.abandoned_in(0, _NEVER)
             if live.gap is None and live.has_markers:
                 found += self._reads.index(live).aborted
             for one in found:
                 yield one.producer_id, one.first_offset, one.last_offset
-        for transaction in partition.open_transactions:
+        for transaction in self._open_transactions:
             yield transaction.producer_id, transaction.first_offset, _NEVER
