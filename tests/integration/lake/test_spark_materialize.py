@@ -145,6 +145,11 @@ def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path)
         (["--values", "avro", "--schema", f"{tmp_path}/missing.avsc"], "--schema"),
         (["--values", "confluent-avro", "--schema", str(no_schema), "--schema-id", "1"], "schema"),
         (["--values", "protobuf", "--schema", str(no_schema), "--message", "m"], "message"),
+        (["--values", "confluent-protobuf", "--schema", "file", "--message", "m"], "--schema-id"),
+        (
+            ["--values", "confluent-json", "--schema", "id INT", "--schema-id", "1=file"],
+            "--schema-id NUMBER=FILE",
+        ),
     ):
         place = ["--store", f"file://{tmp_path}", "--to", "delta", "--table", f"file://{tmp_path}/table"]
         refused = CliRunner().invoke(stratalog, ["spark", "materialize", "orders", *place, *arguments])

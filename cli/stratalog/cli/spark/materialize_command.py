@@ -20,6 +20,9 @@ from stratalog.cli.spark.spark_job import spark_job
 if TYPE_CHECKING:
     from stratalog.pipeline.job_cluster import JobCluster
     from stratalog.pipeline.lake.materialization import MaterializeReport
+    from stratalog.pipeline.lake.values.avro_values import AvroValues
+    from stratalog.pipeline.lake.values.json_values import JsonValues
+    from stratalog.pipeline.lake.values.protobuf_values import ProtobufValues
     from stratalog.pipeline.lake.values.value_format import ValueFormat
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -31,7 +34,36 @@ class _Encoding(NamedTuple):
     values: str
     schema: str
     message: str
-    schema_id: int | None
+    schema_id: tuple[tuple[int, str], ...]
+    """Numbers of registered schemas, each with the file of its schema, or empty."""
+
+
+_SCHEMA_OF = ("json", "avro", "protobuf")
+"""The values that need a schema."""
+_REGISTERED = tuple(f"confluent-{values}" for values in _SCHEMA_OF)
+_MAX_SCHEMA_ID = (1 << 32) - 1
+
+
+def _schema_ids(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[int, str], ...]:
+    """The numbers of `--schema-id`, each with its file, or with an empty name. Raises BadParameter."""
+    found: dict[int, str] = {}
+    for text in given:
+        require_unicode(context, parameter, text)
+        number, sign, path = text.partition("=")
+        if not (number.isascii() and number.isdigit() and int(number) <= _MAX_SCHEMA_ID) or (
+            sign and not path
+        ):
+            raise click.BadParameter(
+                f"{text!r} is no number of a schema, 0 to {_MAX_SCHEMA_ID}, nor NUMBER=FILE",
+                context,
+                parameter,
+            )
+        if int(number) in found:
+            raise click.BadParameter(f"{number} is there twice", context, parameter)
+        found[int(number)] = path
+    return tuple(found.items())
 
 
 class _Wanted(NamedTuple):
@@ -78,28 +110,32 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--values",
-        type=click.Choice(("raw", "json", "avro", "confluent-avro", "protobuf")),
+        type=click.Choice(("raw", *_SCHEMA_OF, *_REGISTERED)),
         default="raw",
         show_default=True,
-        help="How values are encoded. The column `value` is their bytes, or a struct. Values of"
-        " confluent-avro have the number of their schema in front, see --schema-id.",
+        help="How values are encoded. The column `value` is their bytes, or a struct. Those of confluent-...,"
+        " of serializers for Confluent's Schema Registry, have the number of their schema in front: see"
+        " --schema-id.",
     ),
     click.option(
         "--schema",
         callback=require_unicode,
         default="",
         metavar="DDL|FILE",
-        help="Of json: columns, as in 'id BIGINT, name STRING'. Of avro: an .avsc file. Of protobuf: a file"
-        " of `protoc --include_imports -o FILE`.",
+        help="The columns of the table. Of json: as in 'id BIGINT, name STRING'. Of avro: an .avsc file. Of"
+        " protobuf: a file of `protoc --include_imports -o FILE`.",
     ),
     click.option(
         "--message", callback=require_unicode, default="", metavar="NAME", help="The message of protobuf."
     ),
     click.option(
         "--schema-id",
-        type=click.IntRange(0, (1 << 32) - 1),
-        metavar="NUMBER",
-        help="Of confluent-avro: the number of the schema in the registry. Values with another one are bad.",
+        multiple=True,
+        callback=_schema_ids,
+        metavar="NUMBER[=FILE]",
+        help="Of confluent-...: the number of a schema in the registry, and its file if it is another one"
+        " than that of --schema, as whose columns the values are read. May be repeated; values with other"
+        " numbers are bad. confluent-json takes no FILE, and without this option each number.",
     ),
     click.option(
         "--lease",
@@ -155,6 +191,8 @@ def materialize(
     Examples:
       stratalog spark materialize orders --to delta --table s3://lake/orders
       stratalog spark materialize orders --to parquet --table /srv/orders
+      stratalog spark materialize orders --to iceberg --table s3://lake/orders \\
+        --values confluent-avro --schema newest.avsc --schema-id 7=first.avsc --schema-id 12
     """
     from stratalog.pipeline.lake.kept_versions import require_properties
 
@@ -200,7 +238,7 @@ def _refreshed(cluster: JobCluster, wanted: _Wanted, encoding: _Encoding) -> Mat
         with closing(place()) as store:
             form.require_own(store)
         require_refreshable(store_place, place, wanted.topic)
-        values = _format_of_ddl(cluster, encoding.schema)
+        values = _format_of_ddl(cluster, encoding)
     order = MaterializeOrder(
         topic=wanted.topic,
         values=values,
@@ -216,18 +254,21 @@ def _refreshed(cluster: JobCluster, wanted: _Wanted, encoding: _Encoding) -> Mat
 
 def _require_consistent(encoding: _Encoding) -> None:
     """Raise InvalidConfigError for options that do not belong together, before Spark starts."""
-    schema_id = "" if encoding.schema_id is None else str(encoding.schema_id)
-    for name, value, wanting in (
-        ("--schema", encoding.schema, ("json", "avro", "confluent-avro", "protobuf")),
-        ("--message", encoding.message, ("protobuf",)),
-        ("--schema-id", schema_id, ("confluent-avro",)),
+    schema_ids = " ".join(map(str, dict(encoding.schema_id)))
+    files = " ".join(path for _, path in encoding.schema_id)
+    binary = ("confluent-avro", "confluent-protobuf")
+    for name, value, needed, allowed in (
+        ("--schema", encoding.schema, (*_SCHEMA_OF, *_REGISTERED), ()),
+        ("--message", encoding.message, ("protobuf", "confluent-protobuf"), ()),
+        ("--schema-id", schema_ids, binary, ("confluent-json",)),
+        ("--schema-id NUMBER=FILE", files.strip(), (), binary),
     ):
-        if bool(value) != (encoding.values in wanting):
+        if encoding.values in needed if not value else encoding.values not in (*needed, *allowed):
             raise InvalidConfigError(
                 f"{name} is {'for other values' if value else 'missing'}; correct the command",
                 name=name,
                 value=value,
-                allowed=f"with --values {' or '.join(wanting)}",
+                allowed=f"with --values {' or '.join((*needed, *allowed))}",
             )
 
 
@@ -243,7 +284,7 @@ def _require_libraries(format_name: str, values: str) -> None:
     """Raise InvalidConfigError if a library is not installed that these options need."""
     needed = ["numpy", "pyarrow", "pyroaring"]
     needed += ["pyiceberg"] if format_name == "iceberg" else []
-    needed += ["fastavro"] if values in ("avro", "confluent-avro") else []
+    needed += ["fastavro"] if values.endswith("avro") else []
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidConfigError(
@@ -260,38 +301,52 @@ def _format_of_files(encoding: _Encoding) -> ValueFormat | None:
     UnsupportedOperationError."""
     from stratalog.pipeline.lake.values.value_format import RawValues
 
-    match encoding.values:
+    match encoding.values.removeprefix("confluent-"):
         case "json":
             return None
-        case "avro" | "confluent-avro":
+        case "avro":
             from stratalog.pipeline.lake.values.avro_values import AvroValues
 
-            text = _read(encoding.schema).decode(errors="replace")
-            return AvroValues.of(text, schema_id=encoding.schema_id)
+            schema = _read(encoding.schema, "--schema")
+            return _registered(encoding, AvroValues.of(schema.decode(errors="replace")), schema)
         case "protobuf":
             from stratalog.pipeline.lake.values.protobuf_values import ProtobufValues
 
-            return ProtobufValues.of(_read(encoding.schema), encoding.message)
+            schema = _read(encoding.schema, "--schema")
+            return _registered(encoding, ProtobufValues.of(schema, encoding.message), schema)
         case _:
             return RawValues()
 
 
-def _format_of_ddl(cluster: JobCluster, ddl: str) -> ValueFormat:
+def _format_of_ddl(cluster: JobCluster, encoding: _Encoding) -> ValueFormat:
     """JSON with the columns of a DDL text, which Spark reads. Raises InvalidConfigError,
     UnsupportedOperationError."""
     from stratalog.pipeline.lake.values.ddl_schema import struct_of_ddl
     from stratalog.pipeline.lake.values.json_values import JsonValues
 
-    return JsonValues.of(struct_of_ddl(cluster.session, ddl))
+    return _registered(encoding, JsonValues.of(struct_of_ddl(cluster.session, encoding.schema)), b"")
 
 
-def _read(path: str) -> bytes:
+def _registered(
+    encoding: _Encoding, values: AvroValues | JsonValues | ProtobufValues, schema: bytes
+) -> ValueFormat:
+    """The values with numbers of schemas in front, if they have them; `schema` is that of a number without a
+    file. Raises InvalidConfigError, UnsupportedOperationError."""
+    if encoding.values not in _REGISTERED:
+        return values
+    from stratalog.pipeline.lake.values.registered_values import RegisteredValues
+
+    schemas = {number: _read(path, "--schema-id") if path else schema for number, path in encoding.schema_id}
+    return RegisteredValues.of(values, schemas)
+
+
+def _read(path: str, name: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise InvalidConfigError(
             "the file of the schema cannot be read; correct its name",
-            name="--schema",
+            name=name,
             value=path,
             reason=error.strerror or str(error),
         ) from error

@@ -45,6 +45,7 @@ from stratalog.pipeline.lake.state_exchange import SliceGroup, StateExchange, ru
 from stratalog.pipeline.lake.table_place import OpenTable
 from stratalog.pipeline.lake.table_position import TablePosition
 from stratalog.pipeline.lake.topic_moment import TopicMoment, topic_moment
+from stratalog.pipeline.lake.values.registered_values import only_adds_schemas
 from stratalog.pipeline.lake.values.value_format import ValueFormat
 from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.remote.metadata.head.page_loader import run_in_order
@@ -180,13 +181,17 @@ class Materialization:
                 )
             return "there is no table yet"
         _require_same_topic(position, moment)
-        if position.encoding != self._order.values.encoding:
+        encoding = self._order.values.encoding
+        adds_schemas = only_adds_schemas(position.encoding, encoding)
+        if position.encoding != encoding and not adds_schemas:
             raise InvalidRequestError(
                 "the values of the table are decoded in another way; decode them as before, or make the table"
                 " anew with --full",
-                encoding=self._order.values.encoding,
+                encoding=encoding,
                 table_encoding=position.encoding,
             )
+        if position.encoding != encoding and position.bad_count:
+            return "schemas were added, and values that were set aside may be of them"
         age_ms = moment.time_ms - position.time_ms
         # A configuration that was altered in between has applied for a part of the time.
         kept_ms = min(position.delete_retention_ms, moment.policy.delete_retention_ms)

@@ -83,3 +83,15 @@ def test_a_topic_that_was_compacted_once_needs_no_data() -> None:
     (one,) = key_statistics(InlineCluster(Random(1)), place, ())
     assert (one.keys_counted, one.key_count) == (False, 0)
     assert 0 < one.unread_bytes < one.size_bytes
+
+
+def test_a_key_that_lies_below_log_start_does_not_count() -> None:
+    """The key stream of the slice has it still."""
+    found = PlainStore()
+    found.create("t", cleanup_policy="compact")
+    found.upload({("t", 0): 10})
+    (tip,) = found.tips["t"]
+    found.tiered.advance_log_start(tip, 5)
+    place = InlinePlace(MemoryFileSystem(), found.clock, SequentialIds(5), found.store)
+    (one,) = key_statistics(InlineCluster(Random(1)), place, ())
+    assert (one.record_count, one.key_count, one.kept_record_count) == (10, 5, 5)

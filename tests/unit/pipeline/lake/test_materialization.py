@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stratalog.base.errors import (
@@ -24,6 +25,7 @@ from stratalog.pipeline.lake.formats.parquet_table import LATEST_KEY, ParquetTab
 from stratalog.pipeline.lake.lake_table import LakeTable, TableChange, TableChangedError, TableState
 from stratalog.pipeline.lake.last_offsets import KeyRows
 from stratalog.pipeline.lake.values.json_values import JsonValues
+from stratalog.pipeline.lake.values.registered_values import RegisteredValues
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from tests.support.lake.parquet_rows import parquet_rows, raw_rows
@@ -270,6 +272,28 @@ def test_bad_values_are_set_aside_until_their_keys_change() -> None:
     full = site.table.run(values=values, is_full=True)
     assert list(site.store.list("_bad/")) == []
     assert (full.bad_count, full.row_count, full.bad_files) == (0, 3, ())
+
+
+def test_schemas_are_added_to_a_table() -> None:
+    """Without a new table if no value was set aside; those that were may be of the new schemas."""
+    payloads = JsonValues.of(pa.struct([("id", pa.int64())]))
+    one, two, three = (RegisteredValues.of(payloads, dict.fromkeys(range(1, end), b"")) for end in (2, 3, 4))
+    site = Site()
+    site.upload((b"a", b'\0\0\0\0\1{"id": 1}'))
+    site.table.run(values=one)
+    site.upload((b"b", b'\0\0\0\0\2{"id": 2}'))
+    report = site.table.run(values=two)
+    assert (report.mode, report.bad_count, report.row_count) == ("incremental", 0, 2)
+    with pytest.raises(InvalidRequestError):
+        site.table.run(values=one)
+    site.upload((b"c", b'\0\0\0\0\3{"id": 3}'))
+    report = site.table.run(values=two)
+    assert (report.mode, report.bad_count, report.row_count) == ("incremental", 1, 2)
+    (bad,) = pq.read_table(pa.BufferReader(site.store.get(report.bad_files[0]).data)).to_pylist()
+    assert (bad["key"], bad["error"]) == (b"c", "the value has the schema 3, which is unknown")
+    report = site.table.run(values=three)
+    assert (report.mode, report.bad_count, report.row_count) == ("full", 0, 3)
+    assert "schemas were added" in report.reason
 
 
 def test_an_empty_topic_is_an_empty_table() -> None:

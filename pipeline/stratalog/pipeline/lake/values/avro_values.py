@@ -1,4 +1,4 @@
-"""Values in Avro's binary encoding, each without a header, with the schema of their writer."""
+"""Values in Avro's binary encoding, each without a header, as columns of one schema."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (some of fastavro's functions have stubs with open type arguments)
@@ -7,7 +7,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,12 @@ import fastavro
 import pyarrow as pa
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
+from stratalog.pipeline.lake.values.avro_resolution import AvroResolution
 from stratalog.pipeline.lake.values.decoded_column import decoded_column
 from stratalog.pipeline.lake.values.value_format import DecodedValues
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]
-
-_CONFLUENT_PREFIX_BYTES = 5
-"""A zero and the number of the schema, in front of values of Confluent's serializers."""
 
 _PLAIN: Mapping[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -53,26 +52,19 @@ def _same(found: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AvroValues:
-    """Implements `ValueFormat`. Immutable."""
+    """Implements `ValueFormat` and `PayloadFormat`. Immutable."""
 
     schema_json: str
-    schema_id: int | None = None
-    """The number of the schema that values have in front, as Confluent's serializers put it there; None for
-    values without it."""
 
     @staticmethod
-    def of(text: str, *, schema_id: int | None = None) -> AvroValues:
+    def of(text: str) -> AvroValues:
         """The values of a schema, an `.avsc` file's text. Raises InvalidConfigError if it is none of a
         record, UnsupportedOperationError for a type that tables lack."""
-        try:
+        with _schema_errors():
             schema: Any = fastavro.parse_schema(json.loads(text))
-        except Exception as error:
-            raise InvalidConfigError(
-                "this is no Avro schema; correct it", name="schema", value=str(error)[:200]
-            ) from error
         if not isinstance(schema, dict) or schema["type"] != "record":
             raise InvalidConfigError("the Avro schema is not that of a record", name="schema")
-        values = AvroValues(json.dumps(json.loads(text), sort_keys=True), schema_id)
+        values = AvroValues(json.dumps(json.loads(text), sort_keys=True))
         values.arrow_type  # noqa: B018 - raises
         return values
 
@@ -80,7 +72,7 @@ class AvroValues:
     def encoding(self) -> str:
         """The format and its schema, shortened."""
         digest = hashlib.sha256(self.schema_json.encode()).hexdigest()[:32]
-        return f"avro {digest}{'' if self.schema_id is None else f' confluent {self.schema_id}'}"
+        return f"avro {digest}"
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -89,29 +81,37 @@ class AvroValues:
 
     def decode(self, values: AnyArray) -> DecodedValues:
         """The values as a column."""
-        schema = fastavro.parse_schema(json.loads(self.schema_json))
-        kind, convert = _Columns().of(json.loads(self.schema_json))
+        return decoded_column(values, self.arrow_type, self.payload_decoder(self.schema_json.encode()))
+
+    def payload_decoder(self, schema: bytes) -> Callable[[bytes], object]:
+        """Decodes as `PayloadFormat.payload_decoder`; the schema is that of the writer, an `.avsc` file's
+        text. This one is the reader's."""
+        convert = _Columns().of(json.loads(self.schema_json))[1]
+        with _schema_errors():
+            resolution = AvroResolution(json.loads(schema), json.loads(self.schema_json))
+        resolution.require_readable()
+        written = resolution.written
+        wanted = None if written == resolution.wanted else resolution.wanted
 
         def decode_one(value: bytes) -> Any:
             stream = io.BytesIO(value)
-            if self.schema_id is not None:
-                _require_schema_id(stream.read(_CONFLUENT_PREFIX_BYTES), self.schema_id)
-            found = fastavro.schemaless_reader(stream, schema, None)
+            found = fastavro.schemaless_reader(stream, written, wanted)
             if stream.read(1):
                 raise ValueError("bytes follow the record")
             return convert(found)
 
-        return decoded_column(values, kind, decode_one)
+        return decode_one
 
 
-def _require_schema_id(prefix: bytes, schema_id: int) -> None:
-    """Raise ValueError unless a value has this number in front. Values of another schema could be decoded to
-    wrong fields, because Avro marks no fields."""
-    if len(prefix) < _CONFLUENT_PREFIX_BYTES or prefix[0] != 0:
-        raise ValueError("the value lacks the number of a schema")
-    found = int.from_bytes(prefix[1:])
-    if found != schema_id:
-        raise ValueError(f"the value has the schema {found}, not {schema_id}")
+@contextmanager
+def _schema_errors() -> Generator[None]:
+    """Turn all errors into InvalidConfigError: fastavro raises many kinds."""
+    try:
+        yield
+    except Exception as error:
+        raise InvalidConfigError(
+            "this is no Avro schema; correct it", name="schema", value=str(error)[:200]
+        ) from error
 
 
 class _Columns:

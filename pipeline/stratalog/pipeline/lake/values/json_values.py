@@ -33,7 +33,7 @@ _INTEGER_BITS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 
 @dataclass(frozen=True, slots=True)
 class JsonValues:
-    """Implements `ValueFormat`. Immutable."""
+    """Implements `ValueFormat` and `PayloadFormat`. Immutable."""
 
     arrow_type: pa.StructType
 
@@ -51,13 +51,17 @@ class JsonValues:
 
     def decode(self, values: AnyArray) -> DecodedValues:
         """The values as a column."""
+        return decoded_column(values, self.arrow_type, self.payload_decoder(b""))
+
+    def payload_decoder(self, _schema: bytes) -> Callable[[bytes], object]:
+        """Decodes as `PayloadFormat.payload_decoder`, whatever the schema: members have names."""
         convert = _converter(self.arrow_type)
 
         def decode_one(value: bytes) -> Any:
             parsed = json.loads(value, parse_float=Decimal, parse_constant=_refuse_constant)
             return _required(convert(parsed))
 
-        return decoded_column(values, self.arrow_type, decode_one)
+        return decode_one
 
 
 def _required(value: Any) -> Any:

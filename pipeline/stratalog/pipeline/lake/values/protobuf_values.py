@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from stratalog.base.errors import InvalidConfigError, UnsupportedOperationError
 from stratalog.pipeline.lake.values.decoded_column import decoded_column
+from stratalog.pipeline.lake.values.message_index import index_of, split_index
 from stratalog.pipeline.lake.values.value_format import DecodedValues
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _PLAIN: dict[int, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class ProtobufValues:
-    """Implements `ValueFormat`. Immutable."""
+    """Implements `ValueFormat` and `PayloadFormat`. Immutable."""
 
     descriptors: bytes
     message: str
@@ -50,18 +51,8 @@ class ProtobufValues:
     def of(descriptors: bytes, message: str) -> ProtobufValues:
         """The values of a message of a descriptor set. Raises InvalidConfigError if it is not there,
         UnsupportedOperationError if it contains itself."""
-        values = ProtobufValues(descriptors, message)
-        try:
-            descriptor = _descriptor(values)
-        except (DecodeError, KeyError, TypeError) as error:
-            raise InvalidConfigError(
-                "the descriptor set has no such message, or is none; make it by"
-                " `protoc --include_imports -o FILE`",
-                name="message",
-                value=message,
-            ) from error
-        _column(descriptor, ())
-        return values
+        _column(_required_message(descriptors, message), ())
+        return ProtobufValues(descriptors, message)
 
     @property
     def encoding(self) -> str:
@@ -75,10 +66,63 @@ class ProtobufValues:
 
     def decode(self, values: AnyArray) -> DecodedValues:
         """The values as a column."""
+        return decoded_column(values, self.arrow_type, self._decoder())
+
+    def payload_decoder(self, schema: bytes) -> Callable[[bytes], object]:
+        """Decodes as `PayloadFormat.payload_decoder`; the schema is the descriptor set of the writer. Fields
+        are known by their numbers, so this message decodes those of the writer."""
+        written = _required_message(schema, self.message)
+        _require_same_fields(written, _descriptor(self), set())
+        index, decode = index_of(written), self._decoder()
+
+        def decode_one(payload: bytes) -> object:
+            found, message = split_index(payload)
+            if found != index:
+                raise ValueError(f"the value is the message {list(found)} of its file, not {list(index)}")
+            return decode(message)
+
+        return decode_one
+
+    def _decoder(self) -> Callable[[bytes], object]:
         descriptor = _descriptor(self)
-        kind, convert = _column(descriptor, ())
+        convert = _column(descriptor, ())[1]
         parse = message_factory.GetMessageClass(descriptor).FromString
-        return decoded_column(values, kind, lambda value: convert(parse(value)))
+        return lambda value: convert(parse(value))
+
+
+def _required_message(descriptors: bytes, message: str) -> Descriptor:
+    """The message of a descriptor set. Raises InvalidConfigError if it is not there."""
+    try:
+        return _descriptor(ProtobufValues(descriptors, message))
+    except (DecodeError, KeyError, TypeError) as error:
+        raise InvalidConfigError(
+            "the descriptor set has no such message, or is none; make it by"
+            " `protoc --include_imports -o FILE`",
+            name="message",
+            value=message,
+        ) from error
+
+
+def _require_same_fields(written: Descriptor, wanted: Descriptor, done: set[str]) -> None:
+    """Raise InvalidConfigError unless fields with the same number have the same type. A parser would pass
+    over the others."""
+    if wanted.full_name in done:
+        return
+    done.add(wanted.full_name)
+    for number, field in wanted.fields_by_number.items():
+        other = written.fields_by_number.get(number)
+        if other is None:
+            continue
+        if (other.type, other.is_repeated) != (field.type, field.is_repeated):
+            raise InvalidConfigError(
+                "a field of a message has another type in the descriptor set of its writer",
+                name="message",
+                value=wanted.full_name,
+                field=field.name,
+                number=number,
+            )
+        if field.message_type is not None and other.message_type is not None:
+            _require_same_fields(other.message_type, field.message_type, done)
 
 
 def _descriptor(values: ProtobufValues) -> Descriptor:

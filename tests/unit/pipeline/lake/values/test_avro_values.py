@@ -65,30 +65,6 @@ def test_each_type_and_bad_values() -> None:
     assert [one.place for one in found.bad] == [1, 2, 3]
 
 
-def test_confluent_values_have_the_number_of_their_schema_in_front() -> None:
-    values = AvroValues.of(json.dumps(SCHEMA), schema_id=7)
-    assert len({values.encoding, AvroValues.of(json.dumps(SCHEMA)).encoding}) == 2
-    assert values.encoding != AvroValues.of(json.dumps(SCHEMA), schema_id=8).encoding
-    good = encoded(RECORD)
-    found = values.decode(pa.array([b"\0\0\0\0\7" + good, b"\1\0\0\0\7" + good, b"\0\0"], pa.binary()))
-    rows: list[Any] = found.column.to_pylist()
-    assert rows[0]["id"] == 1
-    assert [one.place for one in found.bad] == [1, 2]
-
-
-def test_a_confluent_value_of_another_schema_is_bad() -> None:
-    """Its fields would be decoded to other columns, because Avro marks no fields."""
-    first, second = ({"name": name, "type": "string"} for name in ("first", "last"))
-    values = AvroValues.of(
-        json.dumps({"type": "record", "name": "P", "fields": [first, second]}), schema_id=1
-    )
-    payload = b"\x06Ada\x10Lovelace"
-    found = values.decode(pa.array([b"\0\0\0\0\1" + payload, b"\0\0\0\0\2" + payload], pa.binary()))
-    assert found.column.to_pylist() == [{"first": "Ada", "last": "Lovelace"}, None]
-    (bad,) = found.bad
-    assert (bad.place, bad.error) == (1, "the value has the schema 2, not 1")
-
-
 @pytest.mark.parametrize("text", ["", "{}", '"string"', '{"type": "record"}', "[]"])
 def test_a_schema_that_is_none_of_a_record_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfigError):
