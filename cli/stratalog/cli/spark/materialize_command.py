@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -36,11 +37,15 @@ class _Encoding(NamedTuple):
     message: str
     schema_id: tuple[tuple[int, str], ...]
     """Numbers of registered schemas, each with the file of its schema, or empty."""
+    schema_registry: str
+    subject: str
 
 
 _SCHEMA_OF = ("json", "avro", "protobuf")
 """The values that need a schema."""
 _REGISTERED = tuple(f"confluent-{values}" for values in _SCHEMA_OF)
+_REGISTRY_CREDENTIALS = "STRATALOG_SCHEMA_REGISTRY_CREDENTIALS"
+"""The variable with `user:password`: options are visible to other users of a machine."""
 _MAX_SCHEMA_ID = (1 << 32) - 1
 
 
@@ -138,6 +143,21 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         " numbers are bad. confluent-json takes no FILE, and without this option each number.",
     ),
     click.option(
+        "--schema-registry",
+        callback=require_unicode,
+        default="",
+        metavar="URL",
+        help="Of confluent-avro: also take the schemas of all versions of --subject, from Confluent's Schema"
+        f" Registry here. The variable {_REGISTRY_CREDENTIALS} may have USER:PASSWORD.",
+    ),
+    click.option(
+        "--subject",
+        callback=require_unicode,
+        default="",
+        metavar="NAME",
+        help="The subject in the registry. Default: TOPIC-value.",
+    ),
+    click.option(
         "--lease",
         type=click.IntRange(1, 7 * 24 * 3600),
         metavar="SECONDS",
@@ -193,11 +213,14 @@ def materialize(
       stratalog spark materialize orders --to parquet --table /srv/orders
       stratalog spark materialize orders --to iceberg --table s3://lake/orders \\
         --values confluent-avro --schema newest.avsc --schema-id 7=first.avsc --schema-id 12
+      stratalog spark materialize orders --to iceberg --table s3://lake/orders \\
+        --values confluent-avro --schema newest.avsc --schema-registry https://registry:8081
     """
     from stratalog.pipeline.lake.kept_versions import require_properties
 
     encoding = _Encoding(**decoding)
     _require_consistent(encoding)
+    encoding = encoding._replace(subject=encoding.subject or f"{topic}-value")
     _require_libraries(format_name, encoding.values)
     require_properties(format_name, properties)
     wanted = _Wanted(
@@ -257,19 +280,28 @@ def _require_consistent(encoding: _Encoding) -> None:
     schema_ids = " ".join(map(str, dict(encoding.schema_id)))
     files = " ".join(path for _, path in encoding.schema_id)
     binary = ("confluent-avro", "confluent-protobuf")
+    needs_ids = ("confluent-protobuf",) if encoding.schema_registry else binary
     for name, value, needed, allowed in (
         ("--schema", encoding.schema, (*_SCHEMA_OF, *_REGISTERED), ()),
         ("--message", encoding.message, ("protobuf", "confluent-protobuf"), ()),
-        ("--schema-id", schema_ids, binary, ("confluent-json",)),
+        ("--schema-id", schema_ids, needs_ids, ("confluent-avro", "confluent-json")),
         ("--schema-id NUMBER=FILE", files.strip(), (), binary),
+        ("--schema-registry", encoding.schema_registry, (), ("confluent-avro",)),
     ):
         if encoding.values in needed if not value else encoding.values not in (*needed, *allowed):
             raise InvalidConfigError(
                 f"{name} is {'for other values' if value else 'missing'}; correct the command",
                 name=name,
                 value=value,
-                allowed=f"with --values {' or '.join((*needed, *allowed))}",
+                allowed=f"with --values {' or '.join(sorted({*needed, *allowed}))}",
             )
+    if encoding.subject and not encoding.schema_registry:
+        raise InvalidConfigError(
+            "--subject is for a registry; correct the command",
+            name="--subject",
+            value=encoding.subject,
+            allowed="with --schema-registry",
+        )
 
 
 def _fails_on_data_loss(option: Mapping[str, str]) -> bool:
@@ -336,7 +368,14 @@ def _registered(
         return values
     from stratalog.pipeline.lake.values.registered_values import RegisteredValues
 
-    schemas = {number: _read(path, "--schema-id") if path else schema for number, path in encoding.schema_id}
+    schemas: dict[int, bytes] = {}
+    if encoding.schema_registry:
+        from stratalog.pipeline.lake.values.schema_registry import SchemaRegistry
+
+        user_info = os.environ.get(_REGISTRY_CREDENTIALS, "")
+        schemas = SchemaRegistry.of(encoding.schema_registry, user_info).avro_schemas(encoding.subject)
+    for number, path in encoding.schema_id:
+        schemas[number] = _read(path, "--schema-id") if path else schema
     return RegisteredValues.of(values, schemas)
 
 

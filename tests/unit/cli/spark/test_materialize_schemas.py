@@ -16,6 +16,7 @@ from stratalog.base.errors import InvalidConfigError
 from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
+from stratalog.pipeline.lake.values.schema_registry import SchemaRegistry
 from stratalog.pipeline.table_files import parquet_files
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
@@ -72,6 +73,31 @@ def test_each_schema_becomes_the_columns_of_one(site: Path) -> None:
     done = run(site, *avro, "--schema-id", f"8={site}/old.avsc", "--schema-id", f"7={site}/old.avsc")
     assert "schemas were added" in json.loads(done.stdout)["reason"]
     assert json.loads(done.stdout)["row_count"] == 3
+
+
+def test_a_registry_has_the_schemas(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str, str]] = []
+
+    def avro_schemas(registry: SchemaRegistry, subject: str) -> dict[int, bytes]:
+        asked.append((*registry, subject))
+        return {7: json.dumps(OLD).encode(), 8: json.dumps(OLD).encode(), 9: b"{}"}
+
+    monkeypatch.setattr(SchemaRegistry, "avro_schemas", avro_schemas)
+    monkeypatch.setenv("STRATALOG_SCHEMA_REGISTRY_CREDENTIALS", "user:secret")
+    avro = ("--values", "confluent-avro", "--schema", f"{site}/new.avsc", "--schema-registry", "https://r")
+    done = run(site, *avro, "--schema-id", "9")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert (report["row_count"], report["bad_count"]) == (3, 0)
+    assert asked == [("https://r", "user:secret", "t-value")]
+    assert run(site, *avro, "--subject", "other", "--schema-id", "9").exit_code == 0
+    assert asked[1][2] == "other"
+    for wrong in (("--subject", "other"), ("--values", "confluent-protobuf", *avro[2:], "--message", "m")):
+        refused = run(site, *avro[:4], "--schema-id", "9", *wrong)
+        assert isinstance(refused.exception, InvalidConfigError)
+    assert "secret" not in "".join(
+        path.read_bytes().decode(errors="replace") for path in (site / "table").rglob("*") if path.is_file()
+    )
 
 
 def test_a_schema_that_does_not_fit_is_named(site: Path) -> None:
