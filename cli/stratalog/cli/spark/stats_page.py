@@ -57,7 +57,7 @@ class _Topic(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """What a compaction of all records would free; 0 if the keys were not counted."""
+        """The bytes that a compaction of all records would free; 0 if the keys were not counted."""
         return self.sum_of("size_bytes") - self.sum_of("kept_bytes") if self.keys_counted else 0
 
 
