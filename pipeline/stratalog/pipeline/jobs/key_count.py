@@ -34,6 +34,7 @@ from stratalog.pipeline.jobs.slice_means import proof_means
 from stratalog.pipeline.jobs.task_place import OpenPlace, TaskMeans
 from stratalog.pipeline.jobs.unit_keys import UnitKeys
 from stratalog.record.native.kernels import KeyEntries, sort_key_entries
+from stratalog.record.native.key_entries import Column
 from stratalog.remote.objects.key_stream import KeyBlock
 
 
@@ -200,7 +201,7 @@ def _merged(keys: list[CountedKeys]) -> KeyTally:
 
 
 def _block_of(entries: KeyEntries) -> KeyBlock:
-    columns = [entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone]
+    columns: list[Column] = [entries.hash_high, entries.hash_low, entries.ordinal, entries.tombstone]
     if entries.version is not None:
         columns.append(entries.version)
     return KeyBlock(len(entries), *(memoryview(column).cast("B") for column in columns))
