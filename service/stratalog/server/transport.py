@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 MAX_PENDING_CALL_COUNT = 100_000
 """Calls that have arrived and are not looked at yet. Their messages are not read."""
 
+MIN_PING_INTERVAL_MS = 10_000
+"""A client may ping a silent connection this often. Clients of ours do so every 30 seconds."""
+
 LOOK_S = 0.25
 """Time between looks for a failure of gRPC's accepting loop. Without open calls it is noticed at once."""
 
@@ -174,7 +177,17 @@ def grpc_server(
             ("grpc.so_reuseport", 0),
             # Clients ping a silent connection to notice that it is lost; gRPC would end the calls of those
             # that ping more often than every five minutes.
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+            # Both sides may ping a connection without calls, too.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.keepalive_time_ms", settings.keepalive_ms),
+            ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
+            # The transport waits for the answer to a ping as long as this; its own default is a minute.
+            ("grpc.http2.ping_timeout_ms", settings.keepalive_timeout_ms),
+            ("grpc.http2.max_pings_without_data", 0),
+            # It also bounds the wait for the first frame of HTTP/2, and so a connection that says nothing.
+            ("grpc.server_handshake_timeout_ms", settings.handshake_timeout_ms),
+            ("grpc.max_connection_idle_ms", settings.max_idle_ms),
         ],
         maximum_concurrent_rpcs=settings.max_call_count,
     )

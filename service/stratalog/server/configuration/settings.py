@@ -147,6 +147,21 @@ class ServerSettings:
     """Connections that may be open at once; one more is closed as soon as it is accepted, without words.
     Each takes a descriptor. Raise it for more clients, with the limit of open files."""
 
+    keepalive_ms: int = 60_000
+    """A connection from which nothing has come for this long is pinged. Lower it so that the calls of a
+    client that is gone without a word, as where its machine or a NAT between has died, end sooner."""
+
+    keepalive_timeout_ms: int = 20_000
+    """A connection that has not answered a ping for this long is closed, which ends its calls. Raise it for
+    clients that stand still for longer."""
+
+    handshake_timeout_ms: int = 10_000
+    """A connection that is not ready for calls this long after it was accepted is closed: one that does not
+    finish the handshake of TLS, or says nothing."""
+
+    max_idle_ms: int = 600_000
+    """A connection without a call for this long is closed; a client connects again for its next call."""
+
     default_partition_count: int = 1
     """Number of partitions of a topic that is created without one."""
 

@@ -275,6 +275,27 @@ _RARE_LIMITS = (
         CALL_COUNT,
         "Calls of one connection that may be open at once. Raise it where a proxy puts many clients on one.",
     ),
+    _rare(
+        "keepalive_ms",
+        PERIOD_MS,
+        "A connection from which nothing has come for this long is pinged. Lower it so that calls of clients"
+        " that are gone without a word end sooner.",
+    ),
+    _rare(
+        "keepalive_timeout_ms",
+        PERIOD_MS,
+        "A connection that has not answered a ping for this long is closed, which ends its calls.",
+    ),
+    _rare(
+        "handshake_timeout_ms",
+        PERIOD_MS,
+        "A connection that is not ready for calls this long after it was accepted is closed.",
+    ),
+    _rare(
+        "max_idle_ms",
+        PERIOD_MS,
+        "A connection without a call for this long is closed; its client connects again for the next call.",
+    ),
     _rare("max_fetch_wait_ms", PERIOD_MS, "Upper bound for the wait of a fetch."),
     _rare(
         "default_partition_count",
