@@ -62,6 +62,7 @@ from stratalog.server.meters.append_groups import AppendGroups
 from stratalog.server.meters.call_meter import CallMeter
 from stratalog.server.meters.error_counts import ErrorCounts
 from stratalog.server.metrics.endpoint import MetricsEndpoint
+from stratalog.server.metrics.health_probes import HealthProbes
 from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.server.partitions.partition_opener import PartitionHost
 from stratalog.server.request_memory import FetchMemory, RequestMemories, RequestMemory
@@ -188,17 +189,17 @@ class Server:
         self.port = self._transport.port
         self._metrics = ServerMetrics()
         self._metrics.process = ProcessCollector(registry=None)
+        self._closing = Closing(loop)
+        errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
+        statuses = ErrorStatuses(self._clock, self._ids, errors)
+        self._health = HealthServicer(SERVICES, self._closing, statuses)
         try:
-            self._metrics_endpoint = self._open_metrics()
+            self._metrics_endpoint = self._open_metrics(HealthProbes(loop, lambda: self._health.is_serving))
         except InvalidConfigError:
             await self._transport.stop(None)
             raise
         self._open_threads()
         self._all_failed = asyncio.Event()
-        self._closing = Closing(loop)
-        errors = self._metrics.errors = ErrorCounts(KNOWN_ERRORS)
-        statuses = ErrorStatuses(self._clock, self._ids, errors)
-        self._health = HealthServicer(SERVICES, self._closing, statuses)
         limits = CallLimits(self.settings, statuses, self._pools.turns)
         self.calls = self._metrics.calls = limits.counts
         late = LateServices(_SERVICES, statuses)
@@ -515,10 +516,11 @@ class Server:
         if self._engine.tier.shards.is_replaced:
             self._health.report(is_serving=False)
 
-    def _open_metrics(self) -> MetricsEndpoint | None:
+    def _open_metrics(self, probes: HealthProbes) -> MetricsEndpoint | None:
         if not self.settings.metrics_listen:
             return None
-        endpoint = MetricsEndpoint(self.settings.metrics_listen, self._metrics, self._tls, self._access)
+        listen = self.settings.metrics_listen
+        endpoint = MetricsEndpoint(listen, self._metrics, self._tls, self._access, probes)
         self.metrics_port = endpoint.port
         logger.info("metrics are at port %d", endpoint.port)
         return endpoint

@@ -37,7 +37,8 @@ class HealthServicer:
         self.statuses = statuses
         self._names = frozenset(("", *names))
         self._closing = closing
-        self._is_serving = False
+        self.is_serving = False
+        """Whether the server serves. Other threads may read it."""
         self._changed = PartitionSignal(asyncio.get_running_loop())
 
     def method_handlers(self) -> Handlers:
@@ -46,7 +47,7 @@ class HealthServicer:
 
     def report(self, *, is_serving: bool) -> None:
         """Change the health of the server and of all services. At first none serves."""
-        self._is_serving = is_serving
+        self.is_serving = is_serving
         self._changed.notify()
 
     @guarded
@@ -81,4 +82,4 @@ class HealthServicer:
         response = health_pb2.HealthCheckResponse
         if name not in self._names:
             return response(status=response.SERVICE_UNKNOWN)
-        return response(status=response.SERVING if self._is_serving else response.NOT_SERVING)
+        return response(status=response.SERVING if self.is_serving else response.NOT_SERVING)

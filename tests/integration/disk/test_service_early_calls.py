@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from stratalog.record.record import Record
 from stratalog.server.app import Server
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.meters.method_counts import CallEnd
+from stratalog.server.metrics.health_probes import LIVE_PATH, READY_PATH
 from stratalog.server.partitions.directory_admin import DirectoryAdmin
 from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
@@ -63,9 +65,14 @@ async def test_health_and_metrics_are_served_while_logs_are_opened(tmp_path: Pat
             refused = {name: ends for name, ends in counts.items() if name != "Check"}
             end = CallEnd("UNAVAILABLE", StartingError.code)
             assert refused == {"ListTopics": {end: 1}, "Append": {end: 1}, "StartUpload": {end: 1}}
-            url = f"http://127.0.0.1:{server.metrics_port}/metrics"
-            with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
-                assert answer.status == 200
+            origin = f"http://127.0.0.1:{server.metrics_port}"
+            # The process must not be killed for its long start.
+            for path in ("/metrics", LIVE_PATH):
+                with await asyncio.to_thread(urllib.request.urlopen, origin + path) as answer:
+                    assert answer.status == 200
+            with pytest.raises(urllib.error.HTTPError) as not_ready:
+                await asyncio.to_thread(urllib.request.urlopen, origin + READY_PATH)
+            assert not_ready.value.code == 503
             for method in ("/stratalog.v1.Nope/Call", "/stratalog.v1.LogService/Nope"):
                 unknown = cast(Any, channel).unary_unary(method)
                 with pytest.raises(grpc.aio.AioRpcError) as failure:

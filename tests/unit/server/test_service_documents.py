@@ -14,11 +14,10 @@ from stratalog.server.append.append_pipeline import MAX_IN_FLIGHT_COUNT, MAX_LAN
 from stratalog.server.background_tasks import start_background_tasks
 from stratalog.server.configuration.broker_config import BrokerConfig
 from stratalog.server.configuration.setting import toml_text
-from stratalog.server.configuration.settings import ServerSettings
+from stratalog.server.configuration.settings import MAX_CONNECTION_WATCH_COUNT, ServerSettings
 from stratalog.server.configuration.settings_table import SETTINGS
 from stratalog.server.operations.operation_registry import MAX_WAITING_COUNT
 from stratalog.server.rpc.call_guard import MAX_DECODED_BYTES, MAX_ELEMENT_COUNT
-from stratalog.server.rpc.call_limits import MAX_WATCH_COUNT
 from stratalog.server.rpc.log_servicer import MAX_FETCH_PARTITION_COUNT, MAX_OFFSET_QUERY_COUNT
 from stratalog.server.rpc.metadata_servicer import MAX_TOPIC_COUNT
 from stratalog.server.rpc.read.record_reads import MAX_READ_PARTITION_COUNT
@@ -53,7 +52,7 @@ def test_the_tables_of_settings_are_those_of_the_server() -> None:
 
 
 FIXED = {
-    "streams that watch the health": MAX_WATCH_COUNT,
+    "streams of one connection that watch the health": MAX_CONNECTION_WATCH_COUNT,
     "bytes of a message without records": MAX_DECODED_BYTES,
     "elements of a message without records": MAX_ELEMENT_COUNT,
     "partitions of a fetch": MAX_FETCH_PARTITION_COUNT,

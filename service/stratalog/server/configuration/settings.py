@@ -27,6 +27,9 @@ MIB = 1 << 20
 DEFAULT_LISTEN = "127.0.0.1:9190"
 UNCOUNTED_CALL_COUNT = 200
 """Room for health checks, reflection and calls that are just being refused."""
+MAX_CONNECTION_WATCH_COUNT = 4
+"""Streams that watch the health, of one connection. A client of gRPC opens one for each service that it
+checks there, and mostly checks one."""
 MAY_BE_ZERO = (
     "compaction_ms",
     "drain_upload_s",
@@ -329,7 +332,13 @@ class ServerSettings:
         """Calls of all kinds that may be open at once, which bounds the messages that the transport receives,
         one for each call. Health checks have room beyond the caps of the others."""
         counted = self.max_append_call_count + self.max_read_call_count + self.max_admin_call_count
-        return counted + UNCOUNTED_CALL_COUNT
+        return counted + self.max_watch_call_count + UNCOUNTED_CALL_COUNT
+
+    @property
+    def max_watch_call_count(self) -> int:
+        """Streams that watch the health that may be open at once: as many as all connections may have, so
+        those of one take no room from another."""
+        return MAX_CONNECTION_WATCH_COUNT * self.max_connection_count
 
     @property
     def max_stream_count(self) -> int:

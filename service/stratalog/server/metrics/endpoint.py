@@ -1,4 +1,6 @@
-"""The HTTP endpoint of the metrics, with TLS and bearer tokens where the server has them.
+"""The HTTP endpoint of the metrics, with TLS and bearer tokens where the server has them, and of probes.
+
+Probes of health need no token, as health checks of gRPC do not: those of Kubernetes have none.
 
 The handshake of a connection runs on the connection's own thread and has a deadline, so a stranger who
 connects and says nothing holds up no scrape. Strangers who connect again and again close the connections that
@@ -26,6 +28,7 @@ from stratalog.server.access.access_control import AccessControl
 from stratalog.server.access.access_policy import credentials_of
 from stratalog.server.access.server_tls import ServerTls
 from stratalog.server.configuration.settings import listen_address
+from stratalog.server.metrics.health_probes import HealthProbes
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ class MetricsEndpoint:
         collector: Collector,
         tls: ServerTls | None = None,
         access: AccessControl | None = None,
+        probes: HealthProbes | None = None,
     ) -> None:
         """Listen for requests for metrics. Raises InvalidConfigError if the address is not free."""
         registry = CollectorRegistry()
@@ -66,7 +70,8 @@ class MetricsEndpoint:
                 value=listen,
                 reason=error.strerror or str(error),
             ) from None
-        self._server.set_app(application if access is None else _guarded(application, access))
+        guarded = application if access is None else _guarded(application, access)
+        self._server.set_app(guarded if probes is None else _answering_probes(guarded, probes))
         self.port: int = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
@@ -162,6 +167,19 @@ def _guarded(application: _Application, access: AccessControl) -> _Application:
         return application(environ, start_response)
 
     return guarding
+
+
+def _answering_probes(application: _Application, probes: HealthProbes) -> _Application:
+    """The application, and probes of health beside it."""
+
+    def answering(environ: _Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        answer = probes.answer(environ.get("PATH_INFO", ""))
+        if answer is None:
+            return application(environ, start_response)
+        start_response(answer.status, [_TEXT])
+        return [f"{answer.text}\n".encode()]
+
+    return answering
 
 
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")

@@ -3,7 +3,8 @@
 Consumers hold a stream or a long poll each, and producers a stream for each of their partitions: without caps
 of their own a thousand of either would leave no call to the other side, and none to the administrator. Health
 checks are of no kind and are never counted. Streams that watch the health are a kind of their own, because
-strangers may open them.
+strangers may open them. Each connection may have some, however many the others have: a client of gRPC that
+checks the health of its connections opens one on each.
 
 One connection may have a part of them at most, so that a client that opens calls without end keeps no other
 one out. The transport has a cap on streams of its own, which is higher: beyond it the client's transport lets
@@ -24,15 +25,12 @@ import grpc
 from stratalog.base.errors import OverloadedError
 from stratalog.server.answer_turns import AnswerTurns
 from stratalog.server.call_counts import CallCounts, CallKind
-from stratalog.server.configuration.settings import UNCOUNTED_CALL_COUNT, ServerSettings
+from stratalog.server.configuration.settings import MAX_CONNECTION_WATCH_COUNT, ServerSettings
 from stratalog.server.rpc.call_guard import Context, guarded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import SHAPES, Handlers
 
 _Handler = Callable[[Any, Context], Awaitable[Any]]
-
-MAX_WATCH_COUNT = UNCOUNTED_CALL_COUNT // 2
-"""Streams that watch the health, within the room beyond the caps of the others."""
 
 _KINDS: Mapping[str, CallKind | None] = {
     "Append": CallKind.APPEND,
@@ -58,9 +56,14 @@ class CallLimits:
             CallKind.APPEND: CallCounts(settings.max_append_call_count),
             CallKind.READ: CallCounts(settings.max_read_call_count),
             CallKind.ADMIN: CallCounts(settings.max_admin_call_count),
-            CallKind.WATCH: CallCounts(MAX_WATCH_COUNT),
+            CallKind.WATCH: CallCounts(settings.max_watch_call_count),
         }
-        self.connections = ConnectionCalls(settings.max_connection_call_count)
+        self._connections = ConnectionCalls(settings.max_connection_call_count)
+        self._watched = ConnectionCalls(MAX_CONNECTION_WATCH_COUNT)
+
+    def connections(self, kind: CallKind) -> ConnectionCalls:
+        """The calls of each connection among which one of the kind counts."""
+        return self._watched if kind is CallKind.WATCH else self._connections
 
     def limiting(self, service: str, handlers: Handlers) -> grpc.GenericRpcHandler:
         """The handlers of a service behind the caps, in the form in which gRPC takes them."""
@@ -76,9 +79,10 @@ class CallLimits:
         """End a call of the kind as one too many."""
         counts = self.counts[kind]
         counts.refused_count += 1
-        remedy = "" if kind is CallKind.WATCH else f", or raise --max-{kind.value}-calls of the server"
+        option = "--max-connections" if kind is CallKind.WATCH else f"--max-{kind.value}-calls"
         raise OverloadedError(
-            f"too many calls of this kind are open; close some, or send it again after a pause{remedy}",
+            "too many calls of this kind are open; close some, send it again after a pause, or raise"
+            f" {option} of the server",
             kind=kind.value,
             limit=counts.limit,
         )
@@ -87,11 +91,12 @@ class CallLimits:
     async def refuse_on_connection(self, kind: CallKind, _context: Context) -> None:
         """End a call as one too many of its connection."""
         self.counts[kind].refused_count += 1
+        remedy = "" if kind is CallKind.WATCH else ", or raise max-connection-call-count of the server"
         raise OverloadedError(
-            "too many calls of this connection are open; close some, use another connection, send it again"
-            " after a pause, or raise max-connection-call-count of the server",
+            "too many calls of this connection are open; close some, use another connection, or send it again"
+            f" after a pause{remedy}",
             kind="connection",
-            limit=self.connections.limit,
+            limit=self.connections(kind).limit,
         )
 
 
@@ -157,7 +162,7 @@ class _LimitedMethod:
         return self._refusal if self._counts.is_full else self._handler
 
     def _counting(self, handler: _Handler) -> _Handler:
-        counts, connections = self._counts, self._limits.connections
+        counts, connections = self._counts, self._limits.connections(self._kind)
 
         @functools.wraps(handler)
         async def handling(request: Any, context: Context) -> Any:

@@ -28,6 +28,7 @@ from stratalog.client.errors import ServerUnavailableError
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.server.app import SERVICES
+from stratalog.server.metrics.health_probes import LIVE_PATH, READY_PATH
 from tests.support.access.certificates import Authority
 from tests.support.access.guarded_site import EVERYTHING, OURS, GuardedSite
 from tests.support.gate import Gate
@@ -141,8 +142,8 @@ async def test_health_is_open_and_reflection_is_not(tmp_path: Path) -> None:
             assert {one.name for one in described.list_services_response.service} > set(SERVICES)
 
 
-def scrape(port: int, authority: str, token: str = "") -> tuple[int, str]:
-    request = urllib.request.Request(f"https://localhost:{port}/metrics")
+def scrape(port: int, authority: str, token: str = "", path: str = "/metrics") -> tuple[int, str]:
+    request = urllib.request.Request(f"https://localhost:{port}{path}")
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     context = ssl.create_default_context(cafile=authority)
@@ -166,6 +167,10 @@ async def test_metrics_need_a_principal_that_may_describe_the_server(tmp_path: P
             assert await status() == await status("no-token") == 401
             assert await status(site.tokens["ours"]) == 403
             assert await status(site.tokens["admin"]) == 200
+        # Probes of health have no credentials, as health checks of gRPC have none.
+        for path in (LIVE_PATH, READY_PATH):
+            probe = await asyncio.to_thread(scrape, server.metrics_port, site.authority.path, path=path)
+            assert probe == (200, "ok\n")
         _, text = await asyncio.to_thread(
             scrape, server.metrics_port, site.authority.path, site.tokens["admin"]
         )

@@ -33,6 +33,7 @@ from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
 from stratalog.server.call_counts import CallKind
+from stratalog.server.metrics.health_probes import LIVE_PATH, READY_PATH
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.access.guarded_site import GuardedSite
 from tests.support.service.health_check import require_health, require_health_over
@@ -208,6 +209,7 @@ async def test_calls_whose_messages_never_come_leave_room_for_other_connections(
         "max_read_call_count": 100,
         "max_admin_call_count": 100,
         "max_connection_call_count": 50,
+        "max_connection_count": 10,
     }
     async with AsyncExitStack() as stack:
         bench = await stack.enter_async_context(service_bench(tmp_path, **counts))
@@ -265,7 +267,7 @@ async def test_health_answers_where_the_memory_of_requests_is_full(tmp_path: Pat
 
 async def test_health_answers_those_who_are_connected_where_no_other_may_connect(tmp_path: Path) -> None:
     async with (
-        service_bench(tmp_path, max_connection_count=2) as bench,
+        service_bench(tmp_path, max_connection_count=2, metrics_listen="127.0.0.1:0") as bench,
         grpc.aio.insecure_channel(bench.client.address) as channel,
         own_connection(bench.client.address) as late,
     ):
@@ -275,6 +277,10 @@ async def test_health_answers_those_who_are_connected_where_no_other_may_connect
             await late.ListOffsets(log_pb2.ListOffsetsRequest())
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         await require_health_over(channel)
+        for path in (LIVE_PATH, READY_PATH):
+            url = f"http://127.0.0.1:{bench.server.metrics_port}{path}"
+            with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+                assert answer.read() == b"ok\n"
 
 
 async def endless() -> AsyncIterator[log_pb2.AppendStreamRequest]:

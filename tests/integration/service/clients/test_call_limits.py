@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,9 +19,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from stratalog.base.errors import OverloadedError
 from stratalog.base.types import TopicPartition
 from stratalog.client.client import Client
+from stratalog.client.errors import error_of_call
 from stratalog.client.retry import RetryPolicy
 from stratalog.record.record import Record
 from stratalog.server.call_counts import CallCounts, CallKind
+from stratalog.server.configuration.settings import MAX_CONNECTION_WATCH_COUNT
 from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.v1 import admin_pb2, admin_pb2_grpc, log_pb2, operation_pb2, operation_pb2_grpc
 from tests.support.service.health_check import require_health_over
@@ -29,6 +31,7 @@ from tests.support.service.service_bench import PATIENCE_S, ServiceBench, servic
 
 CAPS: dict[str, Any] = {"max_append_call_count": 2, "max_read_call_count": 2, "max_admin_call_count": 2}
 LISTEN = "127.0.0.1:0"
+OWN = (("grpc.use_local_subchannel_pool", 1),)
 APPEND = log_pb2.AppendRequest(
     topic="t", partition=0, records=log_pb2.Records(records=[log_pb2.Record(value=b"x")])
 )
@@ -121,10 +124,8 @@ async def filled(bench: ServiceBench, kind: CallKind) -> AsyncGenerator[Sequence
                         one: Any = bench.client.log.AppendStream(endless())
                     case CallKind.READ:
                         one = bench.client.log.FetchStream(FETCH)
-                    case CallKind.ADMIN:
+                    case _:
                         one = operation_pb2_grpc.OperationServiceStub(channel).WatchOperation(watch)
-                    case CallKind.WATCH:
-                        one = watch_of_health(channel)
                 open_calls.append(one)
             await until_open(bench, kind, len(open_calls))
             yield open_calls
@@ -157,20 +158,33 @@ async def test_a_full_kind_leaves_room_for_the_others_and_for_health(tmp_path: P
         assert counts(bench, kind).accepted_count == accepted_count + 1
 
 
-async def test_watches_of_the_health_take_no_room_from_other_calls(tmp_path: Path) -> None:
-    async with (
-        capped(tmp_path) as bench,
-        grpc.aio.insecure_channel(bench.client.address) as channel,
-        filled(bench, CallKind.WATCH),
-    ):
+async def test_watches_of_the_health_take_no_room_from_other_calls_and_connections(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        bench = await stack.enter_async_context(capped(tmp_path))
+        counted = counts(bench, CallKind.WATCH)
+        channel, *others = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(bench.client.address, options=OWN))
+            for _ in range(30)
+        ]
+        watches: list[Any] = []
+        for number, one in enumerate((channel, *others), 1):
+            watches += [watch_of_health(one) for _ in range(MAX_CONNECTION_WATCH_COUNT)]
+            await until_open(bench, CallKind.WATCH, number * MAX_CONNECTION_WATCH_COUNT)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await watch_of_health(one).read()
+            assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            error = error_of_call(refusal.value, "")
+            assert error.fields == {"kind": "connection", "limit": MAX_CONNECTION_WATCH_COUNT}
+            assert counted.refused_count == number
         for call in CALLS.values():
             await call(bench)
-        one_more = watch_of_health(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            await one_more.read()
-        assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "--max" not in str(refusal.value.details())
         await require_health_over(channel)
+        # Each of them sees the health.
+        for watch in watches:
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        watches[0].cancel()
+        await until_open(bench, CallKind.WATCH, len(watches) - 1)
+        assert (await watch_of_health(channel).read()).status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_reflection_is_counted_as_other_calls_are(tmp_path: Path) -> None:

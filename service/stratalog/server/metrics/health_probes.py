@@ -1,0 +1,69 @@
+"""The answers to probes of health over HTTP, beside the metrics.
+
+A probe of liveness asks whether the process works at all: whether its event loop takes turns. It must hold
+wherever a restart would make things worse, as while the logs are opened, and where every bound of calls and
+connections of gRPC is reached. A probe of readiness asks whether the server serves, as gRPC's health does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+LIVE_PATH = "/healthz"
+READY_PATH = "/readyz"
+
+TURN_S = 5.0
+"""An event loop that takes no turn for this long hangs. Probes mostly give up before."""
+
+
+class ProbeAnswer(NamedTuple):
+    """The answer to a probe."""
+
+    status: str
+    """The code of HTTP with its phrase."""
+    text: str
+
+
+_OK = ProbeAnswer("200 OK", "ok")
+_HANGS = ProbeAnswer("503 Service Unavailable", f"the event loop has taken no turn for {TURN_S:g} s")
+_NOT_SERVING = ProbeAnswer(
+    "503 Service Unavailable", "the server does not serve: it starts or stops, or another one has its shards"
+)
+
+
+class HealthProbes:
+    """Answers probes by their paths. Thread-safe."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, is_serving: Callable[[], bool], turn_s: float = TURN_S
+    ) -> None:
+        """`is_serving` is called by any thread. `turn_s` is the longest wait for a turn of the loop."""
+        self._loop = loop
+        self._is_serving = is_serving
+        self._turn_s = turn_s
+        self._answers: Mapping[str, Callable[[], ProbeAnswer]] = {
+            LIVE_PATH: self._live,
+            READY_PATH: self._ready,
+        }
+
+    def answer(self, path: str) -> ProbeAnswer | None:
+        """The answer to a probe of this path; None if it is no path of a probe. Waits for a turn of the event
+        loop."""
+        find = self._answers.get(path)
+        return None if find is None else find()
+
+    def _live(self) -> ProbeAnswer:
+        turned = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(turned.set)
+        except RuntimeError:
+            # The loop is closed.
+            return _HANGS
+        return _OK if turned.wait(self._turn_s) else _HANGS
+
+    def _ready(self) -> ProbeAnswer:
+        live = self._live()
+        return _NOT_SERVING if live is _OK and not self._is_serving() else live
