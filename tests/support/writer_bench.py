@@ -9,6 +9,7 @@ from typing import cast
 from stratalog.base.errors import InvalidRecordError, LogStoreError, PrecedingAppendFailedError
 from stratalog.base.filesystem import Buffer
 from stratalog.base.types import Durability
+from stratalog.log.append.unpacking import Unpacking
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.unified_log import UnifiedLog
 from stratalog.server.append.commit_waiters import CommitWaiters
@@ -72,9 +73,11 @@ class FakeLog:
         expected_offsets: Sequence[int | None],
         chains: Sequence[Hashable | None],
         *,
+        unpackings: Sequence[Unpacking],
         flushes: bool,
     ) -> list[AppendInfo | LogStoreError]:
         assert leader_epoch == EPOCH
+        assert len(unpackings) == len(requests)
         assert not flushes, "fsyncs have threads of their own"
         assert list(expected_offsets) == [None] * len(requests)
         self.calls.append(f"append {len(requests)}")

@@ -62,6 +62,11 @@ class RequestMemory:
         """A lease of `size_bytes`. Raises OverloadedError if less is left; never for 0 bytes. A part of
         another memory has leases of 0 bytes only."""
         assert not size_bytes or self._within is None
+        self.take(size_bytes)
+        return MemoryLease(self, size_bytes)
+
+    def take(self, size_bytes: int) -> None:
+        """Take all of `size_bytes`. Raises OverloadedError as `lease` does, and takes nothing then."""
         with self._lock:
             if size_bytes and size_bytes > self.limit_bytes - self._held_bytes:
                 self._refused_count += 1
@@ -72,7 +77,6 @@ class RequestMemory:
                     limit_bytes=self.limit_bytes,
                 )
             self._held_bytes += size_bytes
-        return MemoryLease(self, size_bytes)
 
     def take_up_to(self, size_bytes: int, least_bytes: int) -> int:
         """Take up to `size_bytes` of the rest, but at least `least_bytes`; returns the bytes taken."""
@@ -112,7 +116,7 @@ class RequestMemory:
 class MemoryLease:
     """The share of one request in a `RequestMemory`. Thread-safe: `_lock` guards the size."""
 
-    __slots__ = ("_is_closed", "_lock", "_memory", "_size_bytes", "leased_bytes")
+    __slots__ = ("_extra_bytes", "_is_closed", "_lock", "_memory", "_size_bytes", "leased_bytes")
 
     def __init__(self, memory: RequestMemory, size_bytes: int) -> None:
         """Use `RequestMemory.lease`; `size_bytes` are taken already."""
@@ -120,8 +124,23 @@ class MemoryLease:
         """The size at its begin."""
         self._memory = memory
         self._size_bytes = size_bytes
+        self._extra_bytes = 0
         self._is_closed = False
         self._lock = threading.Lock()
+
+    def hold_extra(self, extra_bytes: int) -> None:
+        """Hold so many bytes beside the others, in place of those of the last such call; nothing once closed.
+        Raises OverloadedError if less is left, and changes nothing then."""
+        with self._lock:
+            if self._is_closed:
+                return
+            more_bytes = extra_bytes - self._extra_bytes
+            if more_bytes > 0:
+                self._memory.take(more_bytes)
+            else:
+                self._memory.add(more_bytes)
+            self._extra_bytes += more_bytes
+            self._size_bytes += more_bytes
 
     def take_up_to(self, size_bytes: int, least_bytes: int) -> int:
         """Call `RequestMemory.take_up_to`; returns 0 once closed. Pass the result to `settle`."""

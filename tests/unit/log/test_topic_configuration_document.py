@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.base.errors import InvalidConfigError
 from stratalog.log.log_config import LogConfig
-from stratalog.record.codecs.compression import MAX_SENT_BYTES
+from stratalog.record.codecs.compression import LEAST_SENT_BYTES, MAX_SENT_BYTES, MAX_SENT_FACTOR
 from tests.support.places import DOCS
 
 TEXT = (DOCS / "topic_configuration.md").read_text()
@@ -34,5 +34,6 @@ def test_what_a_key_takes_is_what_its_error_says(name: str, allowed: str) -> Non
 
 
 def test_the_bound_of_decompression_is_the_validators() -> None:
-    assert MAX_SENT_BYTES == 128 * 1024 * 1024
-    assert "128 MiB" in TEXT
+    assert (LEAST_SENT_BYTES, MAX_SENT_BYTES, MAX_SENT_FACTOR) == (16 << 20, 128 << 20, 100)
+    for part in ("a hundred times its size", "to 16 MiB or `max.message.bytes`", "more than 128 MiB"):
+        assert part in TEXT

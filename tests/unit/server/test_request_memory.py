@@ -101,3 +101,22 @@ def test_refusals_and_smaller_answers_count() -> None:
     assert lease.take_up_to(30, 1) == 10
     assert lease.take_up_to(5, 5) == 5, "the last share is granted always"
     assert (memory.refused_count, memory.reduced_count) == (2, 1)
+
+
+@given(st.lists(st.integers(0, 120), max_size=20), st.integers(0, LIMIT_BYTES))
+def test_a_lease_holds_its_extra_bytes_in_place_of_the_last_ones(sizes: list[int], base_bytes: int) -> None:
+    memory = RequestMemory(LIMIT_BYTES)
+    lease = memory.lease(base_bytes)
+    extra_bytes = 0
+    for size_bytes in sizes:
+        if size_bytes > max(LIMIT_BYTES - base_bytes, extra_bytes):
+            with pytest.raises(OverloadedError):
+                lease.hold_extra(size_bytes)
+        else:
+            lease.hold_extra(size_bytes)
+            extra_bytes = size_bytes
+        assert memory.held_bytes == base_bytes + extra_bytes
+    assert lease.leased_bytes == base_bytes
+    lease.close()
+    lease.hold_extra(1)
+    assert memory.held_bytes == 0

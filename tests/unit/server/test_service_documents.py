@@ -9,6 +9,7 @@ import click
 from stratalog.cli.server.start_command import start
 from stratalog.log.config_key import MAX_VALUE_LENGTH
 from stratalog.log.log_config import LogConfig
+from stratalog.record.codecs.compression import LEAST_SENT_BYTES
 from stratalog.remote.metadata.catalog.topic_entry import MAX_FENCING_TOKEN_BYTES, MAX_NAME_LENGTH
 from stratalog.server.append.append_pipeline import MAX_IN_FLIGHT_COUNT, MAX_LANE_COUNT
 from stratalog.server.background_tasks import start_background_tasks
@@ -77,6 +78,7 @@ def test_the_table_of_bounds_has_every_bound_with_its_default() -> None:
     names = {setting.option or setting.name: setting for setting in SETTINGS.values()}
     of_settings = {setting.strip("`"): int(value) for _, value, setting, _ in rows if setting != "fixed"}
     assert of_settings.pop("max.message.bytes` of the topic") == LogConfig().max_message_bytes
+    assert of_settings.pop("max.message.bytes` of the topic, where it is more") == LEAST_SENT_BYTES
     assert of_settings == {name: names[name].default for name in of_settings}
     bounds = {name for name in names if name.lstrip("-").startswith("max-")} - {"--max-silence"}
     assert bounds <= set(of_settings), "a bound is missing in the table"

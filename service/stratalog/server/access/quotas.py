@@ -127,11 +127,12 @@ class Quotas:
             limit=limit,
         )
 
-    def settle(self, principal: Principal, bytes_out: int) -> None:
-        """Charge the answer of a call that has had its effect; the next one waits for it."""
-        if principal.quota.bytes_out_per_s is not None:
-            account = self._account(principal, "bytes_out_per_s", self._clock.monotonic_s())
-            account.charge(bytes_out)
+    def settle(self, principal: Principal, *, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        """Charge what a call has turned out to use: its answer, or more of its request. It has had its
+        effect, so the next one waits for it."""
+        for name, amount in (("bytes_in_per_s", bytes_in), ("bytes_out_per_s", bytes_out)):
+            if amount and getattr(principal.quota, name) is not None:
+                self._account(principal, name, self._clock.monotonic_s()).charge(amount)
 
     def keep(self, principals: Mapping[str, object]) -> None:
         """Forget the accounts of others than these principals."""

@@ -34,6 +34,7 @@ from stratalog.server.fetch.fetch_session import FetchSession, tiered_size_of
 from stratalog.server.partitions.partition_registry import PartitionRegistry
 from stratalog.server.request_memory import RequestMemories
 from stratalog.server.rpc import convert
+from stratalog.server.rpc.access.unpacked_charge import charge_unpacked
 from stratalog.server.rpc.append_intake import AppendIntake
 from stratalog.server.rpc.call_guard import Context, announce, call_at_end, decoded, guarded, send
 from stratalog.server.rpc.error_statuses import ErrorStatuses
@@ -96,7 +97,11 @@ class LogServicer:
         await self._intake.resolve(request)
         writer, append = self._prepare(request, None)
         writer.submit(append)
-        return convert.append_response(append, await append.future)
+        try:
+            info = await append.future
+        finally:
+            charge_unpacked(append)
+        return convert.append_response(append, info)
 
     @guarded
     async def AppendStream(
@@ -111,6 +116,8 @@ class LogServicer:
         )
         async with aclosing(pipeline.answers()) as answers:
             async for answer in answers:
+                if answer.append is not None:
+                    charge_unpacked(answer.append)
                 await send(context, self._stream_response(answer))
 
     @guarded

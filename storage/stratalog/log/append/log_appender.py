@@ -17,6 +17,7 @@ from stratalog.log.append.append_group import AppendGroup
 from stratalog.log.append.log_flusher import LogFlusher
 from stratalog.log.append.log_validator import validate_append, validate_replica
 from stratalog.log.append.roll_rule import RollRule
+from stratalog.log.append.unpacking import UNLIMITED, Unpacking
 from stratalog.log.append.validated_append import ValidatedAppend
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
@@ -61,6 +62,7 @@ class LogAppender:
         expected_offsets: Sequence[int | None] | None = None,
         chains: Sequence[Hashable | None] | None = None,
         *,
+        unpackings: Sequence[Unpacking] | None = None,
         flushes: bool = True,
     ) -> list[AppendInfo | LogStoreError]:
         """Append many producers' requests, in order, with one write for all of them (one more for each roll).
@@ -77,17 +79,19 @@ class LogAppender:
         `chains`: for each request the chain that it belongs to, or None for none. Behind a failed request the
         later ones of its chain fail with PrecedingAppendFailedError and are not stored; only where one sync
         or one write fails for several of them, each gets DataDirectoryError.
+        `unpackings`: for each request the memory of its decompressed batches; None: there is always enough.
         `flushes`: False if the caller looks at `LogFlusher.has_many` then, and lets the requests wait for a
         flush where it is true.
         """
-        offsets = expected_offsets or [None] * len(requests)
+        count = len(requests)
+        sent = (requests, expected_offsets or [None] * count, unpackings or [UNLIMITED] * count)
         config = self._local.config
-        validated = [self._validated(*one, config) for one in zip(requests, offsets, strict=True)]
+        validated = [self._validated(*one, config) for one in zip(*sent, strict=True)]
         with self._lock:
             if self._local.config is not config:
                 # A request must be valid by the configuration that it is written with.
                 config = self._local.config
-                validated = [self._validated(*one, config) for one in zip(requests, offsets, strict=True)]
+                validated = [self._validated(*one, config) for one in zip(*sent, strict=True)]
             outcomes = self._write(validated, leader_epoch, chains)
         return self._flushed(outcomes) if flushes else outcomes
 
@@ -161,10 +165,10 @@ class LogAppender:
         )
 
     def _validated(
-        self, request: Buffer, expected_offset: int | None, config: LogConfig
+        self, request: Buffer, expected_offset: int | None, unpacking: Unpacking, config: LogConfig
     ) -> ValidatedAppend | LogStoreError:
         try:
-            validated = validate_append(request, config, self._clock.now_ms())
+            validated = validate_append(request, config, self._clock.now_ms(), unpacking)
         except LogStoreError as failure:
             return failure
         return validated if expected_offset is None else validated._replace(expected_offset=expected_offset)

@@ -27,12 +27,13 @@ from stratalog.log.append.append_rules import (
     require_size,
 )
 from stratalog.log.append.timestamp_bounds import ANY_TIME, TimestampBounds
+from stratalog.log.append.unpacking import UNLIMITED, Unpacking, UnpackingRoom
 from stratalog.log.append.validated_append import ValidatedAppend, with_crc
 from stratalog.log.log_config import LogConfig
 from stratalog.log.producers.producer_append import AppendOrigin
 from stratalog.record.batch import batches, records_payload, require_crc, verify_frames
 from stratalog.record.builder import rebuild_batch
-from stratalog.record.codecs.compression import MAX_SENT_BYTES, MAX_SENT_FACTOR, Codec
+from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
 from stratalog.record.codecs.lz4_frame import is_lz4_of_kafka
 from stratalog.record.header import (
     CODEC_MASK,
@@ -52,19 +53,21 @@ _OLD_MESSAGE = struct.Struct(">qiIB")
 _OLD_MIN_BYTES = 4 + 1 + 1 + 4 + 4
 
 
-def validate_append(buffer: Buffer, config: LogConfig, now_ms: int) -> ValidatedAppend:
+def validate_append(
+    buffer: Buffer, config: LogConfig, now_ms: int, unpacking: Unpacking = UNLIMITED
+) -> ValidatedAppend:
     """Check a producer's request, and bring its batches into the codec of the topic.
 
-    `now_ms`: the time to which the timestamps of records are compared. Duplicates are not detected here.
-    Raises InvalidRecordError, RecordTooLargeError, InvalidTimestampError, UnsupportedOperationError,
-    InvalidRequestError.
+    `now_ms`: the time to which the timestamps of records are compared. `unpacking`: the memory of
+    decompressed batches. Duplicates are not detected here. Raises InvalidRecordError, RecordTooLargeError,
+    InvalidTimestampError, UnsupportedOperationError, InvalidRequestError, OverloadedError.
     """
     bounds = TimestampBounds.at(now_ms, config)
     accepted = _accepted(buffer, config, bounds)
     if accepted is not None:
         return accepted
     try:
-        return _validated(buffer, config, bounds)
+        return _validated(buffer, config, bounds, unpacking)
     except CorruptRecordError as failure:
         # The parsers do not know that a client sent these bytes.
         raise InvalidRecordError(failure.message, **failure.fields) from failure
@@ -85,19 +88,37 @@ def _accepted(buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None)
     return ValidatedAppend.accepted(buffer, offset_count, max_timestamp_ms, has_producer=has_producer)
 
 
-def _validated(buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None) -> ValidatedAppend:
+def _validated(
+    buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None, unpacking: Unpacking
+) -> ValidatedAppend:
     located = _located(buffer)
-    view = memoryview(buffer)
     require_one_producer_batch([header for _, header in located])
+    room = UnpackingRoom(len(buffer), config, unpacking)
+    try:
+        rebuilt = _rebuilt(buffer, located, config, bounds, room)
+    finally:
+        room.close()
+    if rebuilt:
+        buffer = _with_batches(buffer, located, rebuilt)
+        located = tuple(batches(buffer))
+    return ValidatedAppend.of(buffer, located, AppendOrigin.CLIENT)
+
+
+def _rebuilt(
+    buffer: Buffer,
+    located: Sequence[tuple[int, BatchHeader]],
+    config: LogConfig,
+    bounds: TimestampBounds | None,
+    room: UnpackingRoom,
+) -> dict[int, bytes]:
+    """Check the batches; those that need another form, in that form, by their positions."""
+    view = memoryview(buffer)
     rebuilt: dict[int, bytes] = {}
     stored_bytes = 0
-    room_bytes = max(MAX_SENT_BYTES, MAX_SENT_FACTOR * len(buffer))
     for index, (position, sent) in enumerate(located):
         require_header_of_producer(sent, config, index)
-        payload, summary = proven_records(
-            buffer, position, sent, index, max_bytes=min(MAX_SENT_BYTES, room_bytes)
-        )
-        room_bytes -= len(payload)
+        payload, summary = proven_records(buffer, position, sent, index, room)
+        room.take(len(payload))
         require_every_offset(sent, summary, index)
         header = _redated(sent, summary)
         if config.is_compacted:
@@ -114,10 +135,7 @@ def _validated(buffer: Buffer, config: LogConfig, bounds: TimestampBounds | None
         # After each batch: a few kilobytes may become any number of mebibytes.
         stored_bytes += len(rebuilt[position]) if position in rebuilt else sent.size_in_bytes
         _require_segment(stored_bytes, config)
-    if rebuilt:
-        buffer = _with_batches(buffer, located, rebuilt)
-        located = tuple(batches(buffer))
-    return ValidatedAppend.of(buffer, located, AppendOrigin.CLIENT)
+    return rebuilt
 
 
 def _require_segment(size_bytes: int, config: LogConfig) -> None:
@@ -161,10 +179,11 @@ def _is_old_message(buffer: Buffer, position: int) -> bool:
 
 
 def proven_records(
-    buffer: Buffer, position: int, header: BatchHeader, batch_index: int, *, max_bytes: int = MAX_SENT_BYTES
+    buffer: Buffer, position: int, header: BatchHeader, batch_index: int, room: UnpackingRoom
 ) -> tuple[Buffer, RecordsSummary]:
-    """The batch's records section, decompressed to at most `max_bytes` and well-framed, after a look at the
+    """The batch's records section, decompressed within the room and well-framed, after a look at the
     checksum. An error has the batch's place in the request."""
+    max_bytes = room.max_bytes(header.size_in_bytes)
     # Most batches are plain: one call takes one without the interpreter's lock.
     scanned = scan_batches(buffer, position, position + 1, 0)
     if position < scanned.end_position <= position + max_bytes:
@@ -172,7 +191,12 @@ def proven_records(
         return section, scanned.summary_of(header)
     require_crc(buffer, position, header)
     try:
-        payload = records_payload(buffer, position, header, max_bytes=max_bytes)
+        payload: Buffer
+        if header.codec is Codec.NONE:
+            payload = records_payload(buffer, position, header, max_bytes=max_bytes)
+        else:
+            section = memoryview(buffer)[position + HEADER_SIZE : position + header.size_in_bytes]
+            payload = room.unpack(header.codec, section, max_bytes)
         return payload, verify_frames(payload, header)
     except CorruptRecordError as failure:
         # Too many bytes are no sign of damage.

@@ -33,9 +33,13 @@ accepts larger batches from clients than we do, and imported batches must be rea
 MAX_SENT_BYTES = 128 * 1024 * 1024
 """The most that one batch from a client may decompress to; topics bound the compressed size."""
 
+LEAST_SENT_BYTES = 16 * 1024 * 1024
+"""A batch from a client, and all batches of a request together, may decompress to this, however small they
+are."""
+
 MAX_SENT_FACTOR = 100
-"""All batches of a request together may decompress to `MAX_SENT_BYTES`, or to so many times its size if that
-is more. Logs and text in JSON have factors of 5 to 30."""
+"""A larger batch or request may decompress to so many times its size. Logs and text in JSON have factors of 5
+to 30."""
 
 GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 ZSTD_MAX_WINDOW_BYTES = 1 << 27
@@ -155,15 +159,32 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRE
             return _unzstd(data, max_bytes)
 
 
-def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+def expected_bytes(codec: Codec, data: Buffer) -> int:
+    """The size that the data declare, as a frame of zstd may, or else one that most data do not exceed. It
+    may be wrong. Raises CorruptRecordError if the data are malformed, as far as that was looked at."""
+    if codec is Codec.ZSTD and (size_bytes := _content_bytes(data)) >= 0:
+        return size_bytes
+    return _usual_bytes(data)
+
+
+def _content_bytes(data: Buffer) -> int:
+    """The size that the first frame of zstd declares; negative if it does not."""
     try:
-        size_bytes = zstandard.frame_content_size(data)
+        return zstandard.frame_content_size(data)
     except zstandard.ZstdError as error:
         raise malformed(Codec.ZSTD.name) from error
+
+
+def _usual_bytes(data: Buffer) -> int:
+    return max(_USUAL_BYTES, _USUAL_FACTOR * len(data))
+
+
+def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+    size_bytes = _content_bytes(data)
     if size_bytes > max_bytes:
         raise too_large(Codec.ZSTD.name, max_bytes)
     # Java's clients do not give the size.
-    room_bytes = size_bytes if size_bytes >= 0 else max(_USUAL_BYTES, _USUAL_FACTOR * len(data))
+    room_bytes = size_bytes if size_bytes >= 0 else _usual_bytes(data)
     # The decompressor believes a frame that says it is empty, without looking at the rest of it.
     if min(room_bytes, max_bytes) > 0:
         try:

@@ -16,6 +16,8 @@ from stratalog.base.errors import OverloadedError
 from stratalog.base.types import TopicPartition
 from stratalog.client.isolation_level import IsolationLevel
 from stratalog.client.messages import FetchStart, fetch_request
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.record import Record
 from stratalog.server.access.quotas import MAX_WAIT_S, QuotaCounts
 from stratalog.v1 import log_pb2
@@ -56,6 +58,33 @@ async def test_bytes_in_are_refused_with_the_time_to_come_again(tmp_path: Path) 
             for _ in range(3):
                 await admin.append("ours.t", 0, BIG)
             assert (await admin.latest("ours.t"))[TOPIC] == 4
+        assert counts(site).refused_count == 1
+
+
+async def test_a_compressed_batch_counts_as_what_it_becomes(tmp_path: Path) -> None:
+    batch = encode_batch([Record(0, int(time.time() * 1000), None, bytes(1_000_000))], codec=Codec.GZIP)
+    assert len(batch) < 10_000
+    async with limited(tmp_path, "bytes_in_per_s = 10_000") as site, site.client("ours") as ours:
+        await ours.append_batches("ours.t", 0, batch)
+        with pytest.raises(OverloadedError) as refusal:
+            await ours.append_batches("ours.t", 0, batch)
+        assert 50 < refusal.value.retry_delay_s < 101 - MAX_WAIT_S / 2
+        assert refusal.value.fields["quota"] == "bytes_in_per_s"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_stream_waits_for_what_its_batches_have_become(tmp_path: Path, is_refused: bool) -> None:
+    value_bytes = LEAST_SENT_BYTES + 1 if is_refused else 1_000_000
+    batch = encode_batch([Record(0, int(time.time() * 1000), None, bytes(value_bytes))], codec=Codec.GZIP)
+    async with limited(tmp_path, "bytes_in_per_s = 30_000") as site, site.client("ours") as ours:
+        request = log_pb2.AppendStreamRequest(topic="ours.t", partition=0, sequence=1, batches=batch)
+        call: Any = ours.log.AppendStream()
+        await call.write(request)
+        assert (await call.read()).HasField("status") is is_refused
+        await call.write(log_pb2.AppendStreamRequest(topic="ours.t", partition=0, sequence=2, batches=batch))
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await call.read()
+        assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert counts(site).refused_count == 1
 
 

@@ -29,6 +29,7 @@ from stratalog.client.retry import RetryPolicy
 from stratalog.log.config_key import MAX_VALUE_LENGTH
 from stratalog.record.batch_producer import BatchProducer
 from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.record import Record
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.catalog.topic_entry import TopicEntry
@@ -263,6 +264,33 @@ async def test_health_answers_where_the_memory_of_requests_is_full(tmp_path: Pat
             assert refusal.value.fields["limit_bytes"] == bench.server.append_memory.limit_bytes
             await require_health(bench.client.address)
         assert await bench.append("t", [b"x"]) == 0
+
+
+async def test_batches_are_unpacked_within_their_bound_and_the_memory_of_requests(tmp_path: Path) -> None:
+    def zeros(size_bytes: int) -> bytes:
+        record = Record(0, int(time.time() * 1000), None, bytes(size_bytes))
+        return encode_batch([record], codec=Codec.ZSTD)
+
+    bomb, large, small = zeros(100 << 20), zeros(8 << 20), zeros(100)
+    assert len(bomb) < 4_000
+    async with (
+        service_bench(tmp_path) as bench,
+        Client(bench.client.address, retry=RetryPolicy(deadline_s=0)) as impatient,
+    ):
+        await bench.client.admin.create_topic("t")
+        for request in (bomb, zeros(4 << 20) * 300):
+            with pytest.raises(RecordTooLargeError) as too_large:
+                await impatient.append_batches("t", 0, request)
+            assert too_large.value.fields["max_bytes"] <= LEAST_SENT_BYTES
+        memory = bench.server.append_memory
+        with closing(memory.lease(memory.limit_bytes - (4 << 20))):
+            with pytest.raises(OverloadedError) as refusal:
+                await impatient.append_batches("t", 0, large)
+            assert refusal.value.fields["limit_bytes"] == memory.limit_bytes
+            await impatient.append_batches("t", 0, small)
+            await require_health(bench.client.address)
+        await impatient.append_batches("t", 0, large)
+        await until(lambda: memory.held_bytes == 0)
 
 
 async def test_health_answers_those_who_are_connected_where_no_other_may_connect(tmp_path: Path) -> None:

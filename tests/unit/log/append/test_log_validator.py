@@ -20,10 +20,11 @@ from stratalog.base.errors import (
 )
 from stratalog.log.append import log_validator
 from stratalog.log.append.log_validator import validate_append, validate_replica
+from stratalog.log.append.unpacking import UNLIMITED, UnpackingRoom
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import CompressionType, LogConfig
 from stratalog.record.builder import encode_batch
-from stratalog.record.codecs.compression import MAX_SENT_BYTES, Codec
+from stratalog.record.codecs.compression import LEAST_SENT_BYTES, Codec
 from stratalog.record.header import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,
@@ -156,7 +157,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, int], str, int]] = [
 ]
 OF_A_PRODUCER = with_header(some(), producer_id=5, producer_epoch=0, base_sequence=0)
 OLD_FORMAT = UnsupportedOperationError
-LARGE = encode_batch([Record(0, 1, b"k", bytes(MAX_SENT_BYTES * 3 // 10))], codec=Codec.ZSTD)
+LARGE = encode_batch([Record(0, 1, b"k", bytes(LEAST_SENT_BYTES * 3 // 10))], codec=Codec.ZSTD)
 """Four of these become more than a request may."""
 REFUSED: list[Refused] = [
     Refused("no batch", b"", {}, InvalidRequestError),
@@ -223,8 +224,8 @@ REFUSED: list[Refused] = [
     ),
     Refused(
         "more than a batch may become",
-        with_header(forged(gzip.compress(bytes(MAX_SENT_BYTES + 1), 1)), attributes=Codec.GZIP),
-        {"batch_index": 0, "position": 0, "codec": "GZIP", "max_bytes": MAX_SENT_BYTES},
+        with_header(forged(gzip.compress(bytes(LEAST_SENT_BYTES + 1), 1)), attributes=Codec.GZIP),
+        {"batch_index": 0, "position": 0, "codec": "GZIP", "max_bytes": LEAST_SENT_BYTES},
         RecordTooLargeError,
     ),
     Refused(
@@ -249,7 +250,7 @@ REFUSED: list[Refused] = [
 
 
 def test_a_large_request_may_become_a_hundred_times_as_large() -> None:
-    value = random.Random(1).randbytes(MAX_SENT_BYTES // 300) + bytes(MAX_SENT_BYTES * 3 // 10)
+    value = random.Random(1).randbytes(LEAST_SENT_BYTES // 300) + bytes(LEAST_SENT_BYTES * 3 // 10)
     large = encode_batch([Record(0, 1, b"k", value)], codec=Codec.ZSTD)
     log = LogMachine(config=LogConfig()).start()
     assert log.appender.append_as_leader(large * 4, 1).last_offset == 3
@@ -325,9 +326,10 @@ def test_a_request_that_grows_over_a_segment_is_refused_before_it_is_made() -> N
 
 def test_one_batch_of_a_request_is_decompressed_at_a_time() -> None:
     request = encode_batch([Record(0, 5, b"k", bytes(8 << 20))], codec=Codec.ZSTD) * 5
+    config = LogConfig(max_message_bytes=64 << 20)
     tracemalloc.start()
     try:
-        validate_append(request, CONFIG, NOW_MS)
+        validate_append(request, config, NOW_MS)
         assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
@@ -348,11 +350,12 @@ def test_a_plain_batch_has_the_same_summary_without_the_row_kernel(monkeypatch: 
         ]
         data = encode_batch(records)
         header = parse_header(data)
-        taken, summary = log_validator.proven_records(data, 0, header, 0)
+        room = UnpackingRoom(len(data), CONFIG, UNLIMITED)
+        taken, summary = log_validator.proven_records(data, 0, header, 0, room)
         assert scan_batches(data, 0, 1, 0).end_position in (0, len(data))
         with monkeypatch.context() as patch:
             patch.setattr(log_validator, "scan_batches", pure_batch_kernels.scan_batches)
-            assert log_validator.proven_records(data, 0, header, 0) == (taken, summary)
+            assert log_validator.proven_records(data, 0, header, 0, room) == (taken, summary)
 
 
 def test_a_batch_with_holes_is_refused_by_either_way(monkeypatch: pytest.MonkeyPatch) -> None:

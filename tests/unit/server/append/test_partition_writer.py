@@ -678,12 +678,11 @@ async def test_a_group_that_is_being_written_is_settled_behind_it() -> None:
         leader_epoch: int,
         expected_offsets: Sequence[int | None],
         chains: Sequence[Hashable | None],
-        *,
-        flushes: bool,
+        **options: Any,
     ) -> list[AppendInfo | LogStoreError]:
         bench.token = "b"
         settled.append(asyncio.ensure_future(bench.writer.settled()))
-        return append_group(requests, leader_epoch, expected_offsets, chains, flushes=flushes)
+        return append_group(requests, leader_epoch, expected_offsets, chains, **options)
 
     bench.log.append_group = fenced_meanwhile  # type: ignore[method-assign]  # acts beside the write
     applied = bench.append(b"1", token="a")

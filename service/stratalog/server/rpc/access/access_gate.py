@@ -18,6 +18,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import grpc
@@ -44,6 +45,7 @@ from stratalog.server.rpc.access.call_permissions import (
     named_topics,
 )
 from stratalog.server.rpc.access.shown_topics import set_caller, shows_work
+from stratalog.server.rpc.access.unpacked_charge import set_charge
 from stratalog.server.rpc.call_guard import Context, guarded, require_decoded
 from stratalog.server.rpc.error_statuses import ErrorStatuses
 from stratalog.server.rpc.method_handlers import SHAPES, Handlers
@@ -257,6 +259,8 @@ class AccessGate:
         """The admission of a caller under this policy. Raises LogStoreError."""
         credentials, principal = caller
         set_caller(principal)
+        has_quota = principal.quota.bytes_in_per_s is not None
+        set_charge(partial(self._charge_request, principal) if has_quota else None)
         if isinstance(request, AsyncIterator):
             _require_begin(permission, principal)
             return _Admission(policy, credentials, principal, ())
@@ -299,7 +303,7 @@ class AccessGate:
             if permission.operation is Operation.READ and self._control.policy is not admission.policy:
                 await self._check_again(request, permission, admission, context)
             if admission.principal.quota.bytes_out_per_s is not None:
-                self._quotas.settle(admission.principal, _size(response))
+                self._quotas.settle(admission.principal, bytes_out=_size(response))
             return response
 
         return handling
@@ -356,7 +360,7 @@ class AccessGate:
             return
         if stream.operation is not Operation.READ:
             # It says what has had its effect: refused for now, the request would come twice.
-            self._quotas.settle(stream.principal, _size(response))
+            self._quotas.settle(stream.principal, bytes_out=_size(response))
             return
         try:
             await self._wait(stream.principal, bytes_out=_size(response))
@@ -364,6 +368,10 @@ class AccessGate:
             # A write that raises would mean that the client has gone.
             stream.end(error)
             await asyncio.Future()
+
+    def _charge_request(self, principal: Principal, bytes_in: int) -> None:
+        """Charge what a request has turned out to have beyond its size."""
+        self._quotas.settle(principal, bytes_in=bytes_in)
 
     async def _wait_to_begin(self, principal: Principal, use: Use) -> None:
         """Charge a call, and wait for its quota. Raises OverloadedError for one too many that would wait."""

@@ -1,0 +1,95 @@
+"""Decompresses the batches of a client's request, within bounds and within the memory of all requests.
+
+A few kilobytes may stand for any number of mebibytes. So the bound of a batch, and of all batches of a
+request, grows with what was sent, and the memory is asked for before it is used: for the size that a frame of
+zstd declares, or else for a usual one, and for more once that was too little. At most one batch of a request
+is decompressed at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from stratalog.base.errors import CorruptRecordError
+from stratalog.base.filesystem import Buffer
+from stratalog.log.log_config import LogConfig
+from stratalog.record.codecs.compression import (
+    LEAST_SENT_BYTES,
+    MAX_SENT_BYTES,
+    MAX_SENT_FACTOR,
+    Codec,
+    decompress,
+    expected_bytes,
+)
+
+STEP_FACTOR = 4
+"""Where the expected size was too little, so many times of it are tried."""
+
+
+class Unpacking(Protocol):
+    """The memory of one request's decompressed batches. One thread at a time uses it."""
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold so many bytes in place of those that were held. Raises OverloadedError if there are not so
+        many, and holds what it held then."""
+        ...
+
+    def count(self, size_bytes: int) -> None:
+        """Note that so many bytes were decompressed, also where they were refused."""
+        ...
+
+
+class _Unlimited:
+    """Memory without a bound, for callers that bound their requests. Immutable."""
+
+    def hold(self, size_bytes: int) -> None:
+        """There is always room."""
+
+    def count(self, size_bytes: int) -> None:
+        """No account needs it."""
+
+
+UNLIMITED: Unpacking = _Unlimited()
+
+
+class UnpackingRoom:
+    """The bytes that the batches of one request may still decompress to. Belongs to one thread."""
+
+    def __init__(self, request_bytes: int, config: LogConfig, unpacking: Unpacking) -> None:
+        self._least_bytes = max(LEAST_SENT_BYTES, config.max_message_bytes)
+        """What may be sent plain may be sent compressed, however well."""
+        self._unpacking = unpacking
+        self.room_bytes = max(self._least_bytes, MAX_SENT_FACTOR * request_bytes)
+
+    def take(self, size_bytes: int) -> None:
+        """Count the records of a batch, also those that came plain."""
+        self.room_bytes -= size_bytes
+
+    def max_bytes(self, batch_bytes: int) -> int:
+        """The bound of the next batch, which has so many bytes as it was sent."""
+        of_batch = max(self._least_bytes, MAX_SENT_FACTOR * batch_bytes)
+        return min(of_batch, MAX_SENT_BYTES, self.room_bytes)
+
+    def unpack(self, codec: Codec, section: Buffer, max_bytes: int) -> Buffer:
+        """The decompressed section of a batch, whose memory is held until the next one, or `close`.
+
+        Raises CorruptRecordError, with the field `max_bytes` if it is larger than that; OverloadedError.
+        """
+        step_bytes = expected_bytes(codec, section)
+        while True:
+            step_bytes = min(step_bytes, max_bytes)
+            self._unpacking.hold(step_bytes)
+            try:
+                payload = decompress(codec, section, step_bytes)
+            except CorruptRecordError as failure:
+                if "max_bytes" not in failure.fields or step_bytes == max_bytes:
+                    self._unpacking.count(step_bytes)
+                    raise
+                step_bytes *= STEP_FACTOR
+            else:
+                self._unpacking.count(len(payload))
+                return payload
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._unpacking.hold(0)

@@ -1,0 +1,146 @@
+"""What clients send compressed becomes as large as its bounds and the memory of requests allow, no larger."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+import zstandard
+
+from stratalog.base.errors import OverloadedError, RecordTooLargeError
+from stratalog.log.append.log_validator import validate_append
+from stratalog.log.append.unpacking import STEP_FACTOR
+from stratalog.log.append_info import AppendInfo
+from stratalog.log.log_config import LogConfig
+from stratalog.record.builder import encode_batch
+from stratalog.record.codecs.compression import (
+    LEAST_SENT_BYTES,
+    MAX_SENT_BYTES,
+    MAX_SENT_FACTOR,
+    Codec,
+    expected_bytes,
+)
+from stratalog.record.header import HEADER_SIZE
+from stratalog.record.record import Record
+from tests.support.logs.log_machine import LogMachine
+from tests.support.logs.plain_batches import with_header, with_section
+
+CONFIG = LogConfig()
+NOW_MS = 1_000_000
+MIB = 1 << 20
+
+
+class Account:
+    """Memory of a size, and what was held of it and counted."""
+
+    def __init__(self, size_bytes: int = MAX_SENT_BYTES) -> None:
+        self.size_bytes = size_bytes
+        self.held: list[int] = []
+        self.counted: list[int] = []
+
+    def hold(self, size_bytes: int) -> None:
+        if size_bytes > self.size_bytes:
+            raise OverloadedError("no memory", size_bytes=size_bytes)
+        self.held.append(size_bytes)
+
+    def count(self, size_bytes: int) -> None:
+        self.counted.append(size_bytes)
+
+
+def zeros(size_bytes: int, codec: Codec = Codec.ZSTD) -> bytes:
+    return encode_batch([Record(0, 1, b"k", bytes(size_bytes))], codec=codec)
+
+
+def recompressed(batch: bytes, section: bytes, codec: Codec) -> bytes:
+    """A plain batch with its records compressed to these bytes."""
+    return with_header(with_section(batch, section), attributes=codec)
+
+
+def without_size(plain: bytes) -> bytes:
+    """A batch in zstd whose frame does not say how large it is, as Java's clients send it."""
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    return recompressed(plain, compressor.compress(plain[HEADER_SIZE:]), Codec.ZSTD)
+
+
+def peak_bytes_of_refusal(request: bytes, config: LogConfig = CONFIG) -> int:
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordTooLargeError):
+            validate_append(request, config, NOW_MS)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_that_says_too_much_is_refused_before_it_is_unpacked() -> None:
+    bomb = zeros(100 * MIB)
+    assert len(bomb) < 10_000
+    assert peak_bytes_of_refusal(bomb) < MIB // 2
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_frame_that_does_not_say_its_size_is_refused_at_the_bound(codec: str) -> None:
+    plain = zeros(80 * MIB, Codec.NONE)
+    if codec == "gzip":
+        bomb = recompressed(plain, gzip.compress(plain[HEADER_SIZE:], 6), Codec.GZIP)
+    else:
+        bomb = without_size(plain)
+    del plain
+    # A piece of zstd may exceed the bound by 32 MiB, and zlib joins blocks in the end.
+    assert peak_bytes_of_refusal(bomb) < LEAST_SENT_BYTES + 40 * MIB
+
+
+def test_small_batches_together_become_a_hundred_times_their_size_at_most() -> None:
+    batch = zeros(3 * MIB)
+    with pytest.raises(RecordTooLargeError) as refused:
+        validate_append(batch * 300, CONFIG, NOW_MS)
+    sent_bytes = len(batch) * 300
+    room_bytes = max(LEAST_SENT_BYTES, MAX_SENT_FACTOR * sent_bytes)
+    assert refused.value.fields["batch_index"] == room_bytes // (3 * MIB)
+
+
+def test_what_may_be_sent_plain_may_be_sent_compressed() -> None:
+    batch = zeros(LEAST_SENT_BYTES + MIB)
+    with pytest.raises(RecordTooLargeError):
+        validate_append(batch, CONFIG, NOW_MS)
+    config = LogConfig(max_message_bytes=LEAST_SENT_BYTES + 2 * MIB)
+    assert validate_append(batch, config, NOW_MS).offset_count == 1
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_memory_is_held_before_a_batch_is_unpacked_and_given_back(codec: Codec) -> None:
+    account = Account()
+    plain_bytes = len(zeros(8 * MIB, Codec.NONE)) - HEADER_SIZE
+    validate_append(zeros(8 * MIB, codec) + zeros(10, Codec.NONE), CONFIG, NOW_MS, account)
+    *steps, released = account.held
+    assert released == 0
+    assert steps[-1] >= plain_bytes
+    assert account.counted[-1] == plain_bytes
+    if codec is Codec.ZSTD:
+        assert (steps, account.counted) == ([plain_bytes], [plain_bytes])
+
+
+def test_memory_grows_in_steps_where_the_size_is_unknown() -> None:
+    plain = zeros(8 * MIB, Codec.NONE)
+    request = without_size(plain)
+    first_bytes = expected_bytes(Codec.ZSTD, request[HEADER_SIZE:])
+    account = Account()
+    validate_append(request, CONFIG, NOW_MS, account)
+    *steps, released = account.held
+    assert steps[0] == first_bytes
+    assert all(later == STEP_FACTOR * earlier for earlier, later in pairwise(steps))
+    assert steps[-2] < len(plain) <= steps[-1] + HEADER_SIZE
+    assert account.counted == [len(plain) - HEADER_SIZE], "not what it took to find out"
+    assert released == 0
+
+
+def test_a_batch_that_finds_no_memory_is_refused_alone_and_may_come_again() -> None:
+    log = LogMachine(config=CONFIG).start()
+    accounts = [Account(), Account(4 * MIB), Account()]
+    requests = [zeros(10), zeros(8 * MIB), zeros(10)]
+    outcomes = log.appender.append_group(requests, 1, unpackings=accounts)
+    assert [type(outcome) for outcome in outcomes] == [AppendInfo, OverloadedError, AppendInfo]
+    assert [account.held[-1] for account in accounts] == [0, 0, 0]
+    assert accounts[1].counted == []
