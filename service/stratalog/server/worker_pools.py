@@ -1,7 +1,8 @@
 """The thread pools on which requests touch disk and network, so that the event loop never waits for these.
 
-Each kind of work has its own pool, and each log directory its own for appends and for flushes: a slow store
-fills the cold pool only, a disk that hangs the pools of its directory.
+Each kind of work has its own pool, and each log directory its own for appends, for flushes and for reads: a
+slow store fills the cold pool only, a disk that hangs the pools of its directory. Work in memory alone has
+threads that no disk and no store holds up.
 
 Reads of tiered data wait for a thread in the order in which they were asked for, and none is refused: a call
 that reads has a few of them at most. Look-ups in the store have threads of their own, so they do not wait
@@ -40,6 +41,9 @@ FLUSH_THREAD_COUNT = 4
 With more threads each fsync serves fewer appends, which costs more of the processor than it saves of the
 disk."""
 
+COMPUTING_THREAD_COUNT = 4
+"""Kernels let go of the interpreter's lock; more would mostly wait for it."""
+
 DESCRIBING_THREAD_COUNT = 2
 """More would only wait for the interpreter."""
 
@@ -49,6 +53,7 @@ LOOP_READ_BYTES = 1 << 20
 _FLUSH = "flush "
 """The threads of this name and a log directory are watched."""
 _APPEND = "append "
+_READ = "read "
 
 _T = TypeVar("_T")
 
@@ -69,18 +74,19 @@ class WorkerPools:
     def __init__(self, settings: ServerSettings, clock: Clock, *, carries_context: bool = False) -> None:
         """With `carries_context` reads and administrative calls have the context of their caller, for traces;
         it costs each of them a microsecond."""
-        make = CarryingThreads if carries_context else ThreadPoolExecutor
+        make = self._make = CarryingThreads if carries_context else ThreadPoolExecutor
         self.turns = AnswerTurns(settings.cold_read_thread_count)
         self._clock = clock
         self.request_threads = RequestThreads()
         """For requests that nothing can end, and whose callers give up after a time."""
         self._append_thread_count = settings.append_thread_count
+        self._read_thread_count = settings.read_thread_count
         self._opening: dict[str, Executor] = {}
         self._sized: list[tuple[str, ThreadPoolExecutor, int]] = []
         """Each pool with its purpose and the number of its threads."""
         self._is_closed = False
         self._opening_lock = threading.Lock()
-        self._read = make(settings.read_thread_count, thread_name_prefix="stratalog-read")
+        self._compute = make(COMPUTING_THREAD_COUNT, thread_name_prefix="stratalog-compute")
         self._cold = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-cold")
         self._lookups = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-lookup")
         self._ahead = make(settings.cold_read_thread_count, thread_name_prefix="stratalog-ahead")
@@ -99,7 +105,7 @@ class WorkerPools:
         """Look-ups in the object store that were refused since the start."""
         cold_count = settings.cold_read_thread_count
         self._sized += (
-            ("read", self._read, settings.read_thread_count),
+            ("compute", self._compute, COMPUTING_THREAD_COUNT),
             ("cold", self._cold, cold_count),
             ("lookup", self._lookups, cold_count),
             ("ahead", self._ahead, cold_count),
@@ -119,13 +125,14 @@ class WorkerPools:
 
     def opening(self, directory: str, thread_count: int) -> Executor:
         """The threads that open the logs of this log directory, so that no disk waits for another, those for
-        the requests of the `metadata`, or those that append to or fsync the logs of a log directory; the
-        first call sets their number. Any thread may call. Closed ones after `close`."""
+        the requests of the `metadata`, or those that append to, fsync or read the logs of a log directory;
+        the first call sets their number. Any thread may call. Closed ones after `close`."""
         with self._opening_lock:
             pool = self._opening.get(directory)
             if pool is None:
                 name = f"stratalog-open-{len(self._opening)}"
-                pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
+                make = self._make if directory.startswith(_READ) else ThreadPoolExecutor
+                pool = make(thread_count, thread_name_prefix=name)
                 self._sized.append((_purpose(directory), pool, thread_count))
                 if directory.startswith(_FLUSH):
                     pool = WatchedThreads(self._clock, pool)
@@ -162,8 +169,14 @@ class WorkerPools:
             opening = tuple(self._opening.items())
         return {name.removeprefix(_FLUSH): pool for name, pool in opening if isinstance(pool, WatchedThreads)}
 
-    async def read(self, function: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._read, function)
+    async def read(self, directory: str, function: Callable[[], _T]) -> _T:
+        """Read the logs of a log directory."""
+        threads = self.opening(f"{_READ}{directory}", self._read_thread_count)
+        return await asyncio.get_running_loop().run_in_executor(threads, function)
+
+    async def compute(self, function: Callable[[], _T]) -> _T:
+        """Run a part of a call that needs memory alone, and takes too long for the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._compute, function)
 
     def may_read_here(self, size_bytes: int) -> bool:
         """Whether the event loop may read so many bytes itself in this pass, without a wait for the disk."""
@@ -256,18 +269,18 @@ class WorkerPools:
     def close(self) -> None:
         """Wait for running work, which the stop signal ends early. Nothing may be submitted afterwards."""
         # Reads wait for requests, so those go last.
-        reading = (self._read, self._cold, self._lookups, self._ahead, self._requests)
+        reading = (self._cold, self._lookups, self._ahead, self._requests)
         with self._opening_lock:
             self._is_closed = True
             opening = tuple(self._opening.values())
-        for pool in (*opening, *reading, self._task, self._long_task, self._describe):
+        for pool in (*opening, *reading, self._task, self._long_task, self._describe, self._compute):
             pool.shutdown(wait=True)
         self.request_threads.close()
 
 
 def _purpose(name: str) -> str:
     """The purpose of threads that are named for a log directory, or for the metadata."""
-    prefixes = {_APPEND: "append", _FLUSH: "flush"}
+    prefixes = {_APPEND: "append", _FLUSH: "flush", _READ: "read"}
     return next((purpose for prefix, purpose in prefixes.items() if name.startswith(prefix)), "open")
 
 

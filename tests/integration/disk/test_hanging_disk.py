@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stratalog.base.types import Durability
+from stratalog.base.types import Durability, TopicPartition
+from stratalog.log.fetch_data import FetchData
 from stratalog.record.record import Record
+from stratalog.server.partitions.hosted_partition import HostedPartition
+from stratalog.server.rpc.append_intake import MAX_LOOP_BYTES
+from stratalog.v1 import log_pb2
 from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
 RECORD = Record(0, 0, None, b"x")
+ALL = log_pb2.MetadataRequest()
 PRODUCER_COUNT = 40
 """More than there are threads for the appends, or the fsyncs, of a directory."""
 
@@ -50,6 +56,46 @@ async def test_a_disk_that_hangs_holds_up_its_own_logs_only(tmp_path: Path, oper
             if operation == "sync":
                 # Fsyncs have threads of their own, so that what is only written goes on.
                 assert await append(bench, "a", Durability.OS) > 0
+            assert not any(one.done() for one in stuck)
+        finally:
+            gate.open()
+        await asyncio.gather(*stuck)
+
+
+async def test_readers_of_a_disk_that_hangs_hold_up_no_other_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    read_local = HostedPartition.read_local
+
+    def waiting(partition: HostedPartition, *arguments: Any, **options: Any) -> FetchData:
+        if partition.topic_partition.topic == "a":
+            gate.pass_through()
+        return read_local(partition, *arguments, **options)
+
+    # Neither memory nor the cache of the system has the records.
+    monkeypatch.setattr(HostedPartition, "read_recent", lambda *_, **__: None)
+    monkeypatch.setattr(HostedPartition, "read_cached", lambda *_, **__: None)
+    monkeypatch.setattr(HostedPartition, "read_local", waiting)
+    async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/other",), read_thread_count=2) as bench:
+        for topic in ("a", "b"):
+            await bench.client.admin.create_topic(topic)
+            await append(bench, topic, Durability.OS)
+        assert len({bench.partition(topic).log_dir for topic in ("a", "b")}) == 2
+        gate.close()
+        try:
+            stuck = [
+                asyncio.create_task(bench.client.fetch({TopicPartition("a", 0): 0}))
+                for _ in range(PRODUCER_COUNT)
+            ]
+            await until(gate.is_reached.is_set)
+            async with asyncio.timeout(PATIENCE_S):
+                assert await bench.values("b") == [[b"x"]]
+                assert (await bench.client.latest("a"))[TopicPartition("a", 0)] == 1
+                assert {one.topic for one in (await bench.client.log.Metadata(ALL)).topics} == {"a", "b"}
+                # Plain records without a partition, too many for the event loop to hash their keys.
+                large = log_pb2.Records(records=[log_pb2.Record(value=bytes(2 * MAX_LOOP_BYTES))])
+                await bench.client.log.Append(log_pb2.AppendRequest(topic="b", records=large))
             assert not any(one.done() for one in stuck)
         finally:
             gate.open()

@@ -122,3 +122,5 @@ def test_the_table_of_tasks_is_what_is_scheduled() -> None:
     settings = ServerSettings(data_dir="d")
     start_background_tasks(scheduler, AnyEngine(), settings)  # type: ignore[arg-type]  # stand-ins
     assert scheduler.period_ms_by_name == documented
+    # Those of the process: of access, of freed memory, of expired producers, and of the cleaner.
+    assert len(documented) + 4 < settings.task_thread_count, "one for each, and some for work that is once"

@@ -119,6 +119,23 @@ def test_a_log_directory_that_hangs_holds_up_no_other_one() -> None:
             late.submit(may_end.wait)
 
 
+async def test_reads_of_a_directory_that_hangs_hold_up_no_other_reads_and_no_work_in_memory() -> None:
+    pools = WorkerPools(ServerSettings(data_dir="/a", read_thread_count=2), ManualClock())
+    may_end = threading.Event()
+    stuck = [asyncio.ensure_future(pools.read("/a", may_end.wait)) for _ in range(20)]
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await pools.read("/b", lambda: "read") == "read"
+            assert await pools.compute(lambda: "computed") == "computed"
+        assert pools.uses()["read"] == PoolUse(4, 18), "both directories"
+        assert not any(one.done() for one in stuck)
+    finally:
+        may_end.set()
+        await asyncio.gather(*stuck)
+        await asyncio.to_thread(pools.close)
+
+
 def test_waiting_tasks_and_durations_show_by_purpose() -> None:
     clock = ManualClock()
     pools = WorkerPools(ServerSettings(data_dir="/a", append_thread_count=2, admin_thread_count=3), clock)

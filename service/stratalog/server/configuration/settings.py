@@ -192,7 +192,7 @@ class ServerSettings:
     wait for fsyncs."""
 
     read_thread_count: int = 4
-    """Threads that read local logs."""
+    """Threads that read the local logs of a log directory."""
 
     cold_read_thread_count: int = 8
     """Threads that read tiered data, and as many for look-ups in it. They are separate, so that a slow store
@@ -202,8 +202,9 @@ class ServerSettings:
     """Look-ups in tiered data that may wait for a thread; one more is refused as retriable. Reads wait for
     their turn, however many there are; about half of this number of them may be one call's."""
 
-    task_thread_count: int = 12
-    """Threads of background tasks: one for each, so that a long compaction delays no head refresh."""
+    task_thread_count: int = 24
+    """Threads of background tasks: one for each, and some for work that is done once, so that a long
+    compaction delays no head refresh."""
 
     admin_thread_count: int = 8
     """Threads of administrative calls that change something, and as many for those that read much: plans,

@@ -336,7 +336,7 @@ _RARE_PRODUCERS = (
 
 _RARE_THREADS = (
     _rare("append_thread_count", THREAD_COUNT, "Threads that write the local logs of a log directory."),
-    _rare("read_thread_count", THREAD_COUNT, "Threads that read local logs."),
+    _rare("read_thread_count", THREAD_COUNT, "Threads that read the local logs of a log directory."),
     _rare("cold_read_thread_count", THREAD_COUNT, "Threads that read tiered data."),
     _rare(
         "cold_read_queue_count",

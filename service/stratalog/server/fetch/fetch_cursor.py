@@ -72,6 +72,11 @@ class ReadablePartition(Protocol):
     @property
     def identity(self) -> LogIdentity: ...
 
+    @property
+    def log_dir(self) -> str:
+        """The path of the log directory that has its log; a move changes it."""
+        ...
+
     def epoch_at(self, offset: int) -> int:
         """The leader epoch at `offset`; -1 if it is not known. May read the object store. Raises
         StoreError."""

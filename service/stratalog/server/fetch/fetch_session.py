@@ -268,8 +268,9 @@ class FetchSession:
                 reserved_bytes = self._tiered.reserved_bytes
                 is_few = len(cursors) <= MAX_RECENT_COUNT
                 left = self._read_at_once(cursors, reserved_bytes) if is_few else cursors
-                if left:
-                    await self._pools.read(partial(self._read_local, left, reserved_bytes))
+                for directory, of_directory in _by_directory(left).items():
+                    read = partial(self._read_local, of_directory, reserved_bytes)
+                    await self._pools.read(directory, read)
             else:
                 has_others = len(cursors) + len(self._tiered) < len(self.cursors)
                 budget_bytes = self._max_bytes // 2 if has_others else self._max_bytes
@@ -332,3 +333,12 @@ class FetchSession:
             if cursor.position == before or cursor.is_at_log_end or cursor.locate() is not NextRead.LOCAL:
                 break
         return True
+
+
+def _by_directory(cursors: Sequence[FetchCursor]) -> dict[str, list[FetchCursor]]:
+    """The cursors by the log directories of their partitions, in the order of the first of each."""
+    found: dict[str, list[FetchCursor]] = {}
+    for cursor in cursors:
+        assert cursor.partition is not None, "it has something to read"
+        found.setdefault(cursor.partition.log_dir, []).append(cursor)
+    return found

@@ -9,6 +9,7 @@ until the store has that loss on record. Every other offset is that of the local
 from __future__ import annotations
 
 import logging
+import posixpath
 from collections.abc import Callable
 
 from stratalog.base.errors import (
@@ -170,6 +171,11 @@ class HostedPartition:
         it."""
         found = self.log.state.epochs.epoch_for_offset(offset)
         return UNKNOWN_EPOCH if found is None else found
+
+    @property
+    def log_dir(self) -> str:
+        """The path of the log directory that has its log; a move changes it."""
+        return posixpath.dirname(self.log.local_log.directory)
 
     def offline(self) -> OfflinePartition | None:
         """The partition with its failure if the disk of its log directory has failed; None otherwise."""

@@ -110,7 +110,7 @@ class AppendIntake:
         topic = self._partitions.topic(request.topic)
         records = decoded.records or b""
         find = partial(place_plain, records, len(topic.all_partitions))
-        place = find() if len(records) <= MAX_LOOP_BYTES else await self._pools.read(find)
+        place = find() if len(records) <= MAX_LOOP_BYTES else await self._pools.compute(find)
         if place.other_index is not None:
             raise InvalidRequestError(
                 "the keys of the records belong to several partitions; send an append for each partition",

@@ -153,10 +153,10 @@ class LogServicer:
                 "a request asks for too many offsets, use several requests", allowed=MAX_OFFSET_QUERY_COUNT
             )
         answer = partial(self._lookup.answer_all, list(request.queries), convert.isolation(request.isolation))
-        # A search by time may read an index from the object store, so it belongs to the cold pool; where a
-        # store hangs, the start and the end of a partition are still told.
+        # A search by time may read an index from a disk or the object store, so it belongs to the cold pool;
+        # where either hangs, the start and the end of a partition are still told.
         is_cold = any(searches_records(query.at) for query in request.queries)
-        answers = await (self._pools.cold_lookup(answer) if is_cold else self._pools.read(answer))
+        answers = await (self._pools.cold_lookup(answer) if is_cold else self._pools.compute(answer))
         return log_pb2.ListOffsetsResponse(answers=answers)
 
     def _prepare(

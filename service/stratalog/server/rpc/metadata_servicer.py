@@ -35,7 +35,7 @@ UNKNOWN = -1
 
 
 class MetadataServicer:
-    """The handler of `LogService.Metadata`. Belongs to the event loop; answers are made on the read pool."""
+    """The handler of `LogService.Metadata`. Belongs to the event loop; answers are made on threads."""
 
     def __init__(
         self, engine: StorageEngine, pools: WorkerPools, settings: ServerSettings, statuses: ErrorStatuses
@@ -58,7 +58,7 @@ class MetadataServicer:
                 "a request names too many topics; name none for all of them, or use several requests",
                 allowed=MAX_TOPIC_COUNT,
             )
-        return await self._pools.read(partial(self._answer, request, shown_topics()))
+        return await self._pools.compute(partial(self._answer, request, shown_topics()))
 
     def _answer(self, request: log_pb2.MetadataRequest, is_shown: IsShown) -> log_pb2.MetadataResponse:
         names = sorted(request.topics)

@@ -67,6 +67,10 @@ class Partition:
     def identity(self) -> LogIdentity:
         raise AssertionError
 
+    @property
+    def log_dir(self) -> str:
+        return "unused"
+
     def epoch_at(self, offset: int) -> int:
         return 0
 

@@ -87,7 +87,7 @@ class RecordRead:
                 if self._fetches_ahead and self._session.may_collect_behind(answered):
                     upcoming = asyncio.create_task(self._next())
                 steps = self._encoder.responses(answered.answer)
-                while (response := await self._pools.read(partial(next, steps, _End.END))) is not _End.END:
+                while (response := await self._pools.compute(partial(next, steps, _End.END))) is not _End.END:
                     if response is not None:
                         # The records of both tiers are mixed in it.
                         tiered_bytes = min(len(response), answered.tiered_size_bytes)
