@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import InvalidConfigError, InvalidRequestError, PreconditionFailedError
+from stratalog.compaction.compactor import REST_OF_PLAN
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import PassOutcome
@@ -208,6 +209,25 @@ async def test_an_idle_segment_is_rolled_and_compacted_within_the_lag(tmp_path: 
             assert await upload_and_end() == [number + 1, 0]
         outcome = await asyncio.to_thread(tier.compaction.compact_pass)
         assert (outcome.done["jobs"], outcome.done["partitions"]) == (1, 1)
+
+
+async def test_a_compaction_that_rests_has_neither_succeeded_nor_failed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    slow_ms: list[int] = []
+
+    def answer_slowly(operation: Operation) -> None:
+        if operation.verb == "GET" and slow_ms:
+            clock.advance(slow_ms.pop())
+
+    store = FaultyObjectStore(MemoryObjectStore(clock), Random(0), before=answer_slowly)
+    async with service_bench(tmp_path, clock=clock, store=store) as bench:
+        compact = bench.server.engine.tier.compaction.compact_pass
+        slow_ms.append(10_000)
+        waits = [(await asyncio.to_thread(compact)).is_postponed for _ in range(2)]
+        assert slow_ms == []
+        clock.advance(REST_OF_PLAN * 10_000)
+        waits.append((await asyncio.to_thread(compact)).is_postponed)
+        assert waits == [False, True, False]
 
 
 async def test_tier_status_counts_the_dead_bytes_of_an_object_that_a_small_slice_keeps(

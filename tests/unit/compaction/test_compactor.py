@@ -400,6 +400,46 @@ def test_one_damaged_slice_does_not_hold_up_the_others() -> None:
     assert compactor.excluded()
 
 
+def test_a_failure_is_listed_until_it_is_over() -> None:
+    """It vanished whenever it was due for another try, and an alert that waits for minutes never came."""
+    world = World()
+    world.tiered.upload(
+        {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
+    )
+    damage(world.store, world)
+    compactor = world.tiered.compactor()
+    compactor.run_once()
+    begin_ms = world.clock.now_ms()
+    for failure_count in (1, 2, 3):
+        found = compactor.exclusions()[world.tip]
+        assert (found.since_ms, found.failure_count) == (begin_ms, failure_count)
+        world.clock.advance(5 * 60_000)
+        assert compactor.excluded() == {}
+        assert list(compactor.exclusions()) == [world.tip]
+        compactor.run_once()
+    assert compactor.reset(world.tip)
+    assert compactor.exclusions() == {}
+
+
+def test_a_failure_is_over_once_no_plan_has_the_partition() -> None:
+    """Its records were deleted: nothing would ever commit a job of it."""
+    world = World()
+    world.tiered.upload(
+        {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
+    )
+    damage(world.store, world)
+    compactor = world.tiered.compactor()
+    compactor.run_once()
+    world.tiered.advance_log_start(world.tip, 2)
+    compactor.run_once()
+    assert list(compactor.exclusions()) == [world.tip]
+    world.clock.advance(5 * 60_000)
+    compactor.run_once(["state"])
+    assert list(compactor.exclusions()) == [world.tip]
+    compactor.run_once()
+    assert compactor.exclusions() == {}
+
+
 def test_a_defect_is_laid_to_one_partition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -283,11 +283,12 @@ class Compactor:
         return self._history.excluded()
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
-        """All partitions that the last runs left alone: because they failed, or without a try."""
+        """All partitions that the last runs left alone, without a try or because they failed, also those that
+        the next run tries again."""
         return self._history.exclusions()
 
     def reset(self, tip: TopicIdPartition) -> bool:
-        """Let the next run try a partition that failed; False if it had not failed lately."""
+        """Let the next run try a partition that failed; False if it had not failed."""
         return self._history.reset(tip)
 
     def _current(self) -> CompactionSettings:
@@ -330,7 +331,8 @@ class Compactor:
         run.meter.plan(planned.jobs.sizes)
         change_count = self._history.change_count
         has_failed = False
-        jobs = self._jobs_to_run(run, planned, is_asked_for=names is not None)
+        partitions: set[TopicIdPartition] = set()
+        jobs = self._jobs_to_run(run, planned, partitions, is_asked_for=names is not None)
         begun: deque[_BegunJob] = deque()
         try:
             while True:
@@ -350,21 +352,22 @@ class Compactor:
                 left.stop.set()
         if self._history.change_count > change_count:
             return False
-        self._history.note_left_out(planned.refusals, is_whole=names is None)
+        self._history.note_left_out(planned.refusals, partitions, is_whole=names is None)
         if planned.refusals:
             run.reports.append(_refusal_report(planned.refusals))
         return True
 
     def _jobs_to_run(
-        self, run: _Run, planned: CompactionPlan, *, is_asked_for: bool
+        self, run: _Run, planned: CompactionPlan, partitions: set[TopicIdPartition], *, is_asked_for: bool
     ) -> Iterator[CompactionJob]:
-        """The jobs of the plan but for those that rest, which are reported. Raises _PlanTooOldError if pages
-        of it are gone."""
+        """The jobs of the plan but for those that rest, which are reported. Adds the partitions of all of
+        them. Raises _PlanTooOldError if pages of it are gone."""
         for number in range(len(planned.jobs)):
             try:
                 job = planned.jobs[number]
             except ObjectNotFoundError:
                 raise _PlanTooOldError from None
+            partitions |= job.partitions
             if not is_asked_for and (resting := self._history.resting(job)) is not None:
                 run.reports.append(_resting_report(job, *resting))
                 continue

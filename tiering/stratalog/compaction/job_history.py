@@ -1,7 +1,9 @@
 """Remembers the failures of a compactor: partitions that are left alone, and objects whose jobs failed.
 
 A partition whose data fails is excluded for a while. One that this version cannot compact is carried
-meanwhile: its slices move as they are.
+meanwhile: its slices move as they are. After that while it is tried again, and remains among the exclusions
+until a job of it is committed, or a plan has no job for it any more: a failure that comes back must not look
+like one that is over.
 
 An object counts the failures of the jobs that read it, in a row; of the object that the failure names, if it
 names one. After the second one it rests, before the next try. Later jobs with it come last and become
@@ -34,7 +36,8 @@ class Exclusion(NamedTuple):
     since_ms: int
     """The first failure in a row, or the first compaction that left it out for the reason."""
     until_ms: int | None
-    """None: as long as the reason lasts, for which each run looks."""
+    """The next run after this time tries it again. None: as long as the reason lasts, for which each run
+    looks."""
     failure_count: int
     """Failures in a row."""
     is_carried: bool = False
@@ -118,20 +121,20 @@ class JobHistory:
                     self._failed[tip] = one._replace(since_ms=since_ms, until_ms=latest_ms)
 
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
-        """All partitions that the last runs left alone: because they failed, or without a try."""
-        excluded = self.excluded()
+        """All partitions that the last runs left alone, without a try or because they failed, also those that
+        the next run tries again."""
+        self._end_in_time(self._clock.now_ms())
         with self._lock:
-            return {**self._left_out, **{tip: self._failed[tip] for tip in excluded if tip in self._failed}}
+            return {**self._left_out, **self._failed}
 
     def reset(self, tip: TopicIdPartition) -> bool:
         """Forget the failures of a partition, and that there was no room for a job: the one who resets may
-        have made some. False if the partition had not failed lately."""
-        is_excluded = tip in self.excluded()
+        have made some. False if the partition had not failed."""
         with self._lock:
-            self._failed.pop(tip, None)
+            has_failed = self._failed.pop(tip, None) is not None
             self._rooms.clear()
         self._keep()
-        return is_excluded
+        return has_failed
 
     def exclude(self, job: CompactionJob, failed: Set[TopicIdPartition], error: Exception) -> Exclusion:
         """Leave the failed partitions of the job alone for a while. They are carried if their data is sound.
@@ -242,15 +245,22 @@ class JobHistory:
                 names: count for names, count in self._attempts.items() if all(name in live for name in names)
             }
 
-    def note_left_out(self, refusals: Sequence[Refusal], *, is_whole: bool) -> None:
-        """Keep the refusals of a run, those of an earlier run with its time. `is_whole`: of a run over all
-        topics, so that the others are over."""
+    def note_left_out(
+        self, refusals: Sequence[Refusal], planned: Set[TopicIdPartition], *, is_whole: bool
+    ) -> None:
+        """Keep the refusals of a run, those of an earlier run with its time. `planned`: the partitions of its
+        jobs. `is_whole`: of a run over all topics, so that the other refusals are over, and so are failures
+        whose partitions could be tried again and are in no job."""
         now_ms, excluded = self._clock.now_ms(), self.excluded()
         with self._lock:
+            if is_whole:
+                self._failed = {
+                    tip: one for tip, one in self._failed.items() if tip in excluded or tip in planned
+                }
             former = self._left_out
             left_out = {} if is_whole else dict(former)
             for tip, reason in refusals:
-                if tip in excluded:
+                if tip in self._failed:
                     continue
                 known = former.get(tip)
                 if known is None or known.reason != reason:

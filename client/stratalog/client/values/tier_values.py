@@ -370,8 +370,9 @@ class ExcludedPartition(NamedTuple):
     since 1970 UTC.
     """
     until_ms: int
-    """The end of the exclusion, in milliseconds since 1970 UTC; -1: it lasts as long as the reason does, and
-    each compaction looks.
+    """The first compaction after this time tries it again, in milliseconds since 1970 UTC; -1: it lasts as
+    long as the reason does, and each compaction looks. A partition that failed is listed until a compaction
+    of it has succeeded, or it needs none any more.
     """
     failure_count: int
     """Failures in a row; 0 if it was left out without a try."""

@@ -50,6 +50,9 @@ class PassOutcome(NamedTuple):
     backlog: Backlog = Backlog()
     failed_shards: Mapping[int, LogStoreError] = NO_SHARDS
     """Shards without a result, by number, beside others that have one."""
+    is_postponed: bool = False
+    """Whether the pass has waited for a better time, and looked at nothing: neither a success nor a
+    failure."""
 
     @property
     def is_idle(self) -> bool:

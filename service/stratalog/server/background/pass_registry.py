@@ -139,7 +139,7 @@ class PassRegistry:
     @contextmanager
     def turn(self, name: str) -> Generator[Turn]:
         """Do the block as a turn of the pass. Raises what it raises. StoppingError is neither a success nor a
-        failure."""
+        failure, nor is an outcome that `is_postponed`."""
         one = self._begin(name)
         failures: list[_Failure] = []
         is_stopped = False
@@ -166,6 +166,8 @@ class PassRegistry:
 
     def _end(self, name: str, turn: Turn, failures: Sequence[_Failure], *, is_stopped: bool) -> None:
         outcome = None if failures or is_stopped else turn.outcome
+        if outcome is not None and outcome.is_postponed:
+            outcome, is_stopped = None, True
         backlog = self._measured(name) or (None if outcome is None else outcome.backlog)
         if outcome is not None and backlog is not None:
             outcome = outcome._replace(backlog=backlog)

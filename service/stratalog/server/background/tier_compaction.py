@@ -120,6 +120,8 @@ class TierCompaction:
         self._tiers = tuple(tiers)
         self._rounds = rounds
         self._registry = registry
+        self._failures: dict[int, tuple[str, ...]] = {}
+        """Those of the last periodic run of each shard, by its number. One pass at a time uses it."""
 
     def run(
         self, topics: Collection[str] = (), operation: Operation | None = None
@@ -154,19 +156,25 @@ class TierCompaction:
 
     def compact_pass(self) -> PassOutcome:
         """Compact what is due, periodically, in shards whose compactor does not rest. Where there are jobs it
-        is an operation, which people may cancel. Raises StoreError, DataDirectoryError, StoppingError."""
+        is an operation, which people may cancel. The failures of a shard that rests are those of its last
+        run, because they are not over. Raises StoreError, DataDirectoryError, StoppingError."""
         left_alone = self._left_alone(())
 
-        def compact_in(tier: ShardTier) -> Sequence[CompactionReport]:
+        def compact_in(tier: ShardTier) -> Sequence[CompactionReport] | None:
             tier.shard.leader_epoch()
-            return () if tier.compactor.is_resting else self._run_due(tier, left_alone)
+            return None if tier.compactor.is_resting else self._run_due(tier, left_alone)
 
-        owned = [tier for tier in self._tiers if not tier.shard.is_fenced]
-        works = {tier.shard.metadata.shard: unless_fenced(tier, compact_in) for tier in owned}
+        owned = {tier.shard.metadata.shard: tier for tier in self._tiers if not tier.shard.is_fenced}
+        works = {number: unless_fenced(tier, compact_in) for number, tier in owned.items()}
         done = self._rounds.run("compaction", works)
-        reports = [report for found in done.results.values() for report in found or ()]
-        outcome = compaction_outcome(reports, [tier.shard for tier in owned])
-        return outcome._replace(failed_shards=done.failures)
+        ended = {number: reports for number, reports in done.results.items() if reports is not None}
+        self._failures |= {number: compaction_outcome(one, ()).failures for number, one in ended.items()}
+        reports = [report for one in ended.values() for report in one]
+        return compaction_outcome(reports, [tier.shard for tier in owned.values()])._replace(
+            failures=tuple(text for number in owned for text in self._failures.get(number, ())),
+            failed_shards=done.failures,
+            is_postponed=bool(done.results) and not ended and not done.failures,
+        )
 
     def _run_due(
         self, tier: ShardTier, left_alone: Mapping[TopicIdPartition, str]

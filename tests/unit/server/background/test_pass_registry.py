@@ -148,6 +148,17 @@ def test_a_stop_is_neither_a_success_nor_a_failure(caplog: pytest.LogCaptureFixt
     assert status.last_end_ms == BEGIN_MS + 100
 
 
+def test_a_pass_that_waits_is_neither_a_success_nor_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """A shard that rested after a long plan made a compaction that fails look like one that works."""
+    bench = Bench(caplog)
+    bench.run(PassOutcome(failures=("orders-0 cannot be read",), backlog=Backlog(1, 10)))
+    before = bench.status
+    assert bench.run(PassOutcome(is_postponed=True)) == []
+    after = bench.status
+    assert after.last_end_ms > before.last_end_ms
+    assert after == before._replace(last_begin_ms=after.last_begin_ms, last_end_ms=after.last_end_ms)
+
+
 @pytest.mark.parametrize("error", [NotOwnerError("another"), StoreUnavailableError("away"), ValueError("x")])
 def test_an_operation_gets_the_error_and_counts(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     bench = Bench(caplog)
