@@ -13,6 +13,7 @@ from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.replace_judge import MAX_LISTED_IN_REPLACE
+from stratalog.remote.metadata.shard.shard_actions import Replace
 from stratalog.remote.metadata.shard.shard_judge import (
     MANY_CLIPPED,
     MANY_REFUSED,
@@ -200,6 +201,10 @@ def test_a_replacement_of_many_partitions_names_few_of_them(
     assert replaced(harness, log, made, 4_000, covering, withdrawn) == (refused, moved > 0)
     compacted = [tip for tip in MANY[:4_000] if log.state().partition(tip).compacted_upto == 2]
     assert len(compacted) == moved
+    (replace,) = harness.head().commits[-1].actions
+    assert isinstance(replace, Replace)
+    names_all = refused <= MAX_LISTED_IN_REPLACE
+    assert (len(replace.refused), len(replace.refused_slices)) == ((refused, 0) if names_all else (0, 1))
     require_small_commits(harness, log)
 
 
