@@ -3,6 +3,7 @@ runs of a few jobs."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, overload
 from uuid import UUID
@@ -10,10 +11,11 @@ from uuid import UUID
 from stratalog.compaction.plan.compaction_job import CompactionJob, JobSize, PartitionRun, Refusal
 from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.job_gathering import JobGathering
-from stratalog.compaction.plan.run_selection import RunChoice, RunSelection
+from stratalog.compaction.plan.run_selection import RunChoice, RunSelection, Selection
 from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.shard_survey import ShardSurvey
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+from stratalog.remote.metadata.shard.shard_state import LiveObject
 
 
 class PlannedJobs(Sequence[CompactionJob]):
@@ -38,11 +40,28 @@ class PlannedJobs(Sequence[CompactionJob]):
         return self._topic_ids
 
     def identities(self) -> Iterator[str]:
-        """A text for each job, without a look at any slice. Another job has it only if it does the same: no
-        two jobs of a plan share an input, and an object never changes."""
+        """A text for each job, without a look at any slice. Another job has it only if it does the same to
+        the same slices: an object never changes, and has at most one slice of a partition."""
         for draft in self._drafts:
-            names = sorted(self._survey.objects[number].ref.name for number in draft.objects)
-            yield repr((draft.reason.name, names))
+            selection = self._selected(draft)
+            inputs = self._inputs(selection)
+            places = {self._survey.number_of(live.ref.name): place for place, live in enumerate(inputs)}
+            outlooks = [self._survey.outlook(choice.partition) for choice in selection.runs]
+            topics = {outlook.topic.topic_id: outlook.topic for outlook in outlooks}
+            identity = hashlib.sha256()
+            identity.update(repr((draft.reason.name, [live.ref.name for live in inputs], topics)).encode())
+            for choice, outlook in zip(selection.runs, outlooks, strict=True):
+                numbers = self._survey.objects_of(choice.partition, choice.first, choice.end)
+                run = (
+                    outlook.topic_id_partition,
+                    outlook.log_start_offset,
+                    choice.mode.name,
+                    choice.covers,
+                    self._part_counts(choice),
+                    [places[number] for number in numbers],
+                )
+                identity.update(repr(run).encode())
+            yield identity.hexdigest()
 
     def __len__(self) -> int:
         return len(self._drafts)
@@ -64,10 +83,8 @@ class PlannedJobs(Sequence[CompactionJob]):
     __hash__ = None  # type: ignore[assignment]  # as a list
 
     def _job(self, draft: JobDraft) -> CompactionJob:
-        selection = draft.selection or self._selection.select(draft.candidates, draft.partitions)
-        inputs = sorted(
-            (self._survey.objects[number] for number in selection.objects), key=lambda live: live.ref.name
-        )
+        selection = self._selected(draft)
+        inputs = self._inputs(selection)
         gathering = JobGathering(live.ref.name for live in inputs)
         job = CompactionJob(
             reason=draft.reason,
@@ -80,10 +97,24 @@ class PlannedJobs(Sequence[CompactionJob]):
         job.check()
         return job
 
+    def _selected(self, draft: JobDraft) -> Selection:
+        """The runs of a job, kept or chosen again."""
+        return draft.selection or self._selection.select(draft.candidates, draft.partitions)
+
+    def _inputs(self, selection: Selection) -> Sequence[LiveObject]:
+        """The objects that a job reads, by name."""
+        return sorted(
+            (self._survey.objects[number] for number in selection.objects), key=lambda live: live.ref.name
+        )
+
+    def _part_counts(self, choice: RunChoice) -> tuple[int, ...]:
+        """As `PartitionRun` has them."""
+        counts = self._survey.part_counts(choice.partition, choice.first, choice.end)
+        return counts if len(counts) > 1 else ()
+
     def _runs(self, choices: Sequence[RunChoice], gathering: JobGathering) -> Iterator[PartitionRun]:
         for choice, slices in zip(choices, RunSlices.of_runs(map(self._slices, choices)), strict=True):
             outlook = self._survey.outlook(choice.partition)
-            counts = self._survey.part_counts(choice.partition, choice.first, choice.end)
             run = PartitionRun(
                 topic_id_partition=outlook.topic_id_partition,
                 topic=outlook.topic,
@@ -91,7 +122,7 @@ class PlannedJobs(Sequence[CompactionJob]):
                 covers=choice.covers,
                 log_start_offset=outlook.log_start_offset,
                 slices=slices,
-                part_counts=counts if len(counts) > 1 else (),
+                part_counts=self._part_counts(choice),
             )
             gathering.add(run)
             yield run
