@@ -20,6 +20,7 @@ from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.native import pure_batch_kernels
 from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.record.native.batch_kernels import compact_runs
 from stratalog.record.record import Record
@@ -46,13 +47,12 @@ class Ways:
         self.taken_count = self.refused_count = 0
         self._is_long = is_long
 
-    def compact(self, runs: Sequence[Any], *arguments: Any) -> list[CompactedSlices | None]:
-        found: list[CompactedSlices | None] = [None] * len(runs)
-        if not self._is_long:
-            found = compact_runs(runs, *arguments)
-        self.refused_count += found.count(None)
-        self.taken_count += len(found) - found.count(None)
-        return found
+    def compact(self, runs: Sequence[Any], *arguments: Any) -> tuple[bytes, CompactedSlices]:
+        kernel = pure_batch_kernels.compact_runs if self._is_long else compact_runs
+        taken, slices = kernel(runs, *arguments)
+        self.refused_count += taken.count(0)
+        self.taken_count += taken.count(1)
+        return taken, slices
 
 
 def life(seed: int, ways: Ways) -> dict[str, bytes]:

@@ -17,24 +17,26 @@ from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import CONFIG_CHANGED, REST_OF_PLAN, Compactor, CompactorConfig
-from stratalog.compaction.kept_records import CarriedBytes
-from stratalog.compaction.output.job_output import JobOutput
-from stratalog.compaction.output.verifier import PlannedSlice
+from stratalog.compaction.kept_records import KeptRecords
+from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.plan.partition_outlook import UNDATED_REFUSED
 from stratalog.compaction.plan.planned_jobs import CompactionPlan
 from stratalog.compaction.plan.planner import plan
+from stratalog.compaction.small_runs import SmallRunCalls
 from stratalog.log.log_config import LogConfig
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
 from stratalog.record.header import NO_TIMESTAMP
+from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.record.record import Record
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import CONFIGURATION_CHANGED, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
+from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.slice_entry import LeaderEpoch
 from stratalog.remote.retention.retention_units import slice_units
 from stratalog.testing.faulty_object_store import FaultyObjectStore
@@ -45,6 +47,7 @@ from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.testing.store_faults import Operation
 from tests.support.cleaner.hasty_clock import HastyClock
 from tests.support.compaction.time_to_horizon import time_to_horizon_ms
+from tests.support.kernels import needs_native
 from tests.support.tiered.tiered_store import TieredStore
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -327,20 +330,21 @@ def test_a_newer_catalog_at_the_last_moment_costs_another_look_and_no_job() -> N
     assert world.values() == [(1, "a", "2")]
 
 
+@needs_native
 def test_a_partition_that_cannot_be_compacted_is_moved_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     pairs = [("a", "1"), ("a", "2")]
     world.tiered.upload({tip: [world.batch(tip, pairs)] for tip in (world.tip, world.other)})
-    expect = JobOutput.expect
+    end_of = SmallRunCalls.end_of
 
-    def refusing(output: JobOutput, *arguments: Any, **named: Any) -> None:
+    def refusing(calls: SmallRunCalls, run: PartitionRun) -> SliceEnd:
         if not refusals:
             refusals.append(True)
             raise UnsupportedOperationError("too much for one slice")
-        expect(output, *arguments, **named)
+        return end_of(calls, run)
 
     refusals: list[bool] = []
-    monkeypatch.setattr(JobOutput, "expect", refusing)
+    monkeypatch.setattr(SmallRunCalls, "end_of", refusing)
     failed, *_, done, left = world.compact()
     assert failed.refused is not None
     assert done.refused is None
@@ -440,6 +444,7 @@ def test_a_failure_is_over_once_no_plan_has_the_partition() -> None:
     assert compactor.exclusions() == {}
 
 
+@needs_native
 def test_a_defect_is_laid_to_one_partition(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -448,16 +453,14 @@ def test_a_defect_is_laid_to_one_partition(
     world.tiered.upload(
         {tip: [world.batch(tip, [("a", "1"), ("a", "2")])] for tip in (world.tip, world.other)}
     )
-    expect = JobOutput.expect
+    end_of = SmallRunCalls.end_of
 
-    def defective(
-        output: JobOutput, tip: TopicIdPartition, planned: PlannedSlice, *arguments: Any, **named: Any
-    ) -> None:
-        assert isinstance(planned.kept, CarriedBytes) or not broken.pop(0), "a defect"
-        expect(output, tip, planned, *arguments, **named)
+    def defective(calls: SmallRunCalls, run: PartitionRun) -> SliceEnd:
+        assert not broken.pop(0), "a defect"
+        return end_of(calls, run)
 
     broken = [True, False]
-    monkeypatch.setattr(JobOutput, "expect", defective)
+    monkeypatch.setattr(SmallRunCalls, "end_of", defective)
     compactor = world.tiered.compactor()
     failed, done, _ = compactor.run_once(["state"])
     assert "a defect" in (failed.refused or "")
@@ -467,6 +470,7 @@ def test_a_defect_is_laid_to_one_partition(
     assert any(record.exc_info and "defect" in record.message for record in caplog.records)
 
 
+@needs_native
 def test_an_output_that_is_not_as_planned_is_not_stored_and_its_partition_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -475,17 +479,18 @@ def test_an_output_that_is_not_as_planned_is_not_stored_and_its_partition_is_lef
     world.upload(("a", "1"), ("a", "2"))
     world.tiered.upload({tip: [world.batch(tip, [("a", "3")])] for tip in (world.tip, world.other)})
     before = world.values()
-    expect = JobOutput.expect
+    of_compacted = KeptRecords.of_compacted
 
-    def forgetful(
-        output: JobOutput, tip: TopicIdPartition, planned: PlannedSlice, *arguments: Any, **named: Any
-    ) -> None:
-        if broken.pop():
-            planned = planned._replace(kept=planned.kept._replace(record_count=2))
-        expect(output, tip, planned, *arguments, **named)
+    def forgetful(compacted: CompactedSlices) -> list[KeptRecords]:
+        first, *others = of_compacted(compacted)
+        return (
+            [first._replace(record_count=first.record_count + 1), *others]
+            if broken.pop()
+            else [first, *others]
+        )
 
-    broken = [False, False, True]
-    monkeypatch.setattr(JobOutput, "expect", forgetful)
+    broken = [0, 1]
+    monkeypatch.setattr(KeptRecords, "of_compacted", forgetful)
     compactor = world.tiered.compactor()
     objects = list(world.store.list(world.tiered.layout.data_prefix))
     failed, *_ = compactor.run_once(["state"])

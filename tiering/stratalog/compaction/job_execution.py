@@ -24,7 +24,6 @@ from stratalog.base.scheduler import RunBeside, run_here
 from stratalog.base.types import TopicIdPartition
 from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.input_streams import InputBuffers, InputStreams
-from stratalog.compaction.kept_records import KeptRecords
 from stratalog.compaction.keys.survivor_plan import SurvivorPlan
 from stratalog.compaction.output.job_output import JobOutput
 from stratalog.compaction.output.output_division import OutputBounds, pieces_of
@@ -55,12 +54,14 @@ from stratalog.compaction.small_runs import (
 from stratalog.compaction.tombstone_rule import TombstoneRule
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.objectstore.resuming_reads import ResumingReads
+from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, Objects
 from stratalog.remote.objects.object_format import ObjectHeader, ObjectKind
 from stratalog.remote.objects.object_ref import format_object_name
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
 from stratalog.remote.objects.repeated_put import PutAttempts, RepeatedWrites
+from stratalog.remote.objects.slice_builder import SliceEnd
 from stratalog.remote.objects.spool import SCRATCH_SUFFIX, Spool
 from stratalog.remote.store_layout import StoreLayout
 
@@ -331,27 +332,54 @@ class JobExecution:
         self.current = parts[0].run.topic_id_partition
         for ranges, results in calls.compact(parts):
             self._begin_ranges(ranges)
-            for small, compacted in results:
-                run, kind = small.run, small.run.topic.kind
-                self.current = run.topic_id_partition
-                self.at_work.end()
-                writer = output.writer(small.place, kind=kind, goes_on=small.goes_on)
-                if compacted is None:
-                    plan = SurvivorPlan.decided(run, small.survivors, self.inputs)
-                    rewriter = PartitionRewriter(run, plan, small.rule, writer)
-                    kept, removed = rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes)
-                else:
-                    kept = KeptRecords.of_compacted(compacted)
-                    removed = compacted.dropped_tombstone_count
-                    writer.append_compacted(run.slice_start, compacted, calls.end_of(run))
-                planned = PlannedSlice(kept, run.base_offset, run.end_offset, has_one_record_a_key=True)
-                output.expect(run.topic_id_partition, planned, small.place, kind=kind)
-                records_in += small.record_count
-                records_out += kept.record_count
-                tombstones_removed += removed
-                if small.is_last:
-                    yield RunCounts(records_in, records_out, tombstones_removed)
-                    records_in = records_out = tombstones_removed = 0
+            for one in results:
+                counts = (
+                    self._rewrite_alone(one.parts, output)
+                    if one.slices is None
+                    else self._add_compacted(one.parts, one.slices, calls, output)
+                )
+                for small, (kept_count, removed_count) in zip(one.parts, counts, strict=True):
+                    records_in += small.record_count
+                    records_out += kept_count
+                    tombstones_removed += removed_count
+                    if small.is_last:
+                        yield RunCounts(records_in, records_out, tombstones_removed)
+                        records_in = records_out = tombstones_removed = 0
+
+    def _rewrite_alone(self, parts: Sequence[SmallRun], output: JobOutput) -> Iterator[tuple[int, int]]:
+        """Rewrite small runs the long way; returns for each the records that stay, and the tombstones that
+        go."""
+        for small in parts:
+            run, kind = small.run, small.run.topic.kind
+            self.current = run.topic_id_partition
+            self.at_work.end()
+            writer = output.writer(small.place, kind=kind, goes_on=small.goes_on)
+            plan = SurvivorPlan.decided(run, small.survivors, self.inputs)
+            rewriter = PartitionRewriter(run, plan, small.rule, writer)
+            kept, removed_count = rewriter.rewrite(self.inputs, self._settings.read_chunk_bytes)
+            planned = PlannedSlice(kept, run.base_offset, run.end_offset, has_one_record_a_key=True)
+            output.expect(run.topic_id_partition, planned, small.place, kind=kind)
+            yield kept.record_count, removed_count
+
+    def _add_compacted(
+        self, parts: Sequence[SmallRun], slices: CompactedSlices, calls: SmallRunCalls, output: JobOutput
+    ) -> Iterator[tuple[int, int]]:
+        """Add the slices of small runs that were compacted together; returns as `_rewrite_alone`."""
+        self.at_work.end()
+        ends: list[SliceEnd] = []
+        for small in parts:
+            self.current = small.run.topic_id_partition
+            ends.append(calls.end_of(small.run))
+        first = parts[0]
+        output.add_compacted(
+            slices,
+            [small.run.slice_start for small in parts],
+            ends,
+            first.place,
+            kind=first.run.topic.kind,
+            goes_on=first.goes_on,
+        )
+        return zip(slices.column("record_count"), slices.column("dropped_tombstone_count"), strict=True)
 
     def _rewrite(self, run: PartitionRun, output: JobOutput) -> RunCounts:
         """Rewrite a run."""

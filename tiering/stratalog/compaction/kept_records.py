@@ -32,11 +32,9 @@ class KeptRecords(NamedTuple):
     """
 
     @staticmethod
-    def of_compacted(compacted: CompactedSlices) -> KeptRecords:
-        """Those that a kernel has counted while it chose them."""
-        return KeptRecords(
-            compacted.records_count, compacted.first_offset, compacted.last_offset, compacted.fingerprint
-        )
+    def of_compacted(compacted: CompactedSlices) -> list[KeptRecords]:
+        """Those of each slice that a kernel has counted while it chose them."""
+        return list(map(KeptRecords._make, zip(*map(compacted.column, KeptRecords._fields), strict=True)))
 
 
 class CarriedBytes(NamedTuple):

@@ -88,6 +88,14 @@ class SmallRun(NamedTuple):
     """Whether it is the last part of its run."""
 
 
+class CompactedRuns(NamedTuple):
+    """Consecutive runs, or parts of some, and the slices that replace them. Immutable."""
+
+    parts: Sequence[SmallRun]
+    slices: CompactedSlices | None
+    """One for each, all of which go to one object and those behind it; None: the long way must take them."""
+
+
 def groups_of(
     runs: Sequence[PartitionRun], decided_elsewhere: Mapping[TopicIdPartition, object]
 ) -> Iterator[tuple[int, int]]:
@@ -143,35 +151,28 @@ class SmallRunCalls:
         self._inputs = inputs
         self._index_interval_bytes = index_interval_bytes
 
-    def compact(
-        self, parts: Sequence[SmallRun]
-    ) -> Iterator[tuple[Ranges, Iterator[tuple[SmallRun, CompactedSlices | None]]]]:
-        """For each call, the ranges of data that are read next, and its runs, with None for those that the
-        long way must take. Take all runs before the next ones: their data are held until then. Raises as
-        `InputStreams.hold` and `keys_between`."""
+    def compact(self, parts: Sequence[SmallRun]) -> Iterator[tuple[Ranges, Iterator[CompactedRuns]]]:
+        """For each call, the ranges of data that are read next, and its runs. Take all runs before the next
+        ones: their data are held until then. Raises as `InputStreams.hold` and `keys_between`."""
         runs = [part.run for part in parts]
         survivors = [part.survivors for part in parts]
         for first, end, ranges in _dense(runs, _DATA, survivors):
             yield ranges, self._call(parts[first:end], ranges)
 
-    def _call(
-        self, parts: Sequence[SmallRun], ranges: Ranges
-    ) -> Iterator[tuple[SmallRun, CompactedSlices | None]]:
-        if _size_of(ranges) > MAX_BYTES:
-            yield from ((part, None) for part in parts)
-            return
+    def _call(self, parts: Sequence[SmallRun], ranges: Ranges) -> Iterator[CompactedRuns]:
         runs, survivors = [part.run for part in parts], [part.survivors for part in parts]
         columns = _columns(runs)
         key_ranges = run_ranges(columns, _KEYS, survivors)
-        found: Sequence[CompactedSlices | None] = [None] * len(parts)
-        if _size_of(key_ranges) <= MAX_BYTES:
-            keys = {name: self._inputs[name].keys_between(*key_ranges[name]) for name in key_ranges}
-            data = {name: (ranges[name][0], self._inputs[name].hold(*ranges[name])) for name in ranges}
-            rules = [_rule(part) for part in parts]
-            found = compact_runs(
-                columns, _COMPACTED, survivors, data, keys, rules, self._index_interval_bytes
-            )
-        yield from zip(parts, found, strict=True)
+        if max(_size_of(ranges), _size_of(key_ranges)) > MAX_BYTES:
+            yield from _taken_runs(parts, bytes(len(parts)), None)
+            return
+        keys = {name: self._inputs[name].keys_between(*key_ranges[name]) for name in key_ranges}
+        data = {name: (ranges[name][0], self._inputs[name].hold(*ranges[name])) for name in ranges}
+        rules = [_rule(part) for part in parts]
+        taken, compacted = compact_runs(
+            columns, _COMPACTED, survivors, data, keys, rules, self._index_interval_bytes
+        )
+        yield from _taken_runs(parts, taken, compacted)
         for name in ranges:
             self._inputs[name].let_go()
 
@@ -184,6 +185,26 @@ class SmallRunCalls:
         if self._inputs[slices.object_names[-1]].is_sound_plain_index(index):
             return SliceEnd(run.end_offset, leader_epochs=slices.leader_epochs)
         return end_of(run, slices[-1], self._inputs, ())
+
+
+def _taken_runs(
+    parts: Sequence[SmallRun], taken: bytes, slices: CompactedSlices | None
+) -> Iterator[CompactedRuns]:
+    """The runs with the slices of those that were `taken`."""
+    steps = list(itertools.accumulate(part.goes_on for part in parts))
+
+    def group(number: int) -> tuple[object, ...]:
+        part = parts[number]
+        return taken[number], part.run.topic.kind, part.place, steps[number]
+
+    end = slice_end = 0
+    for (is_taken, *_), numbers in itertools.groupby(range(len(parts)), group):
+        first, end = end, end + len(list(numbers))
+        made = None
+        if is_taken and slices is not None:
+            slice_first, slice_end = slice_end, slice_end + end - first
+            made = slices.part(slice_first, slice_end)
+        yield CompactedRuns(parts[first:end], made)
 
 
 def _in_parts(runs: Sequence[PartitionRun], numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

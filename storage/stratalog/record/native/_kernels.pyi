@@ -11,6 +11,7 @@ from stratalog.record.native.pure_batch_kernels import hash_batches as hash_batc
 from stratalog.record.native.pure_batch_kernels import headers_crc as headers_crc
 from stratalog.record.native.pure_batch_kernels import index_rows as index_rows
 from stratalog.record.native.pure_batch_kernels import merge_key_streams as merge_key_streams
+from stratalog.record.native.pure_batch_kernels import prove_slices as prove_slices
 from stratalog.record.native.pure_batch_kernels import rank_entries as rank_entries
 from stratalog.record.native.pure_batch_kernels import run_ranges as run_ranges
 from stratalog.record.native.pure_batch_kernels import run_sums as run_sums

@@ -34,11 +34,10 @@ from libc.stdint cimport INT32_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, ui
 from libc.string cimport memcpy, memset
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
-from stratalog.record.native.batch_filter import FilteredBatches
+from stratalog.record.native.batch_filter import COMPACTED_COLUMNS, CompactedSlices, FilteredBatches
 from stratalog.record.native.batch_row import MAX_ROW_COUNT, AppendedBatch, BatchRow, IndexProgress, IndexRows
 from stratalog.record.header import HEADER_SIZE
 from stratalog.record.columns import MAX_COLUMN_BYTES
-from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.record.native.key_entries import (
     KEYS_NOT_SORTED, ORDINAL_TOO_HIGH, TOMBSTONE_NOT_A_BIT, VERSIONS_DIFFER, KeyEntries)
 from stratalog.record.record import Record
@@ -49,7 +48,7 @@ from stratalog.record.plain.plain_section import (
 from stratalog.record.record_rows import SentRows
 from stratalog.record.record_time import moment_of
 from stratalog.record.records_summary import CopiedRecords, RecordsSummary
-from stratalog.record.native.scanned_batches import ScannedBatches
+from stratalog.record.native.scanned_batches import PROVED_COLUMNS, ScannedBatches
 
 if sys.byteorder != "little":
     raise ImportError("the compiled kernels are for little-endian machines")

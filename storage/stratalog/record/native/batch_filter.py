@@ -75,35 +75,73 @@ RunRule: TypeAlias = "tuple[int, int | None, int | None, int]"
 `drop_until_ms`, `stamp_ms` and `settled_end_offset` as in `BatchFilter`."""
 
 
-class CompactedSlices(NamedTuple):
-    """The slice that replaces others, and all that its entry, index and key stream say of it."""
+COMPACTED_COLUMNS = (
+    "data_bytes",
+    "data_crc",
+    "fingerprint",
+    "record_count",
+    "first_offset",
+    "last_offset",
+    "dropped_tombstone_count",
+    "tombstone_count",
+    "min_timestamp",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "has_delete_horizon",
+    "delete_horizon_ms",
+    "last_base_offset",
+    "leader_epoch",
+    "last_crc",
+    "interval_count",
+    "key_bytes",
+    "key_count",
+    "keys_crc",
+)
+"""The numbers that are known of a compacted slice. Offsets and timestamps are -1 where no record stays. The
+fingerprint is that of the batches, as `filter_batches` makes it; tombstones are those that stay;
+`last_base_offset`, `leader_epoch` and `last_crc` are those of the last batch."""
 
-    data: bytes
-    """The batches that stay; none if no record stays, and the statistics mean nothing then."""
-    crc: int
-    fingerprint: int
-    """The fingerprint of the batches, as `filter_batches` makes it."""
-    records_count: int
-    first_offset: int
-    """The offset of the first record; -1 if there is none, like `last_offset`."""
-    last_offset: int
-    dropped_tombstone_count: int
-    tombstone_count: int
-    """Tombstones that stay."""
-    min_timestamp: int
-    max_timestamp: int
-    max_timestamp_offset: int
-    delete_horizon_ms: int | None
-    """The earliest one."""
-    next_offset: int
-    """Exclusive end of the offsets of the last batch."""
-    last_base_offset: int
-    leader_epoch: int
-    """That of the last batch."""
-    last_crc: int
-    index_columns: bytes
-    """The columns of the index, as a slice has them."""
-    keys: bytes
-    """The key stream."""
-    key_count: int
-    keys_crc: int
+
+class CompactedSlices(NamedTuple):
+    """Slices that replace others, and all that their entries, indexes and key streams say of them.
+    Immutable."""
+
+    data: Buffer
+    """The batches that stay, one slice behind the other; a slice where no record stays has none."""
+    index_columns: Buffer
+    """The columns of each index, as a slice has them, one index behind the other."""
+    keys: Buffer
+    """The key streams, one behind the other."""
+    numbers: array[int]
+    """`COMPACTED_COLUMNS` of each slice, one slice behind the other."""
+
+    @property
+    def slice_count(self) -> int:
+        return len(self.numbers) // len(COMPACTED_COLUMNS)
+
+    def column(self, name: str) -> array[int]:
+        """One of `COMPACTED_COLUMNS`: a number for each slice."""
+        return self.numbers[COMPACTED_COLUMNS.index(name) :: len(COMPACTED_COLUMNS)]
+
+    def part(self, first: int, end: int) -> CompactedSlices:
+        """The slices [first, end)."""
+        if end - first == self.slice_count:
+            return self
+        data, keys = self.column("data_bytes"), self.column("key_bytes")
+        intervals = array("q", [INDEX_ROW_BYTES * count for count in self.column("interval_count")])
+        width = len(COMPACTED_COLUMNS)
+        return CompactedSlices(
+            _piece(self.data, data, first, end),
+            _piece(self.index_columns, intervals, first, end),
+            _piece(self.keys, keys, first, end),
+            self.numbers[first * width : end * width],
+        )
+
+
+INDEX_ROW_BYTES = 24
+"""The three numbers that an index has of an interval."""
+
+
+def _piece(data: Buffer, sizes: array[int], first: int, end: int) -> Buffer:
+    begin = sum(sizes[:first])
+    return memoryview(data)[begin : begin + sum(sizes[first:end])]

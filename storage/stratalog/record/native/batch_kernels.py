@@ -87,15 +87,21 @@ decide_runs(runs, places, hash_key_id, max_bytes, keys) -> list[bytearray | None
     its first position and its bytes. None where a slice is without a key stream of that hashing, with
     a key stream of more than `max_bytes` or outside of the pieces, or with one that is not sound or has
     versions.
-compact_runs(runs, places, survivors, data, keys, rules, interval_bytes) -> list[CompactedSlices | None]
+compact_runs(runs, places, survivors, data, keys, rules, interval_bytes) -> tuple[bytes, CompactedSlices]
     Compacts each run of slices of plain batches, oldest first, into one slice, as `filter_batches` does with
     each slice; makes its index, with intervals of so many bytes, and merges its key stream. `places` has the
     columns: position, size and CRC-32C of the data, number of records, end offset, tombstones and codecs,
     and position, size and CRC-32C of the key stream, which was proved before. `data` and `keys` are pieces
     of objects as above, and `rules` has a `RunRule` for each run. Compares the checksums of each slice, and
-    proves the batches of the output. None if a slice with survivors is not sound, outside of the pieces or
-    has another batch, if a record that stays has no key, or if the bits, the records and the key streams
-    contradict each other.
+    proves the batches of the output. Returns a byte for each run, 1 if it was taken, and the slices of those
+    that were. A run is not taken if a slice with survivors is not sound, outside of the pieces or has another
+    batch, if a record that stays has no key, or if the bits, the records and the key streams contradict each
+    other.
+prove_slices(data, sizes) -> tuple[array, int]
+    Proves whole slices of plain batches, of these sizes one behind the other, as `scan_batches` does, up to
+    the first one that is not sound or has another batch. Returns `PROVED_COLUMNS` of each slice, one slice
+    behind the other, and the CRC-32C of all their bytes. The data have as many bytes as the sizes together at
+    the least.
 """
 
 from __future__ import annotations
@@ -115,6 +121,7 @@ __all__ = (
     "headers_crc",
     "index_rows",
     "merge_key_streams",
+    "prove_slices",
     "rank_entries",
     "run_ranges",
     "run_sums",
@@ -138,6 +145,7 @@ if TYPE_CHECKING or not NATIVE:
         headers_crc,
         index_rows,
         merge_key_streams,
+        prove_slices,
         rank_entries,
         run_ranges,
         run_sums,
@@ -160,6 +168,7 @@ else:
         headers_crc,
         index_rows,
         merge_key_streams,
+        prove_slices,
         rank_entries,
         run_ranges,
         run_sums,

@@ -7,6 +7,18 @@ from typing import NamedTuple
 from stratalog.record.header import BatchHeader
 from stratalog.record.records_summary import RecordsSummary
 
+PROVED_COLUMNS = (
+    "data_crc",
+    "record_count",
+    "first_offset",
+    "last_offset",
+    "fingerprint",
+    "tombstone_count",
+    "marker_count",
+    "keyless_count",
+)
+"""The numbers that are known of a whole slice whose batches were proved. Offsets are -1 without records."""
+
 
 class ScannedBatches(NamedTuple):
     """Facts of consecutive bare batches that a scan has proved."""

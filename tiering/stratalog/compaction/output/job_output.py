@@ -13,17 +13,23 @@ the next object of its place.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicIdPartition
+from stratalog.compaction.kept_records import KeptRecords
 from stratalog.compaction.output.output_stream import OutputStream
 from stratalog.compaction.output.verifier import PlannedSlice
+from stratalog.record.native.batch_filter import CompactedSlices
 from stratalog.remote.objects.object_format import ObjectHeader
 from stratalog.remote.objects.object_ref import ObjectRef
 from stratalog.remote.objects.object_writer import ObjectWriter, ObjectWriterSettings
+from stratalog.remote.objects.slice_builder import SliceEnd, SliceStart
 from stratalog.remote.objects.slice_entry import SliceEntry
 
 _Place = tuple[int, int]
@@ -86,16 +92,7 @@ class JobOutput:
         plan of the slice will be one of `CarriedBytes`. `goes_on`: the last slice there is of the same
         partition, so that this one needs another object. Raises StoreError, and StoreCorruptError if a proof
         fails."""
-        at = (kind, place)
-        output = self._outputs.get(at)
-        if output is not None and (goes_on or output.writer.data_bytes >= self._max_object_bytes):
-            self._store_object(at)
-            output = None
-        if output is None:
-            header = self._make_header()
-            stream = self._open_stream(header.name)
-            output = _Output(ObjectWriter(self._filesystem, header, self._settings, stream), stream)
-            self._outputs[at] = output
+        output = self._output_at((kind, place), goes_on=goes_on)
         output.stream.begin_slice(is_carried=is_carried)
         return output.writer
 
@@ -105,6 +102,44 @@ class JobOutput:
         writer, stream = self._outputs[kind, place]
         assert writer.last_entry.topic_id_partition == tip, "each slice is proved when it was written"
         stream.end_slice(writer.last_entry, planned)
+
+    def add_compacted(
+        self,
+        compacted: CompactedSlices,
+        starts: Sequence[SliceStart],
+        ends: Sequence[SliceEnd],
+        place: int = 0,
+        *,
+        kind: int,
+        goes_on: bool = False,
+    ) -> None:
+        """Add slices that a kernel has made to the object at that place, and to those behind it where it is
+        full. `goes_on` as in `writer`, for the first of them. Raises as `writer`."""
+        sizes, first = compacted.column("data_bytes"), 0
+        while first < len(starts):
+            writer, stream = self._output_at((kind, place), goes_on=goes_on and first == 0)
+            # Each slice that begins before the object is full.
+            before = itertools.accumulate(sizes[first:-1], initial=writer.data_bytes)
+            end = first + bisect_left(list(before), self._max_object_bytes)
+            part = compacted.part(first, end)
+            plans = list(map(_planned, KeptRecords.of_compacted(part), starts[first:end], ends[first:end]))
+            writer.append_compacted(
+                starts[first:end], part, ends[first:end], partial(stream.begin_row, plans=plans)
+            )
+            first = end
+
+    def _output_at(self, at: _Place, *, goes_on: bool) -> _Output:
+        """The object at a place that gets the next slice."""
+        output = self._outputs.get(at)
+        if output is not None and (goes_on or output.writer.data_bytes >= self._max_object_bytes):
+            self._store_object(at)
+            output = None
+        if output is None:
+            header = self._make_header()
+            stream = self._open_stream(header.name)
+            output = _Output(ObjectWriter(self._filesystem, header, self._settings, stream), stream)
+            self._outputs[at] = output
+        return output
 
     def finish(self) -> None:
         """Prove and store the rest. Raises as `writer`."""
@@ -118,3 +153,7 @@ class JobOutput:
         self.stored.append((finished.ref, finished.entries))
         del self._outputs[place]
         writer.close()
+
+
+def _planned(kept: KeptRecords, start: SliceStart, end: SliceEnd) -> PlannedSlice:
+    return PlannedSlice(kept, start.base_offset, end.end_offset, has_one_record_a_key=True)

@@ -10,7 +10,7 @@ was proved: with the last request, which has its checksum for the store to compa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -64,6 +64,10 @@ class OutputStream:
         """The data of the slice are whole. Raises StoreCorruptError if those that were sent are not as
         planned."""
         self._proof.end_slice(entry, planned)
+
+    def begin_row(self, entries: Sequence[SliceEntry], plans: Sequence[PlannedSlice]) -> None:
+        """The data of small slices follow, one behind the other, whose plans are known."""
+        self._proof.add_row(entries, plans)
 
     def append(self, data: Buffer) -> None:
         """Add bytes at the end, and send a part that is full. Raises StoreError, also for a part that was

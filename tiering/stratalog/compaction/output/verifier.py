@@ -13,9 +13,12 @@ A batch that reaches into the next part is proved with that one. An object appea
 
 from __future__ import annotations
 
+import itertools
 import operator
+from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import StoreCorruptError
@@ -23,8 +26,9 @@ from stratalog.base.filesystem import Buffer
 from stratalog.compaction.kept_records import CarriedBytes, KeptRecords, KeptTally
 from stratalog.record.batch import verify
 from stratalog.record.header import HEADER_SIZE, parse_header
-from stratalog.record.native.batch_kernels import batches_crc, scan_batches, whole_batches
+from stratalog.record.native.batch_kernels import batches_crc, prove_slices, scan_batches, whole_batches
 from stratalog.record.native.kernels import joined_crc
+from stratalog.record.native.scanned_batches import PROVED_COLUMNS
 from stratalog.remote.objects.key_stream import verify_key_stream
 from stratalog.remote.objects.object_directory import parse_directory
 from stratalog.remote.objects.object_format import FOOTER, crc_of, decode_footer
@@ -98,6 +102,20 @@ class _FoundSlice(NamedTuple):
     tombstone_count: int
     marker_count: int
     keyless_count: int
+
+    @staticmethod
+    def of_proved(size_bytes: int, *proved: int) -> _FoundSlice:
+        """Those of a plain slice, from `PROVED_COLUMNS`."""
+        crc, *kept, tombstone_count, marker_count, keyless_count = proved
+        return _FoundSlice(
+            kept=KeptRecords._make(kept),
+            data_bytes=size_bytes,
+            data_crc=crc,
+            record_count=kept[0],
+            tombstone_count=tombstone_count,
+            marker_count=marker_count,
+            keyless_count=keyless_count,
+        )
 
 
 class _SliceProof:
@@ -209,53 +227,108 @@ class _SliceProof:
             position += header.size_in_bytes
 
 
-def _proved_at_once(data: memoryview) -> _FoundSlice | None:
-    """Prove the data of a whole slice with one call of the kernel; None if that does not take all of them."""
-    scanned = scan_batches(data, 0, len(data), 0)
-    if not 0 < scanned.end_position == len(data):
-        return None
-    kept = KeptRecords(scanned.records_count, scanned.first_offset, scanned.last_offset, scanned.fingerprint)
-    return _FoundSlice(
-        kept=kept,
-        data_bytes=len(data),
-        data_crc=batches_crc(data),
-        record_count=scanned.records_count,
-        tombstone_count=scanned.tombstone_count,
-        marker_count=scanned.marker_count,
-        keyless_count=scanned.null_key_count,
-    )
-
-
 class _PassingSlice:
     """A slice whose data have begun. Guarded by its `ObjectProof`."""
 
-    __slots__ = ("at_once", "entry", "is_carried", "plan", "position", "proof")
+    __slots__ = ("_proof", "entry", "plan", "position")
 
     def __init__(self, position: int, *, is_carried: bool) -> None:
         self.position = position
-        self.is_carried = is_carried
-        self.proof: _SliceProof | None = None
-        """None until the first byte passes."""
         self.entry: SliceEntry | None = None
         """Known once the slice has ended, like its plan."""
         self.plan: PlannedSlice | None = None
-        self.at_once: _FoundSlice | None = None
-        """The facts about a small slice that has passed as one piece of plain batches."""
+        self._proof = _SliceProof(is_carried=is_carried)
+
+    @property
+    def end_position(self) -> int | None:
+        """The position behind its data; None until it has ended."""
+        return None if self.entry is None else self.entry.data_end_position
 
     def add(self, data: memoryview) -> int:
         """The next bytes, cut anywhere; returns their CRC-32C. Raises CorruptRecordError for a damaged
         batch."""
-        if self.proof is None and self.entry is not None and len(data) == self.entry.data_bytes:
-            self.at_once = None if self.is_carried else _proved_at_once(data)
-            if self.at_once is not None:
-                return self.at_once.data_crc
-        if self.proof is None:
-            self.proof = _SliceProof(is_carried=self.is_carried)
-        return self.proof.add(data)
+        return self._proof.add(data)
 
-    def found(self) -> _FoundSlice | None:
-        """The facts once all data have come; None if they end inside a batch."""
-        return self.at_once or (self.proof or _SliceProof(is_carried=self.is_carried)).found()
+    def proved(self, name: str) -> Iterator[_ProvedSlice]:
+        """The slice once all its data have passed. Raises StoreCorruptError if it is not as planned."""
+        entry, plan = self.entry, self.plan
+        assert entry is not None and plan is not None, "it has ended"  # noqa: PT018
+        keyed_count = _require_planned(self._proof.found(), entry, plan, name)
+        yield _ProvedSlice(entry, keyed_count, plan.has_one_record_a_key)
+
+
+class _PassingRow:
+    """Small slices, one behind the other, whose plans were known before their data. Guarded by its
+    `ObjectProof`.
+
+    A kernel proves those that pass as a whole, and takes many at a time. The others, and those that it
+    refuses, are proved one by one.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_found",
+        "_left_bytes",
+        "_plans",
+        "_proof",
+        "_sizes",
+        "end_position",
+        "position",
+    )
+
+    def __init__(self, entries: Sequence[SliceEntry], plans: Sequence[PlannedSlice]) -> None:
+        self.position = entries[0].data_position
+        self.end_position = entries[-1].data_end_position
+        self._entries, self._plans = entries, plans
+        self._sizes = array("q", [entry.data_bytes for entry in entries])
+        self._found: list[_FoundSlice | None] = []
+        """The facts about the slices that have passed."""
+        self._proof: _SliceProof | None = None
+        """That of the next slice, if it is proved alone."""
+        self._left_bytes = 0
+        """The part of that slice that has not passed."""
+
+    def add(self, data: memoryview) -> int:
+        """As `_PassingSlice.add`."""
+        crc = 0
+        while data:
+            size_bytes, piece_crc = self._add_alone(data) if self._proof else self._add_whole(data)
+            crc = joined_crc(crc, piece_crc, size_bytes)
+            data = data[size_bytes:]
+        return crc
+
+    def _add_whole(self, data: memoryview) -> tuple[int, int]:
+        """Take whole slices; returns their bytes and the CRC-32C. The slice behind them is proved alone."""
+        sizes = self._sizes[len(self._found) :]
+        count = bisect_right(list(itertools.accumulate(sizes)), len(data))
+        numbers, crc = prove_slices(data, sizes[:count])
+        rows = zip(*[iter(numbers)] * len(PROVED_COLUMNS), strict=True)
+        taken_bytes = 0
+        for size_bytes, row in zip(sizes, rows, strict=False):
+            self._found.append(_FoundSlice.of_proved(size_bytes, *row))
+            taken_bytes += size_bytes
+        if taken_bytes < len(data):
+            self._proof, self._left_bytes = _SliceProof(is_carried=False), self._sizes[len(self._found)]
+        return taken_bytes, crc
+
+    def _add_alone(self, data: memoryview) -> tuple[int, int]:
+        """Take bytes of the slice that is proved alone; returns as `_add_whole`."""
+        assert self._proof is not None, "a slice has begun"
+        piece = data[: self._left_bytes]
+        crc = self._proof.add(piece)
+        self._left_bytes -= len(piece)
+        if self._left_bytes == 0:
+            self._found.append(self._proof.found())
+            self._proof = None
+        return len(piece), crc
+
+    def proved(self, name: str) -> Iterator[_ProvedSlice]:
+        """As `_PassingSlice.proved`."""
+        # At the end there may be slices without data.
+        none = itertools.repeat(_SliceProof(is_carried=False).found(), len(self._entries) - len(self._found))
+        for found, entry, plan in zip([*self._found, *none], self._entries, self._plans, strict=True):
+            keyed_count = _require_planned(found, entry, plan, name)
+            yield _ProvedSlice(entry, keyed_count, plan.has_one_record_a_key)
 
 
 class _ProvedSlice(NamedTuple):
@@ -280,7 +353,7 @@ class ObjectProof:
         self._name = name
         self._position = 0
         """The position of the next byte that passes."""
-        self._passing: deque[_PassingSlice] = deque()
+        self._passing: deque[_PassingSlice | _PassingRow] = deque()
         self._proved: list[_ProvedSlice] = []
 
     def begin_slice(self, position: int, *, is_carried: bool) -> None:
@@ -290,11 +363,16 @@ class ObjectProof:
     def end_slice(self, entry: SliceEntry, plan: PlannedSlice) -> None:
         """The last slice that has begun has this entry, and must be as planned."""
         slice_ = self._passing[-1]
+        assert isinstance(slice_, _PassingSlice), "a row ends by itself"
         assert slice_.entry is None, "a slice ends once"
         if slice_.position != entry.data_position:
             raise _unplanned("its slices do not follow one another", self._name, entry)
         slice_.entry, slice_.plan = entry, plan
         self._settle()
+
+    def add_row(self, entries: Sequence[SliceEntry], plans: Sequence[PlannedSlice]) -> None:
+        """The data of these slices follow, one behind the other, and must be as planned."""
+        self._passing.append(_PassingRow(entries, plans))
 
     def add(self, data: Buffer) -> None:
         """The next bytes of header and data. Raises CorruptRecordError, too."""
@@ -306,8 +384,8 @@ class ObjectProof:
                 piece = rest if slice_ is None else rest[: slice_.position - self._position]
                 crc = crc_of(piece)
             else:
-                end = None if slice_.entry is None else slice_.entry.data_end_position - self._position
-                piece = rest[:end]
+                end = slice_.end_position
+                piece = rest if end is None else rest[: end - self._position]
                 crc = slice_.add(piece)
             self.crc = joined_crc(self.crc, crc, len(piece))
             self._position += len(piece)
@@ -334,13 +412,10 @@ class ObjectProof:
     def _settle(self) -> None:
         """Compare the slices that have passed whole, and have ended."""
         while self._passing:
-            slice_ = self._passing[0]
-            entry, plan = slice_.entry, slice_.plan
-            if entry is None or plan is None or self._position < entry.data_end_position:
+            end_position = self._passing[0].end_position
+            if end_position is None or self._position < end_position:
                 return
-            self._passing.popleft()
-            keyed_count = _require_planned(slice_.found(), entry, plan, self._name)
-            self._proved.append(_ProvedSlice(entry, keyed_count, plan.has_one_record_a_key))
+            self._proved += self._passing.popleft().proved(self._name)
 
 
 _FACT_FIELDS = (

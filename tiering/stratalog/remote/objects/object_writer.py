@@ -16,7 +16,7 @@ A crash leaves at most spool files. The next user of the spool directory removes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import UUID
@@ -40,7 +40,7 @@ from stratalog.remote.objects.slice_builder import (
     SliceBuilder,
     SliceEnd,
     SliceStart,
-    compacted_slice,
+    compacted_slices,
 )
 from stratalog.remote.objects.slice_entry import MAX_RECORD_COUNT, KeyStreamRef, PartRef, SliceEntry
 from stratalog.remote.objects.slice_index import DEFAULT_INDEX_INTERVAL_BYTES, SliceIndex
@@ -251,13 +251,26 @@ class ObjectWriter:
         assert builder is not None
         self._end(builder.build(end, None if keys is None else self._write_keys(keys)))
 
-    def append_compacted(self, start: SliceStart, compacted: CompactedSlices, end: SliceEnd) -> None:
-        """Add a slice of which a kernel has made everything, with the keys hashed as `start` says."""
-        self._begin(start)
-        assert compacted.records_count <= self._settings.max_slice_record_count, "a kernel takes small runs"
-        built = compacted_slice(start, self._data.size_bytes, compacted, end)
+    def append_compacted(
+        self,
+        starts: Sequence[SliceStart],
+        compacted: CompactedSlices,
+        ends: Sequence[SliceEnd],
+        before_data: Callable[[Sequence[SliceEntry]], None],
+    ) -> None:
+        """Add slices of which a kernel has made everything, with the keys hashed as `starts` say. Calls
+        `before_data` with their entries, without the positions of key streams and indexes, right before their
+        data are added."""
+        for start in starts:
+            self._begin(start)
+        record_counts = compacted.column("record_count")
+        assert max(record_counts) <= self._settings.max_slice_record_count, "a kernel takes small runs"
+        entries, indexes = compacted_slices(starts, self._data.size_bytes, compacted, ends)
+        self._key_streams.append(compacted.keys)
+        self._indexes += indexes
+        self._slices += entries
+        before_data(entries)
         self._data.append(compacted.data)
-        self._end(built)
 
     def _end(self, built: BuiltSlice) -> None:
         self._builder = None

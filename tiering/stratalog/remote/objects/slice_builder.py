@@ -18,7 +18,9 @@ there is deleted, and must not win.
 
 from __future__ import annotations
 
+import itertools
 from array import array
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -27,7 +29,7 @@ from stratalog.base.filesystem import Buffer
 from stratalog.record.batch import crc_matches, records_payload
 from stratalog.record.codecs.compression import Codec
 from stratalog.record.header import CODEC_MASK, DELETE_HORIZON_BIT, BatchHeader, parse_header
-from stratalog.record.native.batch_filter import CompactedSlices
+from stratalog.record.native.batch_filter import INDEX_ROW_BYTES, CompactedSlices
 from stratalog.record.native.batch_kernels import batches_crc, hash_batches, scan_batches
 from stratalog.record.native.kernels import KeyEntries, hash_keys, joined_crc, scan_records, sort_key_entries
 from stratalog.record.native.scanned_batches import ScannedBatches
@@ -63,6 +65,11 @@ class SliceStart(NamedTuple):
     partition: int
     base_offset: int
     key_hashing: KeyHashing | None
+
+    @staticmethod
+    def columns_of(starts: Sequence[SliceStart]) -> dict[str, Sequence[object]]:
+        """The values of all of them by field."""
+        return dict(zip(SliceStart._fields, zip(*starts, strict=True), strict=True))
 
 
 class SliceEnd(NamedTuple):
@@ -391,21 +398,56 @@ class SliceBuilder:
         return MergedKeyStream(encode_key_stream(sort_key_entries(self._entries)), hashing)
 
 
-def compacted_slice(
-    start: SliceStart, data_position: int, compacted: CompactedSlices, end: SliceEnd
-) -> BuiltSlice:
-    """The slice of which a kernel has made everything, with the keys hashed as `start` says. Nothing is made
-    again, the checksum included."""
-    hashing = start.key_hashing
-    assert hashing is not None, "it has a key stream"
-    assert compacted.next_offset <= end.end_offset or not compacted.data
-    contents = _contents_of(compacted) if compacted.data else _NO_CONTENTS
-    parts = (compacted.keys,) if compacted.keys else ()
-    stream = EncodedKeyStream(parts, len(compacted.keys), compacted.key_count, compacted.keys_crc)
-    encoded_index = encode_index_columns(
-        compacted.index_columns, end.aborted, end.producer_snapshot, end.producers_since
+def compacted_slices(
+    starts: Sequence[SliceStart], data_position: int, compacted: CompactedSlices, ends: Sequence[SliceEnd]
+) -> tuple[tuple[SliceEntry, ...], list[bytes]]:
+    """The entries and the encoded indexes of slices of which a kernel has made everything, with the keys
+    hashed as `starts` say; the data of the first one lie at `data_position`, and those of the others behind
+    it. Nothing is made again, the checksums included."""
+    column = compacted.column
+    assert not any(end.open_transactions for end in ends), "undecided records have no key stream"
+    sizes, end_offsets = column("data_bytes"), [end.end_offset for end in ends]
+    last_batches = zip(column("last_base_offset"), column("leader_epoch"), column("last_crc"), strict=True)
+    horizons = zip(column("has_delete_horizon"), column("delete_horizon_ms"), strict=True)
+    none, hash_key_ids = [0] * len(starts), map(_hash_key_id, starts)
+    key_streams = zip(
+        none, column("key_bytes"), column("key_count"), column("keys_crc"), hash_key_ids, strict=True
     )
-    return _built(start, data_position, contents, end, MergedKeyStream(stream, hashing), encoded_index)
+    indexes = list(_encoded_indexes(compacted, ends))
+    columns: dict[str, Sequence[object]] = SliceStart.columns_of(starts) | {
+        "end_offset": end_offsets,
+        "data_position": list(itertools.accumulate(sizes[:-1], initial=data_position)),
+        "data_bytes": sizes,
+        "codec_mask": [1 << Codec.NONE if size_bytes else 0 for size_bytes in sizes],
+        "stable_end_offset": end_offsets,
+        "index": [PartRef(0, len(index), crc_of(index)) for index in indexes],
+        "has_aborted": [bool(end.aborted) for end in ends],
+        "open_transactions": [()] * len(starts),
+        "marker_count": none,
+        "earliest_delete_horizon_ms": [horizon_ms if has_one else None for has_one, horizon_ms in horizons],
+        "leader_epochs": [end.leader_epochs for end in ends],
+        "last_batch": [
+            last if size_bytes else None
+            for last, size_bytes in zip(map(LastBatch._make, last_batches), sizes, strict=True)
+        ],
+        "key_stream": list(map(KeyStreamRef._make, key_streams)),
+    }
+    columns |= {name: column(name) for name in SliceEntry._fields if name not in columns}
+    return SliceEntry.of_columns(columns), indexes
+
+
+def _hash_key_id(start: SliceStart) -> int:
+    assert start.key_hashing is not None, "it has a key stream"
+    return start.key_hashing.hash_key_id
+
+
+def _encoded_indexes(compacted: CompactedSlices, ends: Sequence[SliceEnd]) -> Iterator[bytes]:
+    stop, columns = 0, compacted.index_columns
+    for interval_count, end in zip(compacted.column("interval_count"), ends, strict=True):
+        begin, stop = stop, stop + INDEX_ROW_BYTES * interval_count
+        yield encode_index_columns(
+            columns[begin:stop], end.aborted, end.producer_snapshot, end.producers_since
+        )
 
 
 class _Contents(NamedTuple):
@@ -422,38 +464,6 @@ class _Contents(NamedTuple):
     marker_count: int
     horizon_ms: int | None
     last_batch: LastBatch | None
-
-
-_NO_CONTENTS = _Contents(
-    data_bytes=0,
-    data_crc=0,
-    record_count=0,
-    min_timestamp=NO_TIMESTAMP,
-    max_timestamp=NO_TIMESTAMP,
-    max_timestamp_offset=-1,
-    codec_mask=0,
-    tombstone_count=0,
-    marker_count=0,
-    horizon_ms=None,
-    last_batch=None,
-)
-"""Those of a slice without batches."""
-
-
-def _contents_of(compacted: CompactedSlices) -> _Contents:
-    return _Contents(
-        data_bytes=len(compacted.data),
-        data_crc=compacted.crc,
-        record_count=compacted.records_count,
-        min_timestamp=compacted.min_timestamp,
-        max_timestamp=compacted.max_timestamp,
-        max_timestamp_offset=compacted.max_timestamp_offset,
-        codec_mask=1 << Codec.NONE,
-        tombstone_count=compacted.tombstone_count,
-        marker_count=0,
-        horizon_ms=compacted.delete_horizon_ms,
-        last_batch=LastBatch(compacted.last_base_offset, compacted.leader_epoch, compacted.last_crc),
-    )
 
 
 def _built(

@@ -3,7 +3,7 @@
 
 #include "bit_counts.h"
 
-enum { RANK_BITS = 512, RANK_BYTES = RANK_BITS / 8 };
+enum { RANK_BITS = 512, RANK_BYTES = RANK_BITS / 8, NO_TIMESTAMP = -1 };
 
 /* Copies the records of a slice that stay behind those of the slices before it. */
 static bool keep_survivors(compacted_slice *slice, uint8_t *target, compact_result *result)
@@ -127,7 +127,14 @@ static bool merge_keys(compacted_slice *slices, size_t count, compact_memory *me
 bool kernel_compact(compacted_slice *slices, size_t count, int64_t base_offset, size_t interval_bytes,
                     compact_memory *memory, compact_result *result)
 {
-    *result = (compact_result){.first_offset = -1, .last_offset = -1, .next_offset = base_offset};
+    *result = (compact_result){
+        .first_offset = -1,
+        .last_offset = -1,
+        .min_timestamp = NO_TIMESTAMP,
+        .max_timestamp = NO_TIMESTAMP,
+        .max_timestamp_offset = -1,
+        .next_offset = base_offset,
+    };
     for (size_t index = 0; index < count; index++)
         if (!keep_survivors(&slices[index], memory->target, result))
             return false;

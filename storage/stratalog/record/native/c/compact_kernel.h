@@ -39,7 +39,7 @@ typedef struct {
     size_t keys_size;
     size_t keys_count;
     int64_t records_count;
-    int64_t first_offset; /* -1 without records, like the next one */
+    int64_t first_offset; /* -1 without records, like the next one, and the timestamps and their offset */
     int64_t last_offset;
     int64_t dropped_tombstone_count;
     int64_t tombstone_count;

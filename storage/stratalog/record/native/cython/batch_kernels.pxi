@@ -33,6 +33,15 @@ cdef extern from "batch_frame.h" nogil:
 
 
 cdef enum:
+    PROVED_CRC = 0
+    PROVED_COUNT = 1
+    PROVED_FIRST = 2
+    PROVED_LAST = 3
+    PROVED_FINGERPRINT = 4
+    PROVED_TOMBSTONES = 5
+    PROVED_MARKERS = 6
+    PROVED_KEYLESS = 7
+    PROVED_WIDTH = 8
     SUMMED_UNDER_LOCK_BYTES = 32768
     OFFSET_ENTRY_BYTES = 8
     TIME_ENTRY_BYTES = 12
@@ -267,6 +276,52 @@ def scan_batches(data, size_t position, size_t begin_limit, uint32_t fingerprint
         result.marker_count,
         bool(result.is_transactional),
     )
+
+
+cdef bint prove_slice(const uint8_t *data, size_t size, int64_t *target) noexcept nogil:
+    """Write the numbers of a slice, in the order of `PROVED_COLUMNS`; False if not all of it was taken."""
+    cdef scan_result scanned
+    cdef size_t position = 0
+    memset(target, 0, PROVED_WIDTH * sizeof(int64_t))
+    target[PROVED_FIRST] = target[PROVED_LAST] = -1
+    scanned.fingerprint = 0
+    while position < size:
+        kernel_scan_batches(data + position, size - position, size - position, &scanned)
+        if scanned.end_position == 0:
+            return False
+        if target[PROVED_COUNT] == 0:
+            target[PROVED_FIRST] = scanned.first_offset
+        target[PROVED_COUNT] += scanned.records_count
+        target[PROVED_LAST] = scanned.last_offset
+        target[PROVED_TOMBSTONES] += scanned.tombstone_count
+        target[PROVED_MARKERS] += scanned.marker_count
+        target[PROVED_KEYLESS] += scanned.null_key_count
+        position += scanned.end_position
+    target[PROVED_CRC] = kernel_batches_crc(data, size, 0)
+    target[PROVED_FINGERPRINT] = scanned.fingerprint
+    return True
+
+
+def prove_slices(data, sizes):
+    """See ``batch_kernels.prove_slices``."""
+    cdef Export source = export(data), all_sizes = export_numbers(sizes), exported
+    cdef const int64_t *size = <const int64_t *> all_sizes.data
+    cdef size_t number = 0, count = all_sizes.size // 8, position = 0
+    cdef uint32_t crc = 0
+    cdef int64_t *target
+    assert PROVED_WIDTH == len(PROVED_COLUMNS), "each number has its place"
+    numbers = ONE_ZERO * (PROVED_WIDTH * count)
+    exported = export(numbers, PyBUF_WRITABLE)
+    target = <int64_t *> exported.data
+    with nogil:
+        while number < count and 0 <= size[number] and <size_t> size[number] <= source.size - position:
+            if not prove_slice(source.data + position, <size_t> size[number], target):
+                break
+            crc = kernel_joined_crc(crc, <uint32_t> target[PROVED_CRC], <size_t> size[number])
+            position += <size_t> size[number]
+            target += PROVED_WIDTH
+            number += 1
+    return numbers if number == count else numbers[: PROVED_WIDTH * number], crc
 
 
 def hash_batches(data, hash_key16, int64_t first_ordinal, entries, rule=None):

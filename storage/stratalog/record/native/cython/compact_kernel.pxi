@@ -40,7 +40,6 @@ cdef extern from "compact_kernel.h" nogil:
         int64_t min_timestamp
         int64_t max_timestamp
         int64_t max_timestamp_offset
-        int64_t next_offset
         int64_t last_base_offset
         int64_t delete_horizon_ms
         int32_t leader_epoch
@@ -58,6 +57,7 @@ cdef enum:
     RANK_BYTES = 64
     KEY_ENTRY_BYTES = 21
     PLAIN_CODEC = 1
+    COMPACTED_WIDTH = 20
 
 
 @cython.final
@@ -356,46 +356,71 @@ cdef bint place_slices(Run run, tuple places, const uint8_t *bits, uint8_t *copi
     return True
 
 
-cdef object index_columns(const compact_memory *memory, size_t count):
-    """The columns of an index, one behind the other."""
-    columns = PyBytes_FromStringAndSize(<char *> NULL, <Py_ssize_t> (24 * count))
-    cdef char *target = PyBytes_AS_STRING(columns)
-    memcpy(target, memory.positions, 8 * count)
-    memcpy(target + 8 * count, memory.base_offsets, 8 * count)
-    memcpy(target + 16 * count, memory.max_timestamps, 8 * count)
-    return columns
+cdef size_t put_index_columns(const small_run *run, char *target) noexcept nogil:
+    """Write the columns of an index, one behind the other; returns their bytes."""
+    cdef size_t size = 8 * run.result.interval_count
+    memcpy(target, run.memory.positions, size)
+    memcpy(target + size, run.memory.base_offsets, size)
+    memcpy(target + 2 * size, run.memory.max_timestamps, size)
+    return 3 * size
 
 
-cdef object compacted_of(const small_run *run):
-    cdef const compact_result *result = &run.result
+cdef void put_compacted(const compact_result *result, int64_t *target) noexcept nogil:
+    """Write the numbers of a slice, in the order of `COMPACTED_COLUMNS`."""
+    target[0] = <int64_t> result.size
+    target[1] = result.crc
+    target[2] = result.fingerprint
+    target[3] = result.records_count
+    target[4] = result.first_offset
+    target[5] = result.last_offset
+    target[6] = result.dropped_tombstone_count
+    target[7] = result.tombstone_count
+    target[8] = result.min_timestamp
+    target[9] = result.max_timestamp
+    target[10] = result.max_timestamp_offset
+    target[11] = result.has_delete_horizon
+    target[12] = result.delete_horizon_ms if result.has_delete_horizon else 0
+    target[13] = result.last_base_offset
+    target[14] = result.leader_epoch
+    target[15] = result.last_crc
+    target[16] = <int64_t> result.interval_count
+    target[17] = <int64_t> result.keys_size
+    target[18] = <int64_t> result.keys_count
+    target[19] = result.keys_crc
+
+
+cdef object compacted_of(const small_run *found, size_t runs_count, size_t slices_count, const uint8_t *data, size_t size,
+                         const uint8_t *keys, size_t keys_size):
+    """The slices of all runs that were taken."""
+    cdef size_t number, intervals_count = 0
+    cdef Export exported
+    cdef int64_t *target
+    cdef char *index
+    for number in range(runs_count):
+        if found[number].is_taken:
+            intervals_count += found[number].result.interval_count
+    columns = PyBytes_FromStringAndSize(<char *> NULL, <Py_ssize_t> (24 * intervals_count))
+    index = PyBytes_AS_STRING(columns)
+    numbers = ONE_ZERO * (COMPACTED_WIDTH * slices_count)
+    exported = export(numbers, PyBUF_WRITABLE)
+    target = <int64_t *> exported.data
+    for number in range(runs_count):
+        if found[number].is_taken:
+            put_compacted(&found[number].result, target)
+            index += put_index_columns(&found[number], index)
+            target += COMPACTED_WIDTH
     return CompactedSlices(
-        PyBytes_FromStringAndSize(<char *> run.memory.target, <Py_ssize_t> result.size),
-        result.crc,
-        result.fingerprint,
-        result.records_count,
-        result.first_offset,
-        result.last_offset,
-        result.dropped_tombstone_count,
-        result.tombstone_count,
-        result.min_timestamp,
-        result.max_timestamp,
-        result.max_timestamp_offset,
-        result.delete_horizon_ms if result.has_delete_horizon else None,
-        result.next_offset,
-        result.last_base_offset,
-        result.leader_epoch,
-        result.last_crc,
-        index_columns(&run.memory, result.interval_count),
-        PyBytes_FromStringAndSize(<char *> run.memory.keys, <Py_ssize_t> result.keys_size),
-        result.keys_count,
-        result.keys_crc,
+        PyBytes_FromStringAndSize(<const char *> data, <Py_ssize_t> size),
+        columns,
+        PyBytes_FromStringAndSize(<const char *> keys, <Py_ssize_t> keys_size),
+        numbers,
     )
 
 
 def compact_runs(runs, tuple places, survivors, dict data, dict keys, rules, size_t interval_bytes):
     """See ``batch_kernels.compact_runs``."""
     cdef size_t index, number, count = 0, bits_count = 0, ranks_count = 0, target_bytes = 0, keys_bytes = 0
-    cdef size_t most_keys = 0, intervals_count = 0, width = width_of(places), record_place = places[3]
+    cdef size_t most_keys = 0, intervals_count = 0, slices_count = 0, width = width_of(places), record_place = places[3]
     cdef list all_runs = [run_of(source, width) for source in runs], all_bits = [export(bitmaps) for bitmaps in survivors]
     cdef size_t runs_count = <size_t> len(all_runs)
     cdef Pieces data_pieces = pieces_of(data), key_pieces = pieces_of(keys)
@@ -408,6 +433,7 @@ def compact_runs(runs, tuple places, survivors, dict data, dict keys, rules, siz
     cdef Export bits
     cdef Run run
     assert interval_bytes > 0, "an interval has bytes"
+    assert COMPACTED_WIDTH == len(COMPACTED_COLUMNS), "each number has its place"
     assert len(rules) == len(all_bits) == len(all_runs), "each run has survivors and a rule"
     for number in range(runs_count):
         run, bits = <Run> all_runs[number], <Export> all_bits[number]
@@ -454,10 +480,14 @@ def compact_runs(runs, tuple places, survivors, dict data, dict keys, rules, siz
             found[number].memory.positions = <int64_t *> index_memory.data + 3 * intervals_count
             found[number].memory.base_offsets = found[number].memory.positions + found[number].intervals_count
             found[number].memory.max_timestamps = found[number].memory.base_offsets + found[number].intervals_count
-            target_bytes += found[number].target_bytes
-            keys_bytes += kernel_keys_room(found[number].keys_count)
             intervals_count += found[number].intervals_count
             found[number].is_taken = kernel_compact(
                 place + found[number].first, found[number].count, found[number].base_offset, interval_bytes,
                 &found[number].memory, &found[number].result)
-    return [compacted_of(&found[number]) if found[number].is_taken else None for number in range(runs_count)]
+            if found[number].is_taken:
+                # The next slice lies right behind this one. Together they are no larger than their rooms.
+                target_bytes += found[number].result.size
+                keys_bytes += found[number].result.keys_size
+                slices_count += 1
+    taken = bytes([found[number].is_taken for number in range(runs_count)])
+    return taken, compacted_of(found, runs_count, slices_count, target.data, target_bytes, keys_memory.data, keys_bytes)
