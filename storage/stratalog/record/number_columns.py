@@ -30,6 +30,10 @@ tuple_columns(rows, shape) -> (columns, lists)
     pairs up to and with those of the row, and `lists` has an array of all pairs for each such field. Unsigned
     numbers become the signed ones with the same 64 bits. Tuples of another shape, and numbers of more bits,
     raise InvalidRequestError.
+unpack_tuples(kind, data, position, row_bytes, count, fields) -> list
+    A tuple of that kind from each of `count` rows of `row_bytes` bytes, of which the first begins at
+    `position`. `fields` has for each of its fields a `PackedField`, or a list with its values. The rows lie
+    in the data, and all places in their row: the caller has looked.
 """
 
 from __future__ import annotations
@@ -37,12 +41,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.record.native.kernels import NATIVE
-from stratalog.record.pure_number_columns import NUMBER, PAIRS, SKIPPED
+from stratalog.record.pure_number_columns import NUMBER, PAIRS, SKIPPED, PackedField
 
 __all__ = (
     "NUMBER",
     "PAIRS",
     "SKIPPED",
+    "PackedField",
     "differences",
     "format_numbers",
     "parse_numbers",
@@ -51,6 +56,7 @@ __all__ = (
     "steps_behind",
     "sums",
     "tuple_columns",
+    "unpack_tuples",
 )
 
 if TYPE_CHECKING or not NATIVE:
@@ -63,6 +69,7 @@ if TYPE_CHECKING or not NATIVE:
         steps_behind,
         sums,
         tuple_columns,
+        unpack_tuples,
     )
 else:
     from stratalog.record.native._kernels import (
@@ -74,4 +81,5 @@ else:
         steps_behind,
         sums,
         tuple_columns,
+        unpack_tuples,
     )

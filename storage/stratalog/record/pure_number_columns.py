@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import re
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from operator import add, sub
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
+from stratalog.base.filesystem import Buffer
 
 NOT_NUMBERS = "the text is not a list of so many numbers"
 NUMBER_TOO_LARGE = "a number does not fit 64 bits, or a group is not one of the column's"
@@ -22,8 +24,22 @@ OTHER_SHAPE = "a tuple does not have the shape of the others"
 SKIPPED = 0
 NUMBER = 1
 PAIRS = 100
+T = TypeVar("T", bound=tuple[Any, ...])
 _NUMBER = "(?:0|-?[1-9][0-9]{0,18})"
 _NUMBERS = re.compile(rf"\[{_NUMBER}(?:,{_NUMBER})*\]")
+
+
+class PackedField(NamedTuple):
+    """The places of a field in a row of bytes."""
+
+    kind: type[tuple[Any, ...]] | None
+    """The type of a field that is a tuple of numbers; None: it is a number."""
+    places: tuple[tuple[int, str], ...]
+    """For each number its position in the row and its code, as ``struct`` has them: I, i, q or Q."""
+    flags_position: int = 0
+    """The position of 32 flags."""
+    mask: int = 0
+    """The field is None unless one of these flags is set; 0: it is always there."""
 
 
 def format_numbers(numbers: array[int]) -> str:
@@ -108,6 +124,45 @@ def tuple_columns(rows: Sequence[Any], shape: Sequence[int]) -> tuple[array[int]
             for column in _numbers_of(values, abs(kind)):
                 columns += column
     return columns, lists
+
+
+def unpack_tuples(
+    kind: type[T],
+    data: Buffer,
+    position: int,
+    row_bytes: int,
+    count: int,
+    fields: Sequence[PackedField | list[Any]],
+) -> list[T]:
+    """The plain-Python form of ``number_columns.unpack_tuples``."""
+    places = range(position, position + count * row_bytes, row_bytes)
+    assert row_bytes > 0, "rows have bytes"
+    assert max(position, places.stop) <= len(data), "rows lie in the data"
+    columns = [_column_of(field, data, row_bytes, places) for field in fields]
+    return [tuple.__new__(kind, row) for row in zip(*columns, strict=True)]
+
+
+def _column_of(
+    field: PackedField | list[Any], data: Buffer, row_bytes: int, places: Sequence[int]
+) -> Sequence[Any]:
+    if isinstance(field, list):
+        assert len(field) == len(places), "a column has a value for each row"
+        return field
+    ends = [position + struct.calcsize(f"<{code}") for position, code in field.places]
+    assert max(ends) <= row_bytes, "places lie in their row"
+    assert field.flags_position + 4 <= row_bytes, "flags lie in their row"
+    numbers = [
+        [struct.unpack_from(f"<{code}", data, place + position)[0] for place in places]
+        for position, code in field.places
+    ]
+    kind = field.kind
+    values: Sequence[Any] = numbers[0]
+    if kind is not None:
+        values = [tuple.__new__(kind, row) for row in zip(*numbers, strict=True)]
+    if not field.mask:
+        return values
+    flags = [struct.unpack_from("<I", data, place + field.flags_position)[0] for place in places]
+    return [value if bits & field.mask else None for value, bits in zip(values, flags, strict=True)]
 
 
 def _numbers_of(tuples: Sequence[Any], size: int) -> list[array[int]]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.base.errors import LogStoreError
+from stratalog.compaction.kept_records import KeptRecords, KeptTally
 from stratalog.compaction.keys.merged_keys import KeySource, merged_keys
 from stratalog.record.batch import batches
 from stratalog.record.builder import encode_batch
@@ -25,8 +26,11 @@ from stratalog.record.native.batch_kernels import (
     decide_runs,
     filter_batches,
     merge_key_streams,
+    prove_slices,
+    scan_batches,
 )
 from stratalog.record.native.kernels import KeyEntries, hash_keys, sort_key_entries
+from stratalog.record.native.scanned_batches import PROVED_COLUMNS, ScannedBatches
 from stratalog.record.record import Record
 from stratalog.remote.objects.key_stream import KeyHashing, encode_key_stream
 from stratalog.remote.objects.slice_builder import (
@@ -246,6 +250,38 @@ def test_one_call_gives_the_same_as_its_steps(seed: int) -> None:
     assert one_of(compacted, "data_crc") == crc32c(output)
     headers = [header for _, header in batches(output)]
     assert one_of(compacted, "record_count") == sum(header.records_count for header in headers)
+
+
+@needs_native
+@given(SEEDS)
+def test_whole_slices_are_proved_as_batch_by_batch(seed: int) -> None:
+    random = Random(seed)
+    slices = [one.data for one in some_run(random).slices]
+    slices.insert(random.randrange(len(slices) + 1), b"")
+    damaged_one = random.randrange(2 * len(slices))
+    if damaged_one < len(slices) and slices[damaged_one]:
+        slices[damaged_one] = damaged(random, slices[damaged_one])
+    data, sizes = b"".join(slices), array("q", map(len, slices))
+    numbers, crc = prove_slices(data, sizes)
+    rows = list(zip(*[iter(numbers)] * len(PROVED_COLUMNS), strict=True))
+    assert damaged_one < len(slices) or len(rows) == len(slices)
+    for one, row in zip(slices, rows, strict=False):
+        tally = KeptTally()
+        scans: list[ScannedBatches] = []
+        position = 0
+        while position < len(one):
+            scans.append(scan_batches(one, position, len(one), tally.fingerprint))
+            position = scans[-1].end_position
+            tally.add_proved(scans[-1])
+        found = dict(zip(PROVED_COLUMNS, row, strict=True))
+        assert KeptRecords._make(map(found.__getitem__, KeptRecords._fields)) == tally.result()
+        assert found["tombstone_count"] == sum(scan.tombstone_count for scan in scans)
+        assert found["marker_count"] == sum(scan.marker_count for scan in scans)
+        assert found["keyless_count"] == sum(scan.null_key_count for scan in scans)
+        assert found["data_crc"] == crc32c(one)
+    assert crc == crc32c(b"".join(slices[: len(rows)]))
+    if rows and sum(sizes):
+        assert len(prove_slices(data[:-1], sizes)[0]) <= len(numbers), "the last byte is missing"
 
 
 def some_damage(random: Random, one: SliceInput) -> SliceInput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from array import array
 from random import Random
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from stratalog.base.errors import CorruptRecordError, InvalidRequestError
 from stratalog.record import pure_number_columns
-from stratalog.record.number_columns import NUMBER, PAIRS, SKIPPED
+from stratalog.record.number_columns import NUMBER, PAIRS, SKIPPED, PackedField
 from tests.support.kernels import both_kinds, each_kind
 
 SMALLEST, LARGEST = -(1 << 63), (1 << 63) - 1
@@ -315,3 +316,77 @@ def test_tuples_of_another_shape_are_refused(kernels: Any, shape: int, row: Any)
     for rows in ([row], [sound, row], [row, sound]):
         with pytest.raises(InvalidRequestError):
             kernels.tuple_columns(rows, (shape,))
+
+
+class Part(NamedTuple):
+    """A field with two numbers."""
+
+    first: int
+    second: int
+
+
+class Unpacked(NamedTuple):
+    """A tuple of fields of all kinds."""
+
+    given: str
+    word: int
+    signed: int
+    part: Part | None
+    wide: int | None
+
+
+ROW = struct.Struct("<3xIiqQI")
+UNPACKED_ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 2**32 - 1),
+        st.integers(-(2**31), 2**31 - 1),
+        st.integers(SMALLEST, LARGEST),
+        st.integers(0, 2**64 - 1),
+        st.integers(0, 2**32 - 1),
+    )
+)
+
+
+@each_kernel
+@given(UNPACKED_ROWS, st.integers(0, 3), st.integers(0, 5))
+def test_rows_of_bytes_are_tuples(kernels: Any, rows: list[tuple[int, ...]], spare: int, first: int) -> None:
+    data = bytes(first) + b"".join(ROW.pack(*row) + b"x" * spare for row in rows)
+    names = [f"row-{number}" for number in range(len(rows))]
+    fields = [
+        names,
+        PackedField(None, ((3, "I"),)),
+        PackedField(None, ((7, "i"),)),
+        PackedField(Part, ((11, "q"), (19, "Q")), 27, 6),
+        PackedField(None, ((19, "Q"),), 27, 1),
+    ]
+    found = kernels.unpack_tuples(Unpacked, memoryview(data), first, ROW.size + spare, len(rows), fields)
+    assert found == [
+        Unpacked(
+            given=name,
+            word=word,
+            signed=signed,
+            part=Part(number, wide) if flags & 6 else None,
+            wide=wide if flags & 1 else None,
+        )
+        for name, (word, signed, number, wide, flags) in zip(names, rows, strict=True)
+    ]
+    assert all(type(one) is Unpacked and type(one.part) in (Part, type(None)) for one in found)
+
+
+@each_kernel
+@pytest.mark.parametrize(
+    ("position", "row_bytes", "count", "field"),
+    [
+        (1, 8, 2, PackedField(None, ((0, "q"),))),
+        (17, 8, 0, PackedField(None, ((0, "q"),))),
+        (0, 8, 3, PackedField(None, ((0, "q"),))),
+        (0, 8, 2, PackedField(None, ((1, "q"),))),
+        (0, 8, 2, PackedField(None, ((0, "I"),), 5, 1)),
+        (0, 8, 2, [1]),
+    ],
+)
+def test_rows_and_places_outside_of_the_data_are_refused(
+    kernels: Any, position: int, row_bytes: int, count: int, field: Any
+) -> None:
+    with pytest.raises(AssertionError):
+        kernels.unpack_tuples(tuple, bytes(16), position, row_bytes, count, [field])

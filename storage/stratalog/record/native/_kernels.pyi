@@ -60,3 +60,4 @@ from stratalog.record.pure_number_columns import running_sums as running_sums
 from stratalog.record.pure_number_columns import steps_behind as steps_behind
 from stratalog.record.pure_number_columns import sums as sums
 from stratalog.record.pure_number_columns import tuple_columns as tuple_columns
+from stratalog.record.pure_number_columns import unpack_tuples as unpack_tuples

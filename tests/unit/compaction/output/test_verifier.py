@@ -105,6 +105,25 @@ def prove(
     assert b"".join(passed) == whole[position:]
 
 
+def prove_in_rows(
+    finished: FinishedObject, planned: dict[TopicIdPartition, PlannedSlice], sizes: Sequence[int] = (1 << 20,)
+) -> None:
+    """The same with slices whose plans are known before their data; the first one comes alone."""
+    whole, (alone, *row) = b"".join(finished.parts), finished.entries
+    proof, size_of, position = ObjectProof(finished.ref.name), itertools.cycle(sizes), 0
+    proof.begin_slice(alone.data_position, is_carried=False)
+    proof.end_slice(alone, planned[alone.topic_id_partition])
+    for entries in (row[:1], row[1:]):
+        proof.add_row(entries, [planned[entry.topic_id_partition] for entry in entries])
+    end_position = finished.entries[-1].data_end_position
+    while position < end_position:
+        size = min(next(size_of), end_position - position)
+        proof.add(whole[position : position + size])
+        position += size
+    assert proof.crc == crc_of(whole[:position])
+    proof.finish(finished, PartsReader([whole[position:]], position))
+
+
 def batch_of(base_offset: int, keys: list[bytes], codec: Codec = Codec.NONE) -> bytes:
     records = [Record(0, 1, key, b"value" * 3) for key in keys]
     return encode_batch(records, base_offset=base_offset, codec=codec)
@@ -126,6 +145,39 @@ def test_what_was_planned_passes_in_any_pieces(sizes: list[int]) -> None:
     tip = TopicIdPartition(TOPIC_ID, 4)
     carried_too = planned[tip]._replace(kept=carried(SLICES[0]), has_one_record_a_key=False)
     prove(finished, planned | {tip: carried_too}, sizes)
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=9))
+def test_rows_of_slices_pass_in_any_pieces(sizes: list[int]) -> None:
+    small, mixed = batch_of(0, [b"d"]), batch_of(0, [b"d"], Codec.ZSTD)
+    rows = [mixed, small, small, b"", mixed, b"", small, SLICES[0], empty_batch(), small, b""]
+    finished, planned = object_of([SLICES[0], *rows])
+    prove_in_rows(finished, planned, sizes)
+
+
+def test_a_slice_of_a_row_that_is_not_as_planned_is_refused() -> None:
+    finished, planned = object_of([*SLICES, SLICES[0], SLICES[2], b""])
+    prove_in_rows(finished, planned)
+    for partition in range(1, 6):
+        tip = TopicIdPartition(TOPIC_ID, partition)
+        kept = planned[tip].kept
+        assert isinstance(kept, KeptRecords)
+        for field in KeptRecords._fields:
+            changed = kept._replace(**{field: getattr(kept, field) + 1})
+            with pytest.raises(StoreCorruptError) as refused:
+                prove_in_rows(finished, planned | {tip: planned[tip]._replace(kept=changed)})
+            assert refused.value.fields["partition"] == partition
+
+
+@given(st.integers(0, 2**32))
+def test_a_changed_byte_of_a_row_is_refused(seed: int) -> None:
+    random = Random(seed)
+    finished, planned = object_of([SLICES[2], b"", SLICES[0], SLICES[2]])
+    whole = bytearray(b"".join(finished.parts))
+    begin, end = finished.ref.data_position, finished.entries[-1].data_end_position
+    whole[random.randrange(begin, end)] ^= 1 << random.randrange(8)
+    with pytest.raises((StoreCorruptError, CorruptRecordError)):
+        prove_in_rows(finished._replace(parts=Parts([bytes(whole)])), planned, [random.randrange(1, 300)])
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from stratalog.base.errors import StoreCorruptError, StoreNotUsableError
+from stratalog.record.number_columns import PackedField, unpack_tuples
 from stratalog.remote.objects.fixed_layout import Buffer, FixedLayout, padding_bytes
 from stratalog.remote.objects.slice_entry import (
     KeyStreamRef,
@@ -105,12 +106,12 @@ def encode_directory(entries: Sequence[SliceEntry]) -> bytes:
     assert _ascend(entries)
     for entry in entries:
         entry.check()
-    heap = _Heap(DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes)
-    fixed = ENTRY.pack_rows(_columns_of(entries) | heap.put_entries(entries))
-    size_bytes = DIRECTORY_HEADER.size_bytes + len(fixed) + len(heap.data)
+    heap, references = _heap_of(entries, DIRECTORY_HEADER.size_bytes + len(entries) * ENTRY.size_bytes)
+    fixed = ENTRY.pack_rows(_columns_of(entries) | references)
+    size_bytes = DIRECTORY_HEADER.size_bytes + len(fixed) + len(heap)
     padding = padding_bytes(size_bytes)
     header = DIRECTORY_HEADER.pack(len(entries), ENTRY.size_bytes, 0, 0, size_bytes + padding)
-    return header + fixed + bytes(heap.data) + bytes(padding)
+    return header + fixed + heap + bytes(padding)
 
 
 def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
@@ -128,9 +129,7 @@ def decode_directory(data: Buffer) -> tuple[SliceEntry, ...]:
         raise _corrupt("does not have the size that it states")
     if DIRECTORY_HEADER.size_bytes + slice_count * entry_bytes > len(data):
         raise _corrupt("has fewer entries than it states")
-    entries = _entries_of(
-        data, ENTRY.unpack_rows(data, DIRECTORY_HEADER.size_bytes, slice_count, entry_bytes)
-    )
+    entries = _entries_of(data, slice_count, entry_bytes)
     for entry in entries:
         fault = entry.fault()
         if fault is not None:
@@ -175,22 +174,16 @@ def _columns_of(entries: Sequence[SliceEntry]) -> dict[str, Sequence[Any]]:
     }
 
 
-def _entries_of(data: Buffer, rows: dict[str, tuple[Any, ...]]) -> tuple[SliceEntry, ...]:
-    """The entries of a directory's rows, given as columns."""
+def _entries_of(data: Buffer, slice_count: int, entry_bytes: int) -> tuple[SliceEntry, ...]:
+    """The entries of a directory with so many rows."""
+    position = DIRECTORY_HEADER.size_bytes
+    rows = ENTRY.unpack_rows(data, position, slice_count, entry_bytes, _REFERENCES)
     flags = rows["flags"]
     if max(flags, default=0) > KNOWN_FLAGS:
         raise _newer(max(flags))
-
-    def where(flag: int, values: Iterable[object]) -> list[object]:
-        return [value if bits & flag else None for bits, value in zip(flags, values, strict=True)]
-
-    def parts(make: Callable[..., object], *names: str) -> Iterator[object]:
-        return map(make, *[rows[name] for name in names])
-
-    columns: Mapping[str, Sequence[Any]] = rows | {
+    columns: Mapping[str, list[Any]] = {
         "topic_id": list(map(_topic_id, rows["topic_id"])),
         "topic": _texts(data, rows["topic_position"], rows["topic_bytes"]),
-        "index": list(parts(PartRef, "index_position", "index_bytes", "index_crc")),
         "has_aborted": [bits & HAS_ABORTED_FLAG != 0 for bits in flags],
         "open_transactions": _lists(
             data,
@@ -199,27 +192,55 @@ def _entries_of(data: Buffer, rows: dict[str, tuple[Any, ...]]) -> tuple[SliceEn
             rows["open_transactions_position"],
             rows["open_transaction_count"],
         ),
-        "earliest_delete_horizon_ms": where(HAS_DELETE_HORIZON_FLAG, rows["earliest_delete_horizon_ms"]),
         "leader_epochs": _lists(
             data, LEADER_EPOCH, LeaderEpoch, rows["leader_epochs_position"], rows["leader_epoch_count"]
         ),
-        "last_batch": where(
-            HAS_LAST_BATCH_FLAG,
-            parts(LastBatch, "last_batch_base_offset", "last_batch_epoch", "last_batch_crc"),
-        ),
-        "key_stream": where(
-            HAS_KEY_STREAM_FLAG,
-            parts(
-                KeyStreamRef,
-                "key_stream_position",
-                "key_stream_bytes",
-                "key_stream_entry_count",
-                "key_stream_crc",
-                "hash_key_id",
-            ),
-        ),
     }
-    return SliceEntry.of_columns(columns)
+    fields = [columns[field] if field in columns else _packed_field(field) for field in SliceEntry._fields]
+    return tuple(unpack_tuples(SliceEntry, data, position, entry_bytes, slice_count, fields))
+
+
+_REFERENCES = frozenset(
+    {
+        "topic_id",
+        "flags",
+        "topic_position",
+        "topic_bytes",
+        "leader_epochs_position",
+        "leader_epoch_count",
+        "open_transactions_position",
+        "open_transaction_count",
+    }
+)
+"""The fields of a row that refer to something else, or are no numbers."""
+_PARTS: Mapping[str, tuple[type[tuple[Any, ...]], Sequence[str]]] = {
+    "index": (PartRef, ("index_position", "index_bytes", "index_crc")),
+    "last_batch": (LastBatch, ("last_batch_base_offset", "last_batch_epoch", "last_batch_crc")),
+    "key_stream": (
+        KeyStreamRef,
+        (
+            "key_stream_position",
+            "key_stream_bytes",
+            "key_stream_entry_count",
+            "key_stream_crc",
+            "hash_key_id",
+        ),
+    ),
+}
+"""The fields of an entry with several numbers, and those of the row."""
+_FLAGS = {
+    "last_batch": HAS_LAST_BATCH_FLAG,
+    "key_stream": HAS_KEY_STREAM_FLAG,
+    "earliest_delete_horizon_ms": HAS_DELETE_HORIZON_FLAG,
+}
+"""The flags of the fields that an entry may be without."""
+
+
+@functools.cache
+def _packed_field(field: str) -> PackedField:
+    kind, names = _PARTS.get(field, (None, (field,)))
+    places = tuple(map(ENTRY.packed, names))
+    return PackedField(kind, places, ENTRY.positions["flags"], _FLAGS.get(field, 0))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -246,7 +267,7 @@ def _text(data: Buffer, position: int, size_bytes: int) -> str:
 def _lists(
     data: Buffer,
     layout: FixedLayout,
-    make: Callable[[int, int], object],
+    make: type[LeaderEpoch | OpenTransaction],
     positions: Sequence[int],
     counts: Sequence[int],
 ) -> list[tuple[object, ...]]:
@@ -261,8 +282,8 @@ def _lists(
         and max(counts) == min(counts) == 1
         and positions == tuple(side_by_side)
     ):
-        rows = layout.unpack_rows(data, begin, row_count, size_bytes)
-        return [(one,) for one in map(make, *rows.values())]
+        fields = [PackedField(None, (layout.packed(name),)) for name in layout.positions]
+        return [(one,) for one in unpack_tuples(make, data, begin, size_bytes, row_count, fields)]
     for position, count in zip(positions, counts, strict=True):
         end = position + count * size_bytes
         if end > len(data):
@@ -272,48 +293,28 @@ def _lists(
     return found
 
 
-class _Heap:
-    """The parts of variable length behind the fixed entries. Equal texts are stored once. Not thread-safe:
-    one encoding uses it.
-    """
-
-    def __init__(self, position: int) -> None:
-        self.data = bytearray()
-        self._position = position
-        self._texts: dict[str, tuple[int, int]] = {}
-        """The places of texts, and their sizes."""
-
-    def put_entries(self, entries: Sequence[SliceEntry]) -> dict[str, Sequence[int]]:
-        """Append the parts of all entries; returns the columns that refer to them."""
-        topics: list[tuple[int, int]] = []
-        epochs: list[tuple[int, int]] = []
-        transactions: list[tuple[int, int]] = []
-        for entry in entries:
-            topics.append(self._texts.get(entry.topic) or self._put_text(entry.topic))
-            epochs.append(self._put_list(LEADER_EPOCH, entry.leader_epochs))
-            transactions.append(self._put_list(OPEN_TRANSACTION, entry.open_transactions))
-        return {
-            "topic_position": [position for position, _ in topics],
-            "topic_bytes": [size_bytes for _, size_bytes in topics],
-            "leader_epochs_position": [position for position, _ in epochs],
-            "leader_epoch_count": [count for _, count in epochs],
-            "open_transactions_position": [position for position, _ in transactions],
-            "open_transaction_count": [count for _, count in transactions],
-        }
-
-    def _put_text(self, text: str) -> tuple[int, int]:
-        """Append a text; returns its position from the start of the directory, and its size."""
-        encoded = text.encode()
-        place = self._texts[text] = self._position + len(self.data), len(encoded)
-        self.data += encoded
-        return place
-
-    def _put_list(self, layout: FixedLayout, rows: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Append a list; returns its position from the start of the directory, and its length."""
-        position = self._position + len(self.data)
-        for row in rows:
-            self.data += layout.pack(*row)
-        return position, len(rows)
+def _heap_of(entries: Sequence[SliceEntry], position: int) -> tuple[bytes, dict[str, Sequence[int]]]:
+    """The parts of variable length, which begin at that position of the directory, and the columns that refer
+    to them. Equal texts are stored once. The lists of one kind lie side by side."""
+    texts = {topic: topic.encode() for topic in dict.fromkeys([entry.topic for entry in entries])}
+    ends = itertools.accumulate(map(len, texts.values()), initial=position)
+    places = {topic: (begin, len(text)) for (topic, text), begin in zip(texts.items(), ends, strict=False)}
+    data = b"".join(texts.values())
+    found = [places[entry.topic] for entry in entries]
+    columns: dict[str, Sequence[int]] = {
+        "topic_position": [begin for begin, _ in found],
+        "topic_bytes": [size_bytes for _, size_bytes in found],
+    }
+    for name, layout, lists in (
+        ("leader_epoch", LEADER_EPOCH, [entry.leader_epochs for entry in entries]),
+        ("open_transaction", OPEN_TRANSACTION, [entry.open_transactions for entry in entries]),
+    ):
+        counts = list(map(len, lists))
+        sizes = [layout.size_bytes * count for count in counts]
+        columns[f"{name}_count"] = counts
+        columns[f"{name}s_position"] = list(itertools.accumulate(sizes, initial=position + len(data)))[:-1]
+        data += b"".join(itertools.starmap(layout.pack, itertools.chain.from_iterable(lists)))
+    return data, columns
 
 
 def _corrupt(problem: str) -> StoreCorruptError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 Buffer = bytes | bytearray | memoryview
@@ -56,12 +56,22 @@ class FixedLayout:
         return b"".join(itertools.starmap(self._struct.pack, values))
 
     def unpack_rows(
-        self, buffer: Buffer, position: int, row_count: int, row_bytes: int
+        self,
+        buffer: Buffer,
+        position: int,
+        row_count: int,
+        row_bytes: int,
+        names: Container[str] | None = None,
     ) -> dict[str, tuple[Any, ...]]:
-        """Decode rows of `row_bytes`, which begin with all fields, as columns. The buffer must have all of
-        them."""
-        spare_bytes = row_bytes - self.size_bytes
-        rows = struct.Struct(f"{self._struct.format}{spare_bytes}x")
+        """Decode rows of `row_bytes`, which begin with all fields, as columns: those of all fields, or of
+        some. The buffer must have all of them."""
+        wanted = [name for name, _ in self.fields if names is None or name in names]
+        codes = [code if name in wanted else f"{struct.calcsize(code)}x" for name, code in self.fields]
+        rows = struct.Struct(f"<{''.join(codes)}{row_bytes - self.size_bytes}x")
         unpacked = rows.iter_unpack(memoryview(buffer)[position : position + row_count * row_bytes])
-        columns = zip(*unpacked, strict=True) if row_count else ((),) * len(self.positions)
-        return dict(zip(self.positions, columns, strict=True))
+        columns = zip(*unpacked, strict=True) if row_count else ((),) * len(wanted)
+        return dict(zip(wanted, columns, strict=True))
+
+    def packed(self, name: str) -> tuple[int, str]:
+        """The position of a field, and its type."""
+        return self.positions[name], dict(self.fields)[name]

@@ -134,6 +134,7 @@ cdef enum:
     NUMBER = 1
     PAIRS = 100
     ROWS_AHEAD = 4
+    CACHE_LINE_BYTES = 64
 
 
 cdef extern from *:
@@ -212,10 +213,28 @@ cdef int put_field(PyObject *value, const field_shape *field, size_t row, size_t
     return 0
 
 
+cdef void prefetch_row(PyObject *row, Py_ssize_t size) noexcept:
+    """Let the places of a tuple come, and what its head tells of it."""
+    cdef size_t begin
+    for begin in range(0, sizeof(PyObject) + 8 * (<size_t> size + 1), CACHE_LINE_BYTES):
+        prefetch(<const char *> row + begin)
+
+
 cdef void prefetch_fields(PyObject *row, Py_ssize_t size) noexcept:
     cdef Py_ssize_t place
     for place in range(size):
         prefetch(<void *> PyTuple_GET_ITEM(<object> row, place))
+
+
+cdef void prefetch_parts(PyObject *row, Py_ssize_t size) noexcept:
+    """Let the numbers in the tuples of a row come."""
+    cdef Py_ssize_t place, part
+    cdef PyObject *one
+    for place in range(size):
+        one = PyTuple_GET_ITEM(<object> row, place)
+        if PyTuple_Check(<object> one):
+            for part in range(PyTuple_GET_SIZE(<object> one)):
+                prefetch(<void *> PyTuple_GET_ITEM(<object> one, part))
 
 
 def tuple_columns(rows, shape):
@@ -231,8 +250,10 @@ def tuple_columns(rows, shape):
         fields[place].kind = shape[place]
         fields[place].target = NULL
         width += width_of_field(fields[place].kind)
-    for values in all_rows:
-        require_tuple(values, size)
+    for row in range(count):
+        if row + 2 * ROWS_AHEAD < count:
+            prefetch_row(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + 2 * ROWS_AHEAD)), 0)
+        require_tuple(<object> PyList_GET_ITEM(all_rows, <Py_ssize_t> row), size)
     columns = ONE_ZERO * (width * count)
     exported = export(columns, PyBUF_WRITABLE)
     width = 0
@@ -240,9 +261,13 @@ def tuple_columns(rows, shape):
         fields[place].target = <int64_t *> exported.data + width * count
         width += width_of_field(fields[place].kind)
     for row in range(count):
-        # Most rows and numbers lie in no cache: those of the next rows come meanwhile.
+        # Most rows and numbers lie in no cache: those of the next rows come meanwhile, step by step.
+        if row + 3 * ROWS_AHEAD < count:
+            prefetch_row(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + 3 * ROWS_AHEAD)), size)
+        if row + 2 * ROWS_AHEAD < count:
+            prefetch_fields(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + 2 * ROWS_AHEAD)), size)
         if row + ROWS_AHEAD < count:
-            prefetch_fields(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + ROWS_AHEAD)), size)
+            prefetch_parts(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + ROWS_AHEAD)), size)
         one = PyList_GET_ITEM(all_rows, <Py_ssize_t> row)
         for place in range(size):
             put_field(PyTuple_GET_ITEM(<object> one, place), &fields[place], row, count)
@@ -257,3 +282,105 @@ cdef size_t width_of_field(Py_ssize_t kind) noexcept:
     if kind == PAIRS:
         return 1
     return <size_t> (kind if kind >= 0 else 1 - kind)
+
+
+cdef struct packed_place:
+    size_t position
+    int code
+
+
+cdef struct packed_field:
+    PyObject *kind
+    PyObject *column
+    size_t first_place
+    size_t places_count
+    size_t flags_position
+    uint32_t mask
+
+
+cdef object number_at(const uint8_t *row, const packed_place *place):
+    cdef uint32_t word
+    cdef uint64_t number
+    if place.code == c"I" or place.code == c"i":
+        memcpy(&word, row + place.position, 4)
+        return word if place.code == c"I" else <int32_t> word
+    memcpy(&number, row + place.position, 8)
+    return number if place.code == c"Q" else <int64_t> number
+
+
+cdef object unpacked_field(const uint8_t *row, const packed_field *field, const packed_place *places):
+    cdef uint32_t flags
+    cdef size_t part
+    if field.mask != 0:
+        memcpy(&flags, row + field.flags_position, 4)
+        if flags & field.mask == 0:
+            return None
+    if field.kind == NULL:
+        return number_at(row, places)
+    value = new_tuple_of(<object> field.kind, <Py_ssize_t> field.places_count)
+    for part in range(field.places_count):
+        put_item(value, <Py_ssize_t> part, number_at(row, places + part))
+    PyObject_GC_UnTrack(value)
+    return value
+
+
+cdef int place_field(object source, size_t row_bytes, size_t count, packed_field *field, packed_place *places,
+                     size_t *places_count) except -1:
+    cdef Py_ssize_t index
+    field.kind = field.column = NULL
+    field.first_place, field.places_count, field.mask, field.flags_position = places_count[0], 0, 0, 0
+    if type(source) is list:
+        assert <size_t> len(source) == count, "a column has a value for each row"
+        field.column = <PyObject *> source
+        return 0
+    kind, field_places, flags_position, field.mask = <tuple> source
+    if kind is not None:
+        assert issubclass(kind, tuple), "a field is a number or a tuple"
+        field.kind = <PyObject *> kind
+    if field.mask != 0:
+        field.flags_position = flags_position
+        assert field.flags_position + 4 <= row_bytes, "flags lie in their row"
+    for index in range(len(field_places)):
+        position, code = field_places[index]
+        assert code in PLACE_BYTES and 0 <= position <= <int64_t> row_bytes - <int64_t> PLACE_BYTES[code], "places lie in their row"
+        places[places_count[0]].position, places[places_count[0]].code = position, ord(code)
+        places_count[0] += 1
+        field.places_count += 1
+    assert field.places_count == 1 or field.kind != NULL, "a number has one place"
+    return 0
+
+
+cdef dict PLACE_BYTES = {"I": 4, "i": 4, "q": 8, "Q": 8}
+
+
+def unpack_tuples(kind, data, size_t position, size_t row_bytes, size_t count, fields):
+    """See ``number_columns.unpack_tuples``."""
+    cdef Export source = export(data)
+    cdef tuple all_fields = tuple(fields)
+    cdef size_t fields_count = <size_t> len(all_fields), places_count = 0, number, row
+    cdef Scratch fields_memory = scratch((fields_count + 1) * sizeof(packed_field)), places_memory
+    cdef packed_field *field = <packed_field *> fields_memory.data
+    cdef packed_place *places
+    cdef const uint8_t *place
+    cdef list found
+    for one in all_fields:
+        places_count += 0 if type(one) is list else <size_t> len((<tuple> one)[1])
+    places_memory = scratch((places_count + 1) * sizeof(packed_place))
+    places, places_count = <packed_place *> places_memory.data, 0
+    assert issubclass(kind, tuple), "rows become tuples"
+    assert row_bytes > 0 and position <= source.size and count <= (source.size - position) // row_bytes, "rows lie in the data"
+    for number in range(fields_count):
+        place_field(all_fields[number], row_bytes, count, &field[number], places, &places_count)
+    found = PyList_New(<Py_ssize_t> count)
+    for row in range(count):
+        place = source.data + position + row * row_bytes
+        values = new_tuple_of(kind, <Py_ssize_t> fields_count)
+        for number in range(fields_count):
+            if field[number].column != NULL:
+                value = <object> PyList_GET_ITEM(<object> field[number].column, <Py_ssize_t> row)
+            else:
+                value = unpacked_field(place, &field[number], places + field[number].first_place)
+            put_item(values, <Py_ssize_t> number, value)
+        Py_INCREF(values)
+        PyList_SET_ITEM(found, <Py_ssize_t> row, values)
+    return found
