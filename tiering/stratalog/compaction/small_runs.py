@@ -36,6 +36,7 @@ _MAX_SLICES = 512
 _KEYS = column_places("key_stream.position", "key_stream.size_bytes", "record_count")
 _DATA = column_places("data_position", "data_bytes", "record_count")
 _SUMS = column_places("data_bytes", "record_count")
+_INDEX = column_places("index.position", "index.size_bytes", "index.crc")
 _DECIDED = column_places(
     "has_key_stream",
     "key_stream.position",
@@ -179,9 +180,7 @@ class SmallRunCalls:
     def end_of(self, run: PartitionRun) -> SliceEnd:
         """The end of the slice that replaces the run, as `run_end.end_of`."""
         slices = run.slices
-        index = PartRef(
-            slices.last("index.position"), slices.last("index.size_bytes"), slices.last("index.crc")
-        )
+        index = PartRef._make(slices.last(_INDEX))
         if self._inputs[slices.object_names[-1]].is_sound_plain_index(index):
             return SliceEnd(run.end_offset, leader_epochs=slices.leader_epochs)
         return end_of(run, slices[-1], self._inputs, ())

@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 from stratalog.compaction.plan.compaction_job import PartitionRun
 from stratalog.compaction.plan.job_time import MAX_JOB_MS
+from stratalog.compaction.plan.run_slices import column_places
 from stratalog.record.header import BatchHeader
 from stratalog.record.keep_rules import MarkerFate, marker_fate, new_horizon_ms
 from stratalog.record.native.batch_filter import BatchFilter
 from stratalog.remote.metadata.shard.live_slice import LiveSlice
+
+_STABLE_END = column_places("stable_end_offset")
 
 
 class TombstoneRule(NamedTuple):
@@ -40,10 +43,9 @@ class TombstoneRule(NamedTuple):
         retention_ms = run.topic.delete_retention_ms
         # Without a time, readers are promised nothing.
         commit_ms = now_ms + MAX_JOB_MS if retention_ms else now_ms
+        (settled_end_offset,) = run.slices.last(_STABLE_END)
         return TombstoneRule(
-            now_ms if may_drop else None,
-            new_horizon_ms(commit_ms, retention_ms),
-            run.slices.last("stable_end_offset"),
+            now_ms if may_drop else None, new_horizon_ms(commit_ms, retention_ms), settled_end_offset
         )
 
     def marker_fate(self, header: BatchHeader, *, is_data_kept: bool | None) -> MarkerFate:

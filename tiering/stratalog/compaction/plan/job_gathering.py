@@ -23,6 +23,7 @@ from stratalog.remote.metadata.shard.live_slice import LiveSlice
 
 _INDEXES = column_places("index.position", "index.size_bytes", "record_count")
 _DATA = column_places("data_position", "data_bytes", "record_count")
+_FIRST = column_places("record_count", "base_offset", "end_offset")
 _SUMS = column_places(
     "record_count",
     "data_bytes",
@@ -141,8 +142,7 @@ def _kept_share(run: PartitionRun, record_count: int, most_count: int) -> float:
     """The part of a compacted run's records that stays, an estimate."""
     if not record_count:
         return 1.0
-    slices = run.slices
-    first_count = slices.first("record_count")
-    density = first_count / (slices.first("end_offset") - slices.first("base_offset"))
+    first_count, first_base_offset, first_end_offset = run.slices.first(_FIRST)
+    density = first_count / (first_end_offset - first_base_offset)
     kept_count = max(first_count, density * (run.end_offset - run.base_offset))
     return min(1.0, kept_count / record_count, most_count / record_count)

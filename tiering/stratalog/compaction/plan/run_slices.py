@@ -184,13 +184,15 @@ class RunSlices(Sequence[LiveSlice]):
         """The base offset of each slice; that of a clipped one is higher than in its entry."""
         return self._table.base_offsets[self._first : self._end]
 
-    def first(self, name: str) -> int:
-        """The number of the first slice in a column."""
-        return self._number(name, self._first)
+    def first(self, places: tuple[int, ...]) -> list[int]:
+        """The numbers of the first slice in columns at these places."""
+        numbers, count, row = self._table.numbers, len(self._table.object_names), self._first
+        return [numbers[place * count + row] for place in places]
 
-    def last(self, name: str) -> int:
-        """The number of the last slice in a column."""
-        return self._number(name, self._end - 1)
+    def last(self, places: tuple[int, ...]) -> list[int]:
+        """The numbers of the last slice in columns at these places."""
+        numbers, count, row = self._table.numbers, len(self._table.object_names), self._end - 1
+        return [numbers[place * count + row] for place in places]
 
     def _number(self, name: str, row: int) -> int:
         table = self._table

@@ -134,7 +134,6 @@ cdef enum:
     NUMBER = 1
     PAIRS = 100
     ROWS_AHEAD = 4
-    CACHE_LINE_BYTES = 64
 
 
 cdef extern from *:
@@ -213,28 +212,10 @@ cdef int put_field(PyObject *value, const field_shape *field, size_t row, size_t
     return 0
 
 
-cdef void prefetch_row(PyObject *row, Py_ssize_t size) noexcept:
-    """Let the places of a tuple come, and what its head tells of it."""
-    cdef size_t begin
-    for begin in range(0, sizeof(PyObject) + 8 * (<size_t> size + 1), CACHE_LINE_BYTES):
-        prefetch(<const char *> row + begin)
-
-
 cdef void prefetch_fields(PyObject *row, Py_ssize_t size) noexcept:
     cdef Py_ssize_t place
     for place in range(size):
         prefetch(<void *> PyTuple_GET_ITEM(<object> row, place))
-
-
-cdef void prefetch_parts(PyObject *row, Py_ssize_t size) noexcept:
-    """Let the numbers in the tuples of a row come."""
-    cdef Py_ssize_t place, part
-    cdef PyObject *one
-    for place in range(size):
-        one = PyTuple_GET_ITEM(<object> row, place)
-        if PyTuple_Check(<object> one):
-            for part in range(PyTuple_GET_SIZE(<object> one)):
-                prefetch(<void *> PyTuple_GET_ITEM(<object> one, part))
 
 
 def tuple_columns(rows, shape):
@@ -250,10 +231,8 @@ def tuple_columns(rows, shape):
         fields[place].kind = shape[place]
         fields[place].target = NULL
         width += width_of_field(fields[place].kind)
-    for row in range(count):
-        if row + 2 * ROWS_AHEAD < count:
-            prefetch_row(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + 2 * ROWS_AHEAD)), 0)
-        require_tuple(<object> PyList_GET_ITEM(all_rows, <Py_ssize_t> row), size)
+    for values in all_rows:
+        require_tuple(values, size)
     columns = ONE_ZERO * (width * count)
     exported = export(columns, PyBUF_WRITABLE)
     width = 0
@@ -261,13 +240,9 @@ def tuple_columns(rows, shape):
         fields[place].target = <int64_t *> exported.data + width * count
         width += width_of_field(fields[place].kind)
     for row in range(count):
-        # Most rows and numbers lie in no cache: those of the next rows come meanwhile, step by step.
-        if row + 3 * ROWS_AHEAD < count:
-            prefetch_row(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + 3 * ROWS_AHEAD)), size)
-        if row + 2 * ROWS_AHEAD < count:
-            prefetch_fields(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + 2 * ROWS_AHEAD)), size)
+        # Most rows and numbers lie in no cache: those of the next rows come meanwhile.
         if row + ROWS_AHEAD < count:
-            prefetch_parts(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + ROWS_AHEAD)), size)
+            prefetch_fields(PyList_GET_ITEM(all_rows, <Py_ssize_t> (row + ROWS_AHEAD)), size)
         one = PyList_GET_ITEM(all_rows, <Py_ssize_t> row)
         for place in range(size):
             put_field(PyTuple_GET_ITEM(<object> one, place), &fields[place], row, count)
