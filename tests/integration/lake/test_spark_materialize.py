@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -18,12 +20,16 @@ from stratalog.base.posix_filesystem import PosixFileSystem
 from stratalog.base.types import TopicIdPartition
 from stratalog.cli.main import stratalog
 from stratalog.objectstore.local import LocalObjectStore
+from stratalog.pipeline.lake import materialization
+from stratalog.pipeline.lake.materialization import MaterializeOrder
 from stratalog.pipeline.local_session import why_spark_cannot_run
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.lake.table_formats import FORMATS, TableFormat
+from tests.support.lake.topic_table import pandas_rows
+from tests.support.logs.sampling import SEED
 from tests.support.places import REPOSITORY
 from tests.support.tiered.tiered_store import TieredStore
 
@@ -50,17 +56,18 @@ class Orders:
         )
         topic = self._tiered.catalog.create("orders", 2)
         self._tips = [TopicIdPartition(topic.topic_id, number) for number in range(2)]
+        self.written: list[Record] = []
+        """The records of each of the two partitions."""
 
     def upload(self, *records: tuple[bytes, bytes | None]) -> None:
         """Records of both partitions."""
-        slices: dict[TopicIdPartition, list[bytes]] = {}
-        for tip in self._tips:
-            base_offset = self._tiered.partition(tip).tiered_end_offset
-            placed = [
-                Record(base_offset + index, NOW_MS, key, value) for index, (key, value) in enumerate(records)
-            ]
-            slices[tip] = [encode_batch(placed, base_offset=base_offset)]
-        self._tiered.upload(slices)
+        base_offset = len(self.written)
+        placed = [
+            Record(base_offset + index, NOW_MS, key, value) for index, (key, value) in enumerate(records)
+        ]
+        batch = encode_batch(placed, base_offset=base_offset)
+        self._tiered.upload({tip: [batch] for tip in self._tips})
+        self.written += placed
 
 
 def order(number: int, **others: Any) -> tuple[bytes, bytes]:
@@ -132,6 +139,28 @@ def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: Ta
     assert isinstance(wrong.exception, InvalidConfigError)
     third = run(orders, form, table)
     assert "nothing new" in third.stdout, third.output
+
+
+def test_a_table_follows_many_changes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of random keys, whose exchange takes many tasks; pandas has the rows."""
+    del spark
+    # So that keys are exchanged: one task would do for so few bytes.
+    monkeypatch.setattr(materialization, "MaterializeOrder", partial(MaterializeOrder, max_task_bytes=2_000))
+    random = Random(SEED)
+    form = random.choice(FORMATS)
+    orders, table = Orders(tmp_path), tmp_path / "table"
+    orders.upload(*(order(number) for number in range(300)))
+    for number in range(5):
+        done = run(orders, form, table, "--json")
+        assert json.loads(done.stdout)["mode"] == ("incremental" if number else "full"), done.output
+        expected = [row for partition in (0, 1) for row in pandas_rows(partition, orders.written)]
+        found = [(row["partition"], row["key"], row["offset"]) for row in form.read(table)]
+        assert sorted(found) == sorted(row[:3] for row in expected)
+        for _ in range(3):
+            keys = random.sample(range(350), random.choice((1, 20)))
+            orders.upload(*((b"%d" % key, random.choice((order(key)[1], None))) for key in keys))
 
 
 def test_options_that_do_not_fit_are_refused_before_spark_starts(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from stratalog.pipeline.lake.values.value_format import RawValues
 from stratalog.record.record import Record
 from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.compaction.transactional_history import TransactionalHistory
+from tests.support.lake.coarse_hashes import coarse_hashes
 from tests.support.lake.parquet_rows import parquet_rows, raw_rows
 from tests.support.lake.table_formats import FORMATS, TableFormat
 from tests.support.lake.topic_table import Row, TopicTable, last_rows, pandas_rows
@@ -49,10 +50,12 @@ def test_a_random_life_with_tombstones_trims_and_compactions(seed: int) -> None:
     table = TopicTable(
         random, history.clock, history.store, topic, MemoryObjectStore(history.clock), ParquetTable
     )
+    hash_count = random.choice((2, None))
     for _ in range(STEPS):
         history.step()
         if random.random() < 0.5:
-            report = table.run(is_full=random.random() < 0.1)
+            with coarse_hashes(hash_count):
+                report = table.run(is_full=random.random() < 0.1)
             expected = _expected(history, topic)
             assert raw_rows(parquet_rows(table.table_store)) == expected
             assert report.row_count == len(expected)

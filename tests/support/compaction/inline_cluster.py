@@ -31,6 +31,8 @@ class InlineCluster:
         """Tasks that ran, those that ran twice once."""
         self.moved_bytes = 0
         """Bytes that went between the machines in exchanges."""
+        self.collected_bytes = 0
+        """Bytes of results that came to the driver."""
         self.lose: Callable[[Any], bool] = lambda _value: False
         """Which values of an exchange get lost."""
 
@@ -39,7 +41,7 @@ class InlineCluster:
         return self._random.randrange(1, 5)
 
     def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        return [self._task(lambda one: [function(one)], one)[0] for one in items]
+        return self._collected([self._task(lambda one: [function(one)], one)[0] for one in items])
 
     def exchanged(
         self, items: Sequence[Any], stages: Sequence[Stage], last: Callable[[Iterator[Any]], Iterator[Result]]
@@ -55,7 +57,9 @@ class InlineCluster:
             buckets = [found[number] for number in range(stage.bucket_count)]
             for values in buckets:
                 self._random.shuffle(values)
-        return [one for values in buckets for one in self._task(partial(_listed, last), values)]
+        return self._collected(
+            [one for values in buckets for one in self._task(partial(_listed, last), values)]
+        )
 
     @contextmanager
     def tagged(self, tag: str, description: str) -> Generator[None]:
@@ -63,6 +67,10 @@ class InlineCluster:
 
     def cancel(self, tag: str) -> None:
         pass
+
+    def _collected(self, results: list[Result]) -> list[Result]:
+        self.collected_bytes += len(pickle.dumps(results))
+        return results
 
     def _task(self, run: Callable[[Any], list[Result]], given: Any) -> list[Result]:
         self.task_count += 1

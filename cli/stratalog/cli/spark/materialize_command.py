@@ -314,7 +314,7 @@ def _fails_on_data_loss(option: Mapping[str, str]) -> bool:
 
 def _require_libraries(format_name: str, values: str) -> None:
     """Raise InvalidConfigError if a library is not installed that these options need."""
-    needed = ["numpy", "pyarrow", "pyroaring"]
+    needed = ["numpy", "pandas", "pyarrow", "pyroaring"]
     needed += ["pyiceberg"] if format_name == "iceberg" else []
     needed += ["fastavro"] if values.endswith("avro") else []
     missing = [name for name in needed if importlib.util.find_spec(name) is None]

@@ -1,7 +1,13 @@
 """Finds the rows of a table that a refresh lets die, and marks them, on the machines of tasks.
 
 A row dies if its key has a newer record, or if its record lies below the log start of its partition: nothing
-of it would be in a table that is made anew. Only keys, partitions and offsets of the table are read.
+of it would be in a table that is made anew. Only keys and partitions of the table are read, and offsets if a
+log start has moved.
+
+    scan     the rows whose hash passes the filter of the changed keys are candidates; the others live
+    settle   candidates are compared with the keys, in the order of the hash
+
+A task holds the filter, so many bytes of candidates, and the dead rows of its files.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -11,23 +17,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from stratalog.base.errors import LogStoreError
+from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.jobs.cluster import Cluster, shares
+from stratalog.pipeline.lake.changed_keys import ChangedKeys, with_hashes
 from stratalog.pipeline.lake.lake_table import ChangedFile, RowRemoval, TableFile
 from stratalog.pipeline.lake.row_files import read_columns
 from stratalog.pipeline.lake.table_place import OpenTable
 
 if TYPE_CHECKING:
-    AnyArray = pa.Array[Any]
+    from numpy.typing import NDArray
 
-_READ_COLUMNS = ["key", "partition", "offset"]
+CANDIDATE_BYTES = 64 << 20
+"""So many bytes of candidates are settled at once, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +45,22 @@ class DeadRowSearch:
     open_table: OpenTable
     removal: RowRemoval
     refresh_id: str
-    keys: Mapping[int, AnyArray]
-    """For each partition the keys with newer records."""
-    log_starts: Mapping[int, int]
+    keys: ChangedKeys
+    """The keys with newer records."""
+    moved_starts: Mapping[int, int]
+    """The log starts of partitions that have moved since the table was made."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no row can die."""
+        return not self.keys.files and not self.moved_starts
 
     def __call__(self, files: Sequence[TableFile]) -> list[ChangedFile] | LogStoreError:
         """Let rows of these files die; returns the files that changed."""
         try:
             with closing(self.open_table()) as store:
                 changed: list[ChangedFile] = []
-                for file in files:
-                    found = self._found(list(read_columns(store, file, _READ_COLUMNS)))
+                for file, found in zip(files, self._found(store, files), strict=True):
                     before = self.removal.dead_rows(store, file)
                     dead = before | found
                     if len(dead) > len(before):
@@ -56,24 +69,73 @@ class DeadRowSearch:
         except LogStoreError as error:
             return error
 
-    def _found(self, parts: Sequence[pa.Table]) -> BitMap:
-        """The positions of rows, dead before or not, that a table made anew would not have."""
-        found = BitMap()
-        position = 0
-        for part in parts:
-            partitions = part.column("partition").to_numpy()
-            offsets = part.column("offset").to_numpy()
-            is_dead = np.zeros(part.num_rows, bool)
-            for partition in map(int, np.unique(partitions)):
-                is_mine = partitions == partition
-                is_dead |= is_mine & (offsets < self.log_starts.get(partition, 0))
-                keys = self.keys.get(partition)
-                if keys is not None:
-                    is_changed = pc.is_in(part.column("key"), value_set=keys)
-                    is_dead |= is_mine & is_changed.to_numpy()
-            found |= BitMap((np.flatnonzero(is_dead) + position).astype(np.uint32))
-            position += part.num_rows
+    def _found(self, store: ObjectStore, files: Sequence[TableFile]) -> list[BitMap]:
+        """The rows of each file, dead before or not, that a table made anew would not have."""
+        found = [BitMap() for _ in files]
+        candidates = _Candidates(store, self.keys, found)
+        key_filter = self.keys.filter(store) if self.keys.files else None
+        names = ["partition", *["key"] * bool(self.keys.files), *["offset"] * bool(self.moved_starts)]
+        for number, file in enumerate(files):
+            position = 0
+            for part in read_columns(store, file, names):
+                if self.moved_starts:
+                    found[number] |= _positions(_below(part, self.moved_starts), position)
+                if key_filter is not None:
+                    hashed = with_hashes(part)
+                    may_die = np.flatnonzero(key_filter.may_have(hashed.column("hash").to_numpy()))
+                    candidates.add(number, position + may_die, hashed.take(may_die))
+                position += part.num_rows
+        candidates.settle()
         return found
+
+
+class _Candidates:
+    """Rows whose keys may have changed. Not thread-safe: one task uses it."""
+
+    def __init__(self, store: ObjectStore, keys: ChangedKeys, found: list[BitMap]) -> None:
+        self._store = store
+        self._keys = keys
+        self._found = found
+        self._rows: list[pa.Table] = []
+        self._bytes = 0
+
+    def add(self, number: int, positions: NDArray[np.int64], hashed: pa.Table) -> None:
+        """Take rows of a file, by its number and their positions in it. Raises StoreError."""
+        if not hashed.num_rows:
+            return
+        rows = hashed.append_column("position", pa.array(positions, pa.int64()))
+        rows = rows.append_column("file", pa.array(np.full(len(positions), number), pa.int64()))
+        self._rows.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes >= CANDIDATE_BYTES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Note those among the found rows whose keys have changed. Raises StoreError."""
+        if not self._rows:
+            return
+        rows = pa.concat_tables(self._rows)
+        self._rows, self._bytes = [], 0
+        rows = rows.take(np.argsort(rows.column("hash").to_numpy(), kind="stable"))
+        has_changed = self._keys.have(self._store, rows)
+        files = rows.column("file").to_numpy()[has_changed]
+        positions = rows.column("position").to_numpy()[has_changed]
+        for number in np.unique(files):
+            self._found[int(number)] |= _positions(positions[files == number], 0)
+
+
+def _below(rows: pa.Table, starts: Mapping[int, int]) -> NDArray[np.int64]:
+    """The rows that lie below the log starts of their partitions."""
+    limits = np.zeros(max(starts) + 2, np.int64)
+    for partition, offset in starts.items():
+        limits[partition] = offset
+    # The last limit is that of all other partitions.
+    partitions = np.minimum(rows.column("partition").to_numpy(), len(limits) - 1)
+    return np.flatnonzero(rows.column("offset").to_numpy() < limits[partitions])
+
+
+def _positions(rows: NDArray[np.int64], first: int) -> BitMap:
+    return BitMap((rows + first).astype(np.uint32))
 
 
 def search_dead_rows(
@@ -81,7 +143,7 @@ def search_dead_rows(
 ) -> list[ChangedFile]:
     """Let rows of files die on the cluster; returns the files that changed, by their paths. Raises
     StoreError, and LogStoreError if the cluster gives up."""
-    if not files:
+    if not files or search.is_idle:
         return []
     by_size = sorted(files, key=lambda file: (-file.size_bytes, file.path))
     changed: list[ChangedFile] = []

@@ -7,12 +7,13 @@ A key in two partitions is two keys: their records have no order.
 # (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+
+from stratalog.pipeline.lake.key_hashes import key_hashes, range_numbers
 
 _FOLDED_ROWS = 1 << 20
 """So many rows are folded at once."""
@@ -40,6 +41,19 @@ class Survivors(NamedTuple):
     """partition, offset."""
 
 
+class LastRecords(NamedTuple):
+    """The last records of all keys of a range."""
+
+    rows: pa.Table
+    """partition, key, offset, group: a row for each key."""
+
+    def survivors(self) -> Iterator[Survivors]:
+        """The records, by their groups."""
+        offsets = self.rows.select(["partition", "offset"])
+        for group, part in _divided(offsets, self.rows.column("group").to_numpy()):
+            yield Survivors(group, part)
+
+
 class LastOffsets:
     """Collects the last offset of each key. Not thread-safe: one task uses it."""
 
@@ -62,9 +76,7 @@ class LastOffsets:
         if count == 1 or not rows.num_rows:
             yield from [(0, rows)] * bool(rows.num_rows)
             return
-        keys = cast("list[bytes]", rows.column("key").to_pylist())
-        numbers = np.fromiter((zlib.crc32(key) % count for key in keys), np.int64, len(keys))
-        yield from _divided(rows, numbers)
+        yield from _divided(rows, range_numbers(key_hashes(rows), count))
 
     def _fold(self) -> None:
         if not self._pending:
@@ -76,8 +88,8 @@ class LastOffsets:
         self._folded = folded.rename_columns(_KEY_SCHEMA.names).combine_chunks()
 
 
-def merge_last(pieces: Sequence[KeyRows]) -> Iterator[Survivors]:
-    """The records that are the last ones of their keys in all pieces, by their groups."""
+def merge_last(pieces: Sequence[KeyRows]) -> LastRecords:
+    """The records that are the last ones of their keys in all pieces."""
     rows = pa.concat_tables(
         piece.rows.append_column("group", pa.repeat(_number(piece.group), piece.rows.num_rows))
         for piece in sorted(pieces, key=lambda one: one.group)
@@ -86,9 +98,8 @@ def merge_last(pieces: Sequence[KeyRows]) -> Iterator[Survivors]:
     last = rows.group_by(["partition", "key"], use_threads=False).aggregate(
         [("offset", "last"), ("group", "last")]
     )
-    offsets = last.select(["partition", "offset_last"]).rename_columns(["partition", "offset"])
-    for group, part in _divided(offsets, last.column("group_last").to_numpy()):
-        yield Survivors(group, part)
+    ordered = last.select(["partition", "key", "offset_last", "group_last"])
+    return LastRecords(ordered.rename_columns([*_KEY_SCHEMA.names, "group"]))
 
 
 class SurvivingRows:

@@ -10,17 +10,12 @@ An incremental refresh needs each tombstone behind the position. Compaction drop
 table that is older than that is made anew.
 """
 
-# pyright: reportUnknownMemberType=false
-# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import NamedTuple
 
 from stratalog.base.errors import (
     InconsistentTopicIdError,
@@ -31,6 +26,7 @@ from stratalog.base.errors import (
 from stratalog.objectstore.probe import require_conditional_writes
 from stratalog.pipeline.jobs.cluster import Cluster
 from stratalog.pipeline.jobs.task_place import OpenPlace
+from stratalog.pipeline.lake.changed_keys import KeyWriter
 from stratalog.pipeline.lake.dead_row_search import DeadRowSearch, search_dead_rows
 from stratalog.pipeline.lake.lake_table import (
     ChangedFile,
@@ -40,8 +36,13 @@ from stratalog.pipeline.lake.lake_table import (
     TableState,
 )
 from stratalog.pipeline.lake.refresh_files import PROBES, RefreshFiles
-from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
-from stratalog.pipeline.lake.state_exchange import SliceGroup, StateExchange, run_exchange
+from stratalog.pipeline.lake.row_writer import RowWriter
+from stratalog.pipeline.lake.state_exchange import (
+    ExchangedState,
+    SliceGroup,
+    StateExchange,
+    run_exchange,
+)
 from stratalog.pipeline.lake.table_place import OpenTable
 from stratalog.pipeline.lake.table_position import TablePosition
 from stratalog.pipeline.lake.topic_moment import TopicMoment, topic_moment
@@ -49,9 +50,6 @@ from stratalog.pipeline.lake.values.registered_values import only_adds_schemas
 from stratalog.pipeline.lake.values.value_format import ValueFormat
 from stratalog.pipeline.source.store_view import StoreReader
 from stratalog.remote.metadata.head.page_loader import run_in_order
-
-if TYPE_CHECKING:
-    AnyArray = pa.Array[Any]
 
 _RANGE_BYTES = 64 << 20
 """The keys that a task merges at once, about."""
@@ -76,9 +74,9 @@ class MaterializeOrder:
     """Fail if records behind the position are lost; otherwise a warning names each range."""
     lease_s: int | None = None
     """Keep the objects of the topic for so long; None: for as long as the store keeps replaced ones."""
-    max_changed_records: int = 20_000_000
-    """Behind more records a refresh is full: their keys are held by the driver, and by each task that looks
-    for dead rows."""
+    max_changed_records: int = 100_000_000
+    """Behind more records a refresh is full: each task that looks for dead rows reads the hashes of all of
+    their keys, and its filter, which does not grow, would pass most rows."""
     max_task_bytes: int = 64 << 20
     """A task reads so many bytes of slices, about."""
 
@@ -209,15 +207,11 @@ class Materialization:
         return ""
 
     def _change(self, table: LakeTable, step: _Step) -> tuple[TableChange, _Outcome]:
-        written = self._written(table, step)
+        written, keys = self._exchanged(table, step)
         changed: list[ChangedFile] = []
         if not step.reason:
             search = DeadRowSearch(
-                self._open_table,
-                table.removal,
-                step.refresh_id,
-                _keys_of(written),
-                step.moment.log_starts,
+                self._open_table, table.removal, step.refresh_id, keys, step.moved_log_starts
             )
             changed = search_dead_rows(self._cluster, search, step.state.files)
         outcome = _Outcome(
@@ -249,7 +243,7 @@ class Materialization:
         added = [file for one in written for file in one.files]
         return TableChange(position, added, changed, is_full=bool(step.reason)), outcome
 
-    def _written(self, table: LakeTable, step: _Step) -> list[WrittenRows]:
+    def _exchanged(self, table: LakeTable, step: _Step) -> ExchangedState:
         """The last records of the keys behind the position, in files that nothing names yet."""
         former = None if step.reason else step.state.position
         starts: Mapping[int, int] = {} if former is None else former.offsets
@@ -271,8 +265,8 @@ class Materialization:
                 step.refresh_id,
                 self._order.values,
                 table.rows_directory(step.refresh_id),
-                keeps_keys=not step.reason,
             ),
+            keys=None if step.reason else KeyWriter(self._open_table, step.refresh_id),
         )
         return run_exchange(self._cluster, exchange)
 
@@ -317,6 +311,12 @@ class _Step(NamedTuple):
         return position.offsets == self.moment.ends and position.log_starts == self.moment.log_starts
 
     @property
+    def moved_log_starts(self) -> Mapping[int, int]:
+        """The log starts that the table does not know: rows may lie below these alone."""
+        known = {} if self.state.position is None else self.state.position.log_starts
+        return {number: at for number, at in self.moment.log_starts.items() if at > known.get(number, 0)}
+
+    @property
     def row_count(self) -> int:
         """Rows of the table before."""
         return sum(file.live_count for file in self.state.files)
@@ -357,16 +357,3 @@ def _require_same_topic(position: TablePosition, moment: TopicMoment) -> None:
                 end_offset=end_offset,
                 table_offset=offset,
             )
-
-
-def _keys_of(written: Sequence[WrittenRows]) -> dict[int, AnyArray]:
-    """The keys of new records by partition."""
-    tables = [one.keys for one in written if one.keys is not None]
-    if not tables:
-        return {}
-    keys = pa.concat_tables(tables)
-    partitions: Any = pc.unique(keys.column("partition"))
-    return {
-        number: keys.filter(pc.equal(keys.column("partition"), number)).column("key").combine_chunks()
-        for number in partitions.to_pylist()
-    }

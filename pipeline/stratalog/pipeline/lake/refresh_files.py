@@ -4,6 +4,7 @@
     _data/ID/…                  rows of plain Parquet
     _bad/ID/…                   records whose values could not be decoded
     metadata/ID-…               what a format writes before the commit
+    _stratalog/keys/ID/…        the keys with newer records, until the refresh ends
     _stratalog/refreshes/ID     the note of a refresh that has begun: it names the one that it follows
     _stratalog/probes/ID        what a store is tried with, before its first table
 
@@ -20,6 +21,7 @@ files twice, so a refresh that commits has no others.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 
 from stratalog.base.errors import ObjectNotFoundError
 from stratalog.objectstore.protocol import ObjectStore
@@ -45,9 +47,17 @@ def bad_directory(refresh_id: str) -> str:
     return f"_bad/{refresh_id}/"
 
 
+def keys_directory(refresh_id: str) -> str:
+    """The prefix of the keys with newer records."""
+    return f"_stratalog/keys/{refresh_id}/"
+
+
 def metadata_prefix(refresh_id: str) -> str:
     """The prefix of what a format writes before the commit, in the folder of its metadata."""
     return f"metadata/{refresh_id}-"
+
+
+_PREFIXES = (data_directory, listed_directory, bad_directory, keys_directory, metadata_prefix)
 
 
 class RefreshFiles:
@@ -68,6 +78,7 @@ class RefreshFiles:
         that can commit no more."""
         if follows is not None:
             self._store.delete_many([_note_of(follows)])
+            self._delete(follows, (keys_directory,))
         self._sweep(follows)
         note = json.dumps({"follows": follows}).encode()
         self._store.put(_note_of(self._refresh_id), note)
@@ -75,6 +86,7 @@ class RefreshFiles:
     def end(self) -> None:
         """The refresh has committed: delete the files of refreshes that can commit no more."""
         self._store.delete_many([_note_of(self._refresh_id)])
+        self._delete(self._refresh_id, (keys_directory,))
         self._sweep(self._refresh_id)
 
     def give_up(self) -> None:
@@ -93,8 +105,7 @@ class RefreshFiles:
                 self._delete(key.removeprefix(_NOTES))
                 self._store.delete_many([key])
 
-    def _delete(self, refresh_id: str) -> None:
-        prefixes = (data_directory, listed_directory, bad_directory, metadata_prefix)
+    def _delete(self, refresh_id: str, prefixes: Sequence[Callable[[str], str]] = _PREFIXES) -> None:
         keys = [info.key for prefix in prefixes for info in self._store.list(prefix(refresh_id))]
         if keys:
             self._store.delete_many(keys)

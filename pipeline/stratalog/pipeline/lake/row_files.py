@@ -18,6 +18,8 @@ FILE_BYTES = 128 << 20
 """A file with so many bytes is followed by another one."""
 _GROUP_BYTES = 32 << 20
 _GROUP_ROWS = 1 << 20
+_DISTINCT_COLUMNS = ("key", "offset", "timestamp", "hash")
+"""Nearly each row has another value: a dictionary would be of no use."""
 
 
 class RowFiles:
@@ -63,7 +65,7 @@ class RowFiles:
         self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         if self._writer is None:
             self._sink = pa.BufferOutputStream()
-            names = [name for name in self._schema.names if name not in ("key", "offset", "timestamp")]
+            names = [name for name in self._schema.names if name not in _DISTINCT_COLUMNS]
             self._writer = pq.ParquetWriter(
                 self._sink,
                 self._schema,

@@ -20,8 +20,6 @@ from stratalog.pipeline.lake.table_place import OpenTable
 from stratalog.pipeline.lake.table_rows import BAD_SCHEMA, table_schema
 from stratalog.pipeline.lake.values.value_format import ValueFormat
 
-_KEY_NAMES = ["partition", "key"]
-
 
 class WrittenRows(NamedTuple):
     """The result of one writer. Pickled to the driver."""
@@ -32,8 +30,6 @@ class WrittenRows(NamedTuple):
     row_count: int
     tombstone_count: int
     bad_count: int
-    keys: pa.Table | None
-    """partition and key of all records, if they are wanted."""
 
     @property
     def record_count(self) -> int:
@@ -50,7 +46,6 @@ class RowWriter:
     values: ValueFormat
     rows_directory: str
     """The prefix of the files of rows."""
-    keeps_keys: bool
 
     @contextmanager
     def opened(self, number: int) -> Generator[RowOutput]:
@@ -69,7 +64,6 @@ class RowOutput:
         self._schema = table_schema(writer.values.arrow_type)
         self._rows = RowFiles(store, self._schema, f"{writer.rows_directory}{name}")
         self._bad = RowFiles(store, BAD_SCHEMA, f"{bad_directory(writer.refresh_id)}{name}")
-        self._keys: list[pa.RecordBatch] = []
         self._row_count = self._tombstone_count = self._bad_count = 0
 
     def add(self, records: pa.RecordBatch) -> None:
@@ -77,8 +71,6 @@ class RowOutput:
         without a value are no rows. Raises StoreError."""
         if not records.num_rows:
             return
-        if self._writer.keeps_keys:
-            self._keys.append(records.select(_KEY_NAMES))
         living = records.filter(records.column("value").is_valid())
         self._tombstone_count += records.num_rows - living.num_rows
         decoded = self._writer.values.decode(living.column("value"))
@@ -98,9 +90,6 @@ class RowOutput:
 
     def close(self) -> WrittenRows:
         """Write all rows. Raises StoreError."""
-        keys = None
-        if self._writer.keeps_keys:
-            keys = pa.Table.from_batches(self._keys).combine_chunks() if self._keys else None
         return WrittenRows(
             number=self._number,
             files=tuple(self._rows.close()),
@@ -108,5 +97,4 @@ class RowOutput:
             row_count=self._row_count,
             tombstone_count=self._tombstone_count,
             bad_count=self._bad_count,
-            keys=keys,
         )

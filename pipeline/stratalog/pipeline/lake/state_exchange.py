@@ -1,7 +1,8 @@
 """Finds the last record of each key with all executors, and writes it to files.
 
     group   reads the keys of some slices, and sends the last offset of each to the range of its hash
-    range   keeps the last one of all groups, and sends its offset to the group that has it
+    range   keeps the last one of all groups, and sends its offset to the group that has it; if the keys are
+            wanted, it writes them to a file
     writer  reads the values of the offsets that came back, of some groups, and writes files
 
 Keys and offsets move between machines; values do not. Rows are counted at each step: a row that got lost on
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from stratalog.base.errors import LogStoreError, StoreCorruptError
 from stratalog.pipeline.jobs.cluster import Cluster, Stage
 from stratalog.pipeline.jobs.task_place import OpenPlace
+from stratalog.pipeline.lake.changed_keys import ChangedKeys, KeyFile, KeyWriter
 from stratalog.pipeline.lake.last_offsets import KeyRows, LastOffsets, SurvivingRows, Survivors, merge_last
 from stratalog.pipeline.lake.row_writer import RowWriter, WrittenRows
 from stratalog.pipeline.source.slice_scan import scan
@@ -48,7 +50,16 @@ class Counted(NamedTuple):
         return Counted(*(one + another for one, another in zip(self, other, strict=True)))
 
 
-_Message = KeyRows | Survivors | Counted | LogStoreError
+_Message = KeyRows | Survivors | KeyFile | Counted | LogStoreError
+_Result = WrittenRows | KeyFile | Counted | LogStoreError
+
+
+class ExchangedState(NamedTuple):
+    """The result of an exchange."""
+
+    written: list[WrittenRows]
+    keys: ChangedKeys
+    """The keys of all records; none if they were not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class StateExchange:
     range_count: int
     groups_a_writer: int
     writer: RowWriter
+    keys: KeyWriter | None = None
+    """None if the keys are not wanted."""
 
     def read(self, groups: Iterator[SliceGroup]) -> Iterator[tuple[int, _Message]]:
         """The last records of some groups, by the ranges of their keys."""
@@ -89,14 +102,20 @@ class StateExchange:
                 yield 0, message
         if not pieces:
             return
+        last = merge_last(pieces)
+        if self.keys is not None:
+            try:
+                yield 0, self.keys.write(last.rows)
+            except LogStoreError as error:
+                yield 0, error
         survivor_count = 0
-        for survivors in merge_last(pieces):
+        for survivors in last.survivors():
             survivor_count += survivors.rows.num_rows
             yield survivors.group // self.groups_a_writer, survivors
         merged_count = sum(piece.rows.num_rows for piece in pieces)
         yield 0, Counted(merged_count=merged_count, survivor_count=survivor_count)
 
-    def write(self, messages: Iterator[_Message]) -> Iterator[WrittenRows | Counted | LogStoreError]:
+    def write(self, messages: Iterator[_Message]) -> Iterator[_Result]:
         """Write the records of one writer."""
         survivors: dict[int, list[Survivors]] = defaultdict(list)
         for message in messages:
@@ -111,7 +130,7 @@ class StateExchange:
         except LogStoreError as error:
             yield error
 
-    def alone(self, group: SliceGroup) -> list[WrittenRows | Counted | LogStoreError]:
+    def alone(self, group: SliceGroup) -> list[_Result]:
         """All steps of a single group, as one task."""
         last = (message for _, message in self.read(iter([group])))
         return list(self.write(message for _, message in self.merge(last)))
@@ -135,27 +154,33 @@ class StateExchange:
             return output.close()
 
 
-def run_exchange(cluster: Cluster, exchange: StateExchange) -> list[WrittenRows]:
-    """Run an exchange on the cluster; returns what its writers wrote. Raises StoreError, CorruptRecordError,
+def run_exchange(cluster: Cluster, exchange: StateExchange) -> ExchangedState:
+    """Run an exchange on the cluster; returns what its tasks wrote. Raises StoreError, CorruptRecordError,
     StoreCorruptError if rows got lost on the way, and LogStoreError if the cluster gives up."""
     if not exchange.groups:
-        return []
+        return ExchangedState([], ChangedKeys())
     counted = Counted()
     written: list[WrittenRows] = []
+    key_files: list[KeyFile] = []
     for message in _messages(cluster, exchange):
         if isinstance(message, LogStoreError):
             raise message
         if isinstance(message, Counted):
             counted = counted.plus(message)
+        elif isinstance(message, KeyFile):
+            key_files.append(message)
         else:
             written.append(message)
     lost = "keys were lost between the tasks of a job"
     _require_same(counted.merged_count, counted.sent_count, lost)
     _require_same(sum(one.record_count for one in written), counted.survivor_count, lost)
-    return sorted(written, key=lambda one: one.number)
+    keys = ChangedKeys(tuple(sorted(key_files, key=lambda one: one.first_hash)))
+    if exchange.keys is not None:
+        _require_same(keys.count, counted.survivor_count, lost)
+    return ExchangedState(sorted(written, key=lambda one: one.number), keys)
 
 
-def _messages(cluster: Cluster, exchange: StateExchange) -> list[WrittenRows | Counted | LogStoreError]:
+def _messages(cluster: Cluster, exchange: StateExchange) -> list[_Result]:
     if len(exchange.groups) == 1:
         # Three tasks in a row cost Spark most of a second.
         return cluster.each(exchange.alone, exchange.groups)[0]

@@ -21,6 +21,7 @@ from stratalog.base.errors import (
     UnsupportedOperationError,
 )
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.pipeline.lake.changed_keys import KeyFile
 from stratalog.pipeline.lake.formats.parquet_table import LATEST_KEY, ParquetTable
 from stratalog.pipeline.lake.lake_table import LakeTable, TableChange, TableChangedError, TableState
 from stratalog.pipeline.lake.last_offsets import KeyRows
@@ -245,6 +246,37 @@ def test_keys_that_get_lost_between_tasks_fail_the_run() -> None:
         site.table.run(max_task_bytes=1)
     assert list(site.store.list("_data/")) == []
     assert not site.table.table().read().exists
+
+
+def test_changed_keys_that_get_lost_between_tasks_fail_the_run() -> None:
+    site = Site()
+    site.upload((b"a", b"1"))
+    site.table.run()
+    site.upload((b"a", b"2"))
+    site.upload((b"b", b"1"))
+    site.table.cluster.lose = lambda value: isinstance(value, KeyFile)
+    with pytest.raises(StoreCorruptError):
+        site.table.run(max_task_bytes=1)
+    assert site.values == {b"a": b"1"}
+    assert [info.key for info in site.store.list("_stratalog/keys/")] == []
+
+
+def test_the_driver_collects_no_keys() -> None:
+    """What comes to the driver does not grow with the keys that have changed."""
+    site = Site()
+    keys = [b"%d" % number * 20 for number in range(10_000)]
+    site.upload(*((key, b"1") for key in keys))
+    site.table.run(max_task_bytes=1 << 20)
+    collected: list[int] = []
+    for count in (100, 10_000):
+        site.table.cluster.collected_bytes = 0
+        site.upload(*((key, b"2") for key in keys[:count]))
+        site.upload((b"other", b"2"))
+        report = site.table.run(max_task_bytes=1_000, max_changed_records=1 << 20)
+        assert (report.mode, report.removed_count >= count) == ("incremental", True)
+        collected.append(site.table.cluster.collected_bytes)
+        assert [info.key for info in site.store.list("_stratalog/keys/")] == []
+    assert collected[1] < collected[0] + 20_000, "a file for each task, of whatever size"
 
 
 def test_a_topic_that_keeps_versions_is_refused() -> None:

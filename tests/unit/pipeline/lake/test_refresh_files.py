@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.pipeline.lake.refresh_files import RefreshFiles, data_directory
+from stratalog.pipeline.lake.refresh_files import RefreshFiles, data_directory, keys_directory
 from stratalog.testing.manual_clock import ManualClock
 
 
@@ -26,6 +26,7 @@ class Runs:
         files = self.looked(refresh_id)
         files.begin(follows)
         self.store.put(f"{data_directory(refresh_id)}rows", b"rows")
+        self.store.put(f"{keys_directory(refresh_id)}keys", b"keys")
         return files
 
     @property
@@ -35,7 +36,12 @@ class Runs:
 
     @property
     def notes(self) -> set[str]:
-        return {info.key.rpartition("/")[2] for info in self.store.list("_stratalog/")}
+        return {info.key.rpartition("/")[2] for info in self.store.list("_stratalog/refreshes/")}
+
+    @property
+    def keys(self) -> set[str]:
+        """The refreshes whose keys are there."""
+        return {info.key.split("/")[2] for info in self.store.list("_stratalog/keys/")}
 
 
 def test_one_that_read_an_old_version_leaves_those_behind_it_alone() -> None:
@@ -96,3 +102,16 @@ def test_the_files_of_one_that_lost_go_with_the_next_one() -> None:
     assert "loser" in runs.left, "it began later"
     runs.begun("next", "winner")
     assert runs.left == {"first", "winner", "next"}
+
+
+def test_keys_last_as_long_as_their_refresh() -> None:
+    runs = Runs()
+    first = runs.begun("first", None)
+    assert runs.keys == {"first"}
+    first.end()
+    assert runs.keys == set()
+    runs.begun("killed", "first")
+    last = runs.begun("last", "killed")
+    assert runs.keys == {"last"}
+    last.give_up()
+    assert runs.keys == set()
