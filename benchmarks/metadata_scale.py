@@ -3,9 +3,10 @@
 The store is a local directory with the checkpoint of 5 million slices (200,000 with `--quick`) of 20,000
 partitions, written page by page, as if folds had made it. Everything is measured in a process that has just
 begun, because memory counts. Times are processor times: disks and other work are not what is compared. Of
-five commits the one in the middle counts, and the slowest one is shown. The reference of a fold is to read
-and decompress all slice pages of the checkpoint, which is the least that a state in memory would
-cost. All else has a target of its own.
+five commits the one in the middle counts, and the slowest one is shown. The last process has the metadata of a
+day more, whose folds have replaced a million pages: names only, the files are not there. The reference of a
+fold is to read and decompress all slice pages of the checkpoint, which is the least that a state in memory
+would cost. All else has a target of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
@@ -46,11 +48,11 @@ from stratalog.remote.metadata.head.checkpoint_page import (
 )
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges, CheckpointWriter
 from stratalog.remote.metadata.head.commit import Commit, Writer
-from stratalog.remote.metadata.head.document_ref import DocumentRef
+from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Fold
 from stratalog.remote.metadata.head.head_log import CommitSettings, StoreActor
-from stratalog.remote.metadata.head.head_state import ChangedRows
+from stratalog.remote.metadata.head.head_state import DROPPED, ChangedRows
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
@@ -80,6 +82,9 @@ INDEX_BYTES: Final = 400
 OBJECT_BYTES: Final = SLICES_OF_OBJECT * DATA_BYTES
 TOPIC_ID: Final = UUID(int=0x5EED << 64)
 COMMIT_PARTITIONS: Final = 5_000
+FOLDS_OF_DAY: Final = 200
+"""Folds of a day in which each slice is uploaded and compacted once: one for each 50,000 changed rows. Each
+of them replaces all slice pages, because partitions are small."""
 MIB: Final = 1 << 20
 
 
@@ -107,6 +112,18 @@ class MeasuredPlan(NamedTuple):
     """The most that was resident, beyond the state."""
 
 
+class MeasuredDay(NamedTuple):
+    """The measurements of a shard with the files that the folds of a day have replaced."""
+
+    file_count: int
+    """Files that wait to be deleted."""
+    open_s: float
+    open_mib: float
+    checkpoint_mib: float
+    """The root, and the pages of dropped files."""
+    fold_s: float
+
+
 def main(quick: bool) -> Iterator[Row]:
     """Measure the metadata of a shard with millions of slices."""
     slice_count = 200_000 if quick else 5_000_000
@@ -117,6 +134,10 @@ def main(quick: bool) -> Iterator[Row]:
             found = pool.apply(measure, (str(directory),))
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             planned = pool.apply(measure_plan, (str(directory),))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            pool.apply(pass_a_day, (str(directory),))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            day = pool.apply(measure_day, (str(directory),))
     finally:
         shutil.rmtree(directory)
     name = f"{slice_count:,} slices"
@@ -132,11 +153,17 @@ def main(quick: bool) -> Iterator[Row]:
     yield promised_cost("plan of a compaction of all, beside the state", "MiB", planned.peak_mib, 256)
     yield promised_cost("the same, for each million slices", "s", planned.plan_s * 1e6 / slice_count, 20)
 
+    files = f"{day.file_count:,} dropped files"
+    yield promised_cost(f"open it beside {files}", "s", day.open_s, 5)
+    yield promised_cost("memory of it then", "MiB", day.open_mib, 256)
+    yield promised_cost("root and list of dropped files then", "MiB", day.checkpoint_mib, 16)
+
     def beside_all_pages(work: str, ours_s: float, target: float) -> Row:
         return Row(work=work, unit="s", ours=ours_s, reference=found.decode_s, target=target, is_cost=True)
 
     yield beside_all_pages("fold of 100 partitions", found.fold_small_s, 0.5 if quick else 2.0)
     yield beside_all_pages("fold of 10,000 partitions", found.fold_large_s, 0.05)
+    yield beside_all_pages(f"fold of 100 partitions beside {files}", day.fold_s, 0.5 if quick else 2.0)
 
 
 def build(directory: Path, slice_count: int) -> None:
@@ -370,6 +397,67 @@ def measure_plan(directory: str) -> MeasuredPlan:
     assert plans[0].jobs, "there is something to merge"
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return MeasuredPlan(plan_s, peak_mib - before_mib)
+
+
+def pass_a_day(directory: str) -> None:
+    """Put a checkpoint after a day of folds, without the files that they replaced."""
+    store = opened(Path(directory))
+    actor = actor_in(store)
+    log = MetadataLog.open(actor, 0, no_directory)
+    log.fold()
+    before, layout = log.state(), log.layout
+    assert before.checkpoint is not None
+    folder = CheckpointFolder(store, layout, PageLoader())
+    base = folder.root(before.checkpoint)
+    page_bytes = sum(page.size_bytes for page in base.pages) // len(base.pages)
+    seq = before.seq + FOLDS_OF_DAY
+    names = [
+        format_checkpoint_name(fold, actor.ids.uuid()) for fold in range(before.seq, seq) for _ in base.pages
+    ]
+    dropped = ((name, DroppedObject(name, page_bytes, seq, before.time_ms, FileKind.PAGE)) for name in names)
+    state = replace(
+        before,
+        seq=seq,
+        dropped_objects=PersistentMap(dropped),
+        changed=(ChangedRows(seq, DROPPED, names),),
+    )
+    writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
+    root = writer.write(seq, shard_to_changes(state), base)
+    commit = Commit.build(
+        seq + 1, actor.ids.uuid(), 1, Writer("bench", "bench"), None, [Fold(root.ref, None, None)]
+    )
+    head = Head(
+        store_id=actor.identity.store_id,
+        shard=0,
+        uuid=commit.uuid,
+        seq=commit.seq,
+        epoch=state.epoch,
+        checkpoint=root.ref,
+        commits=(commit,),
+    )
+    store.put(layout.head_key, head.encode())
+
+
+def measure_day(directory: str) -> MeasuredDay:
+    """A shard after a day of folds, in a process of its own."""
+    store = opened(Path(directory))
+    actor = actor_in(store)
+    before = resident_mib()
+    logs: list[MetadataLog] = []
+    open_s = cpu_seconds(lambda: logs.append(MetadataLog.open(actor, 0, no_directory)))
+    [log] = logs
+    open_mib = resident_mib() - before
+    ref = log.state().checkpoint
+    assert ref is not None
+    pages = read_root(store, log.layout, ref).pages_of(DROPPED)
+    add(log, log.claim("bench", actor.ids.uuid()), range(0, PARTITION_COUNT, PARTITION_COUNT // 100))
+    return MeasuredDay(
+        file_count=len(log.state().dropped_objects),
+        open_s=open_s,
+        open_mib=open_mib,
+        checkpoint_mib=(ref.size_bytes + sum(page.size_bytes for page in pages)) / MIB,
+        fold_s=cpu_seconds(log.fold),
+    )
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
