@@ -144,10 +144,37 @@ def test_a_run_is_bounded_and_works_in_batches() -> None:
     world.clock.advance(DAY_MS)
     world.logs.metadata.fold()
     seq = world.logs.metadata.state().seq
-    assert world.collect(max_file_count=2, batch_count=1).deleted_count == 2
+    assert world.collect(max_file_count=2, batch_count=1, max_pass_ms=0).deleted_count == 2
     assert world.logs.metadata.state().seq == seq + 3, "a commit before, and one for each batch"
     assert world.collect(max_file_count=2, batch_count=1).deleted_count == 1
     assert world.object_count() == 0
+
+
+def test_a_pass_goes_on_while_files_are_due() -> None:
+    """Folds and compactions may drop more between two passes than one turn deletes."""
+    world = World()
+    world.drop(3)
+    world.clock.advance(DAY_MS)
+    world.logs.metadata.fold()
+    report = world.collect(max_file_count=1)
+    # Three objects, and the checkpoint of the claim, which is dropped by a fold of today.
+    assert (report.deleted_count, report.waiting_count) == (3, 1)
+    assert world.object_count() == 0
+
+
+def test_a_pass_begins_no_turn_once_its_time_is_over() -> None:
+    world = World()
+    world.drop(3)
+    world.clock.advance(DAY_MS)
+    world.logs.metadata.fold()
+
+    def take_time(operation: Operation) -> None:
+        if operation.verb == "DELETE":
+            world.clock.advance(30_000)
+
+    slow = FaultyObjectStore(world.store, random.Random(0), before=take_time)
+    assert world.collect(slow, max_file_count=1, max_pass_ms=60_000).deleted_count == 2
+    assert world.collect(slow, max_file_count=1, max_pass_ms=60_000).deleted_count == 1
 
 
 def test_a_pin_keeps_what_was_live_at_its_commit_and_lets_the_rest_go() -> None:
@@ -363,7 +390,9 @@ def test_locked_objects_leave_room_for_the_others_of_a_bounded_pass() -> None:
     store = LockingStore(world.store)
     data = [info.key for info in world.store.list("shards/0000/data/")]
     store.locked = set(data[:2])
-    collector = Collector(store, world.logs.metadata, None, CollectorSettings(max_file_count=2))
+    collector = Collector(
+        store, world.logs.metadata, None, CollectorSettings(max_file_count=2, max_pass_ms=0)
+    )
     world.clock.advance(DAY_MS)
     first, second = collector.run(), collector.run()
     assert (first.deleted_count, first.kept_count) == (0, 2)

@@ -15,10 +15,11 @@
    keeps, because it is locked, stays dropped and is tried again after a day; it holds up no other file.
 4. Files that were never committed are swept (`orphan_sweep`).
 
-Topics play no part in this: a store without any is collected as well. Each pass is bounded; the next one goes
-on where it ended. If the own clock does not agree with the store's, nothing of this happens. Until a metadata
-version with their actions is finalized, 1, 2 and 4 wait; before that of pins of earlier commits, 3 goes on
-without its first commit.
+Topics play no part in this: a store without any is collected as well. A pass deletes dropped files turn by
+turn until none is due or its time is over, so that a backlog falls however many files folds and compactions
+drop. Its other work is bounded by counts. The next pass goes on where it ended. If the own clock does not
+agree with the store's, nothing of this happens. Until a metadata version with their actions is finalized, 1, 2
+and 4 wait; before that of pins of earlier commits, 3 goes on without its first commit.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class CollectorSettings:
     batch_count: int = 1000
     """Files between two commits."""
     max_file_count: int = 10_000
-    """Dropped files and orphans that one pass deletes at most, each; the next pass deletes the rest."""
+    """Dropped files that one turn deletes at most, and orphans that one pass deletes; the next one deletes
+    the rest."""
+    max_pass_ms: int = 4 * 60 * 1000
+    """How long a pass begins further turns while more dropped files are due, by the store's clock."""
     max_listed_count: int = 100_000
     """Names of data, pages and checkpoints that one pass lists at most; the next pass goes on behind them."""
 
@@ -235,7 +239,7 @@ class _LogCollection:
         pins = tuple(pin for pin in state.pins if pin.until_ms > now_ms)
         seen = dataclasses.replace(state, pins=pins)
         due = self._due(seen, now_ms)
-        report = self._dropped_report(seen, due[: self._settings.max_file_count], "", now_ms)
+        report = self._dropped_report(seen, due, "", now_ms)
         if not self._log.is_finalized(RaiseHorizon):
             return report._replace(unfinalized_count=1)
         swept = self._sweep.run(now_ms, stop, is_dry_run=True)
@@ -283,7 +287,24 @@ class _LogCollection:
             for file in _dropped_by(state, early_ms)
         ):
             self._log.fold()
-            state = self._log.state()
+        deleted: list[DroppedObject] = []
+        failures: list[str] = []
+        while True:
+            gone, refusals, is_more = self._collect_some(now_ms, stop)
+            deleted += gone
+            failures += refusals
+            if not is_more or not self._has_time(now_ms):
+                return deleted, tuple(failures[:1])
+
+    def _has_time(self, now_ms: int) -> bool:
+        """Whether a pass that began at `now_ms` has time for another turn."""
+        date_ms = self._log.expected_date_ms
+        return date_ms is not None and date_ms < now_ms + self._settings.max_pass_ms
+
+    def _collect_some(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], list[str], bool]:
+        """One turn: delete and forget at most `max_file_count` files. Returns them, the refusals of the store,
+        and whether more are due."""
+        state: HeadState = self._log.state()
         dropped = state.dropped_objects
         kept = {
             name: until_ms
@@ -293,6 +314,7 @@ class _LogCollection:
         due = [
             file for file in self._due(state, now_ms) if state.is_deletable(file) and file.name not in kept
         ]
+        is_more = len(due) > self._settings.max_file_count
         due = due[: self._settings.max_file_count]
         state = self._log.begin_deletion(due)
         due = [file for file in due if state.holding_pin(file) is None]
@@ -313,7 +335,7 @@ class _LogCollection:
                 self._log.forget([file.name for file in gone])
             deleted += gone
         self._kept_until_ms = kept
-        return deleted, tuple(failures[:1])
+        return deleted, failures, is_more
 
     def _trim(self, now_ms: int, stop: StopSignal) -> int:
         """Drop old history, one commit for each `_TRIMMED_IN_A_COMMIT` files; returns their number."""
