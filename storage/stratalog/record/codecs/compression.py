@@ -161,8 +161,9 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRE
 
 def expected_bytes(codec: Codec, data: Buffer) -> int:
     """The size that the data declare, as a frame of zstd may, or else one that most data do not exceed. It
-    may be wrong. Raises CorruptRecordError if the data are malformed, as far as that was looked at."""
-    if codec is Codec.ZSTD and (size_bytes := _content_bytes(data)) >= 0:
+    may be wrong, but is not 0. Raises CorruptRecordError if the data are malformed, as far as that was looked
+    at."""
+    if codec is Codec.ZSTD and (size_bytes := _content_bytes(data)) > 0:
         return size_bytes
     return _usual_bytes(data)
 

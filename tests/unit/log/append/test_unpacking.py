@@ -11,7 +11,7 @@ import zstandard
 
 from stratalog.base.errors import OverloadedError, RecordTooLargeError
 from stratalog.log.append.log_validator import validate_append
-from stratalog.log.append.unpacking import STEP_FACTOR
+from stratalog.log.append.unpacking import STEP_FACTOR, UnpackingRoom
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.record.builder import encode_batch
@@ -144,3 +144,16 @@ def test_a_batch_that_finds_no_memory_is_refused_alone_and_may_come_again() -> N
     assert [type(outcome) for outcome in outcomes] == [AppendInfo, OverloadedError, AppendInfo]
     assert [account.held[-1] for account in accounts] == [0, 0, 0]
     assert accounts[1].counted == []
+
+
+@pytest.mark.timeout(60)
+def test_a_frame_that_says_it_is_empty_before_one_that_is_not_ends_the_steps() -> None:
+    """Any number of times nothing is nothing: the steps would never have reached the second frame."""
+    compressor = zstandard.ZstdCompressor(write_content_size=True)
+    section = compressor.compress(b"") + compressor.compress(bytes(MIB))
+    account = Account()
+    room = UnpackingRoom(len(section), CONFIG, account)
+    assert room.unpack(Codec.ZSTD, section, 2 * MIB) == bytes(MIB)
+    assert account.counted == [MIB]
+    room.close()
+    assert account.held[-1] == 0
