@@ -12,6 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from stratalog.cli.main import stratalog
+from stratalog.cli.output import value_document
+from stratalog.pipeline.jobs.count_unit import CountBounds
+from stratalog.pipeline.jobs.key_statistics import key_statistics
+from stratalog.pipeline.jobs.spark_cluster import SparkCluster
+from stratalog.pipeline.jobs.task_place import ExecutorPlace
 from stratalog.pipeline.local_session import why_spark_cannot_run
 from tests.support.spark.keyed_store import SMALL, KeyedStore, local_store
 
@@ -102,3 +107,7 @@ def test_stats_count_keys_and_find_the_hottest(spark: SparkSession, tmp_path: Pa
         (base64.b64decode(one["key_base64"]), one["record_count"]) for one in document["hot_keys"]
     ] == expected
     assert f"{counts.total():,}" in page.read_text()
+    # Within such bounds the large partition is divided, and keys go from task to task.
+    cluster, bounds = SparkCluster(spark.sparkContext), CountBounds(max_keys=2_000, unit_cost_bytes=4 << 20)
+    divided = key_statistics(cluster, ExecutorPlace(url), ["state"], bounds=bounds)
+    assert [{**value_document(one), "keys_counted": True} for one in divided] == document["partitions"]
