@@ -1,5 +1,7 @@
 """The rules of a refresh: when it is full, when it is refused, and what of two refreshes at once is left."""
 
+# pyright: reportUnknownMemberType=false
+# (some of pyarrow's functions have stubs with open type arguments)
 from __future__ import annotations
 
 import json

@@ -40,7 +40,7 @@ class PayloadFormat(Protocol):
         """The type of the column."""
         ...
 
-    def payload_decoder(self, schema: bytes) -> Callable[[bytes], object]:
+    def payload_decoder(self, schema: bytes, /) -> Callable[[bytes], object]:
         """Decodes what stands behind the number of this schema, and raises anything for bad bytes. Raises
         InvalidConfigError for a schema whose payloads cannot become the column, UnsupportedOperationError for
         one that tables lack."""

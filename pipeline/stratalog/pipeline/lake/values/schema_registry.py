@@ -27,7 +27,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Another address would get the credentials."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 

@@ -61,7 +61,7 @@ def registry() -> Generator[Site]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
