@@ -122,7 +122,9 @@ async def test_a_job_is_executed_by_another_process_with_the_settings_of_now(tmp
         assert all("remote.compaction.scratch.max.bytes" in report.reason for report in refused)
         [pid] = pids(bench)
         assert pid != os.getpid()
-        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 10
+        # Nothing is nicer than 19, and the tests may run below other work.
+        expected_niceness = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == expected_niceness
         await alter({"remote.compaction.scratch.max.bytes": "1000000"})
         for one in await bench.client.admin.excluded_partitions():
             assert await bench.client.admin.reset_excluded_partition(one.topic, one.partition)
