@@ -6,11 +6,12 @@ batches are counted and not decoded; the server proves each checksum. A second r
 least that a gRPC server in Python can do to stream the same ranges (`floors/plain_stream_server.py`), read by
 as many streams.
 
-First reads of one record are at random offsets of as many objects as can be uploaded in half a minute. Their
-server is a new process that has memory for no page of metadata, as if the pages were many times as large as
-its cache for them; it has fetched them to its disk by itself. Its requests are counted for each read, and it
-sends no second one for a slow one, which is up to 5 in 100 more by default. The reference is two bare GETs of
-the sizes that such a read needs, one after the other.
+First reads of one record are at random offsets of 10,000 objects, which the uploader alone has made: of one or
+two slices with an index interval each. Their server is a new process that has memory for no page of metadata,
+as if the pages were many times as large as its cache for them; it has fetched them to its disk by itself. Its
+requests are counted for each read, and it sends no second one for a slow one, which is up to 5 in 100 more by
+default. No read begins where an earlier one ended: the server takes that for a reader that goes on, and reads
+ahead. The reference is two bare GETs of the sizes that such a read needs, one after the other.
 
 All talk to one S3 server (SeaweedFS) on the same machine, which takes its share of the
 processors. The client keeps freed memory, as both servers do: how the kernel clears pages is not measured.
@@ -30,7 +31,6 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -40,19 +40,13 @@ import grpc
 from floors.plain_stream_server import METHOD, ObjectRange
 from report import Row, pair_of_median_ratio, promised_cost, run, seconds
 from server_process import ServerProcess, processor_row, running
-from stratalog.base.clock import SystemClock
 from stratalog.base.process_tuning import keep_freed_memory
-from stratalog.base.randomness import SystemIdGenerator
 from stratalog.client.client import Client
-from stratalog.objectstore.open_store import open_store
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.commit import Writer
-from stratalog.remote.metadata.head.head_log import StoreActor
-from stratalog.remote.metadata.shard.metadata_log import MetadataLog
-from stratalog.remote.objects.object_directory import read_directory
-from stratalog.remote.store_identity import StoreIdentity
-from stratalog.remote.store_layout import StoreLayout
+from stratalog.testing.manual_clock import ManualClock
+from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
 from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.tiered.s3_servers import (
     BENCHMARK_MEMORY_MIB,
@@ -60,6 +54,8 @@ from tests.support.tiered.s3_servers import (
     ServerMissingError,
     seaweedfs_server,
 )
+from tests.support.tiered.tiered_logs import TieredLogs
+from upload import Threads
 
 SEQUENTIAL_TARGET: Final = 0.7
 FLOOR_TARGET: Final = 0.9
@@ -74,9 +70,12 @@ REPEATS: Final = 5
 TOPIC: Final = "t"
 RANDOM_READS: Final = 200
 MAX_GETS: Final = 2
-MANY_PARTITION_COUNT: Final = 8
-BATCHES_OF_A_SLICE: Final = 4
-RECORDS_OF_A_BATCH: Final = 24
+MANY_OBJECTS: Final = 10_000
+QUICK_OBJECTS: Final = 500
+MANY_PARTITION_COUNT: Final = 100
+BATCHES_OF_AN_OBJECT: Final = 2
+BATCHES_OF_A_ROUND: Final = 4
+RECORDS_OF_A_BATCH: Final = 64
 FIRST_READ_PREFIX: Final = "first"
 _REQUESTS: Final = "stratalog_object_store_requests_total"
 
@@ -298,9 +297,6 @@ class CountedServer:
         await self._channel.close()
         await self.client.close()
 
-    async def append(self, partition: int, batch: bytes) -> None:
-        await self._log.Append(log_pb2.AppendRequest(topic=TOPIC, partition=partition, batches=batch))
-
     async def read_one(self, partition: int, offset: int) -> bytes:
         """The batch of one record."""
         one = log_pb2.FetchPartition(
@@ -321,17 +317,18 @@ class CountedServer:
         )
 
     async def until_pages_are_on_disk(self) -> None:
-        """Wait for the pass that fetches the pages of metadata."""
+        """Wait until a pass that fetches pages of metadata, a few at a time, has found none to fetch."""
         while True:
             passes = (await self.client.admin.tier_status()).passes
-            if any(one.name == "metadata-pages" and one.total_done.get("pages") for one in passes):
+            [pages] = [one for one in passes if one.name == "metadata-pages"]
+            if pages.total_done.get("pages") and not pages.last_done.get("pages"):
                 return
             await asyncio.sleep(0.2)
 
 
 def _counted_command(data_dir: str, store_url: str) -> tuple[str, ...]:
     """The arguments of Python that start a server without memory for pages of metadata, whose requests are
-    those of its callers: no pass looks at the heads."""
+    those of its callers: no pass looks at the heads, or compacts, and none begins after half a minute."""
     program = f"""
 from stratalog.server.app import serve
 from stratalog.server.configuration.settings import ServerSettings
@@ -340,7 +337,8 @@ HOUR_MS = 3_600_000
 settings = ServerSettings(
     data_dir={data_dir!r}, store_url={store_url!r}, listen="127.0.0.1:0", metrics_listen="127.0.0.1:0",
     metadata_cache_bytes=1, head_refresh_ms=HOUR_MS, max_silence_ms=0, upload_ms=HOUR_MS, fold_ms=HOUR_MS,
-    collector_ms=HOUR_MS, config={{"remote.read.hedge.percent": "0"}},
+    collector_ms=HOUR_MS, compaction_ms=HOUR_MS, remote_retention_ms=HOUR_MS,
+    config={{"remote.read.hedge.percent": "0", "log.initial.task.delay.ms": str(HOUR_MS)}},
 )
 
 def announce(server):
@@ -351,38 +349,41 @@ serve(settings, announce)
     return ("-c", program)
 
 
-async def _fill_many(bench: CountedServer, budget_s: float) -> int:
-    """Append and upload for a while, one object after the other; returns the records of each partition."""
+def _fill_many(store: S3Server, object_count: int) -> int:
+    """Upload at least so many objects, and fold the shard, so that its slices are in pages. Returns the
+    records of each partition."""
     random = Random(1)
-    await bench.client.admin.create_topic(TOPIC, MANY_PARTITION_COUNT)
-    count = 0
-    end_s = time.monotonic() + budget_s
-    while time.monotonic() < end_s:
-        for _ in range(BATCHES_OF_A_SLICE):
-            records = [Record(0, 1, None, random.randbytes(1000)) for _ in range(RECORDS_OF_A_BATCH)]
-            batch = encode_batch(records)
-            await asyncio.gather(
-                *(bench.append(partition, batch) for partition in range(MANY_PARTITION_COUNT))
-            )
-        await bench.client.admin.upload([TOPIC], delete_local=True)
-        count += BATCHES_OF_A_SLICE * RECORDS_OF_A_BATCH
-    return count
-
-
-def _fold(store_url: str) -> None:
-    """Fold the shard, while no server runs, so that its slices are in pages."""
-    ids, clock = SystemIdGenerator(), SystemClock()
-    store = open_store(store_url, clock=clock, ids=ids)
-    identity = StoreIdentity.open(store)
-    actor = StoreActor(
-        store=store,
-        clock=clock,
-        random_source=Random(1),
-        ids=ids,
-        identity=identity,
-        writer=Writer("bench", "bench"),
-    )
-    assert MetadataLog.open(actor, 0, partial(read_directory, store, StoreLayout(0))).fold() is not None
+    records = [Record(0, 1, None, random.randbytes(1000)) for _ in range(RECORDS_OF_A_BATCH)]
+    batch = encode_batch(records)
+    config = {"retention.ms": "-1", "file.delete.delay.ms": "0"}
+    done_count = rounds = 0
+    with ThreadPoolExecutor(CONNECTION_COUNT) as executor:
+        logs = TieredLogs(
+            MemoryFileSystem(),
+            store.open_store(FIRST_READ_PREFIX),
+            ManualClock(),
+            SequentialIds(1),
+            max_object_bytes=BATCHES_OF_AN_OBJECT * len(batch),
+            index_interval_bytes=INTERVAL_BYTES,
+            sends=Threads(executor),
+            uploader_settings={"put_count": CONNECTION_COUNT},
+        )
+        logs.create_topic(TOPIC, MANY_PARTITION_COUNT, config)
+        while done_count < object_count:
+            for log in logs.logs.values():
+                for _ in range(BATCHES_OF_A_ROUND):
+                    log.appender.append_as_leader(batch, logs.claimed.epoch)
+            logs.seal()
+            report = logs.upload()
+            assert not report.failed
+            done_count += report.object_count
+            rounds += 1
+            for log in logs.logs.values():
+                log.retention.delete_local_segments(ignore_retention=True)
+            logs.scheduler.run_due()
+            logs.metadata.fold()
+        logs.close()
+    return rounds * BATCHES_OF_A_ROUND * RECORDS_OF_A_BATCH
 
 
 async def _first_reads(bench: CountedServer, store: S3Server, record_count: int) -> tuple[FirstReads, int]:
@@ -395,6 +396,7 @@ async def _first_reads(bench: CountedServer, store: S3Server, record_count: int)
     bare: list[float] = []
     ours: list[float] = []
     gets: list[int] = []
+    ends: set[tuple[int, int]] = set()
 
     def get(key: str, start: int, size_bytes: int) -> None:
         s3.get_object(Bucket=store.bucket, Key=key, Range=f"bytes={start}-{start + size_bytes - 1}")[
@@ -404,13 +406,16 @@ async def _first_reads(bench: CountedServer, store: S3Server, record_count: int)
     def two_gets() -> None:
         key, size = random.choice(objects)
         get(key, size - 1024, 1024)
-        get(key, random.randrange(size - INTERVAL_BYTES), INTERVAL_BYTES)
+        get(key, random.randrange(max(1, size - INTERVAL_BYTES)), min(size, INTERVAL_BYTES))
 
     for _ in range(RANDOM_READS):
         bare.append(await asyncio.to_thread(seconds, two_gets))
         await bench.client.admin.empty_caches()
         before = await asyncio.to_thread(bench.get_count)
         partition, offset = random.randrange(MANY_PARTITION_COUNT), random.randrange(record_count)
+        while (partition, offset) in ends:
+            offset = random.randrange(record_count)
+        ends.add((partition, (offset // RECORDS_OF_A_BATCH + 1) * RECORDS_OF_A_BATCH))
         begin_s = time.monotonic()
         assert await bench.read_one(partition, offset)
         ours.append(time.monotonic() - begin_s)
@@ -419,19 +424,12 @@ async def _first_reads(bench: CountedServer, store: S3Server, record_count: int)
     return reads, len(objects)
 
 
-async def _first_read_rows(store: S3Server, budget_s: float) -> list[Row]:
+async def _first_read_rows(store: S3Server, object_count: int) -> list[Row]:
     os.environ.update(store.environment(), AWS_DEFAULT_REGION=store.region)
     url = store.store_url(FIRST_READ_PREFIX)
     with tempfile.TemporaryDirectory() as directory:
-        command = _counted_command(f"{directory}/data", url)
-        with running(*command) as server:
-            bench = CountedServer(server, "")
-            try:
-                record_count = await _fill_many(bench, budget_s)
-            finally:
-                await bench.close()
-        _fold(url)
-        with running(*command) as server:
+        record_count = await asyncio.to_thread(_fill_many, store, object_count)
+        with running(*_counted_command(f"{directory}/data", url)) as server:
             bench = CountedServer(server, f"http://127.0.0.1:{server.further[0]}/metrics")
             try:
                 await bench.until_pages_are_on_disk()
@@ -461,7 +459,7 @@ def measure(quick: bool) -> Iterator[Row]:
         except ServerMissingError:
             return
         yield from asyncio.run(_rows(store, (64 if quick else 256) << 20, 3 if quick else REPEATS))
-        yield from asyncio.run(_first_read_rows(store, 8 if quick else 30))
+        yield from asyncio.run(_first_read_rows(store, QUICK_OBJECTS if quick else MANY_OBJECTS))
 
 
 if __name__ == "__main__":

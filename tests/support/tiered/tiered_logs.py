@@ -7,6 +7,7 @@ over another file system it is another machine.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -78,6 +79,7 @@ class TieredLogs:
         max_object_bytes: int = 1 << 20,
         read_bytes: int = 1 << 20,
         memory_bytes: int = 64 << 20,
+        index_interval_bytes: int = 100,
         commit_settings: CommitSettings | None = None,
         stop: StopSignal | None = None,
         sends: UploadThreads | None = None,
@@ -100,13 +102,17 @@ class TieredLogs:
         load = partial(read_directory, store, StoreLayout(0))
         self.metadata = MetadataLog.open(actor, 0, load, settings=commit_settings)
         in_data = LogManagerSettings(data_dirs=("/data",), tail_bytes=tail_bytes)
-        self.manager = LogManager.open(filesystem, clock, ManualScheduler(clock), ids, in_data)
+        self.scheduler = ManualScheduler(clock)
+        self.manager = LogManager.open(filesystem, clock, self.scheduler, ids, in_data)
         self.claimed = claim_shard(filesystem, ids, self.metadata, ("/data",), shard=0, owner=owner)
         self.turns = UploadTurns(sends or clock)
         settings = UploaderSettings(
             max_object_bytes=max_object_bytes, read_bytes=read_bytes, **(uploader_settings or {})
         )
-        uploader = self._uploaders(filesystem, memory_bytes, stop or StopSignal(), sends, settings)
+        spool = ObjectWriterSettings(
+            spool_directory="/", memory_bytes=memory_bytes, index_interval_bytes=index_interval_bytes
+        )
+        uploader = self._uploaders(filesystem, spool, stop or StopSignal(), sends, settings)
         self.uploader = uploader("/spool", is_of_tails=False)
         self.tails = uploader("/spool-of-tails", is_of_tails=True)
         self.tier_drop = TierDrop(self.metadata, self.turns)
@@ -116,7 +122,7 @@ class TieredLogs:
     def _uploaders(
         self,
         filesystem: FileSystem,
-        memory_bytes: int,
+        spool: ObjectWriterSettings,
         stop: StopSignal,
         sends: UploadThreads | None,
         settings: UploaderSettings,
@@ -126,9 +132,6 @@ class TieredLogs:
         budget_of_tails = UploadBudget(sends or self.clock, payer=budget)
 
         def uploader(spool_directory: str, *, is_of_tails: bool) -> Uploader:
-            spool = ObjectWriterSettings(
-                spool_directory=spool_directory, memory_bytes=memory_bytes, index_interval_bytes=100
-            )
             return Uploader(
                 StoppableObjectStore(self.store, stop),
                 sends or self.clock,
@@ -140,7 +143,11 @@ class TieredLogs:
                     budget_of_tails if is_of_tails else budget,
                     has_precedence=is_of_tails,
                 ),
-                ObjectBuilder(filesystem, self.metadata, spool),
+                ObjectBuilder(
+                    filesystem,
+                    self.metadata,
+                    dataclasses.replace(spool, spool_directory=spool_directory),
+                ),
                 lambda: settings,
             )
 
