@@ -20,8 +20,10 @@ import pyspark.sql.datasource as interface
 from stratalog.base.errors import UnsupportedOperationError
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriterBase
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as StreamReaderMixin
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    StreamReaderMixin = SupportsTriggerAvailableNow
+    StreamWriterBase = interface.DataSourceStreamArrowWriter
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as StreamReaderMixin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from stratalog.remote.metadata.catalog.catalog_state import CatalogMachine
 from stratalog.remote.metadata.head.checkpoint import read_root
 from stratalog.remote.metadata.head.checkpoint_page import ROWS_FORMAT
 from stratalog.remote.metadata.head.commit import Writer
+from stratalog.remote.metadata.head.committed_log import CommittedLog
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import StoreActor
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
@@ -106,7 +108,11 @@ def test_the_collector_leaves_what_a_rebuilt_head_needs(damaged_count: int) -> N
 def test_a_rebuilt_head_has_no_pin_that_a_lost_commit_may_have_ended(log: str) -> None:
     """The collector may have deleted what it held, so no later query may share it."""
     world = filled()
-    pinned = {"shards/0000": world.tiered.metadata, "catalog": world.tiered.catalog}[log]
+
+    def opened() -> CommittedLog[Any]:
+        return world.tiered.catalog if log == "catalog" else world.tiered.metadata
+
+    pinned = opened()
     seq = pinned.state().seq
     until_ms = world.clock.now_ms() + 1_000_000_000
     pin = pinned.pin_commit("a query", until_ms, seq)
@@ -115,7 +121,7 @@ def test_a_rebuilt_head_has_no_pin_that_a_lost_commit_may_have_ended(log: str) -
     pinned.unpin(pin)
     world.lose(f"{log}/head")
     world.rebuild()
-    rebuilt = {"shards/0000": world.tiered.metadata, "catalog": world.tiered.catalog}[log]
+    rebuilt = opened()
     assert rebuilt.state().pins == ()
     with pytest.raises(PreconditionFailedError):
         rebuilt.pin_commit("another query", until_ms, seq)

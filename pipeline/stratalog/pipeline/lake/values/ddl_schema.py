@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inspect import signature
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ def struct_of_ddl(_session: SparkSession, ddl: str) -> pa.StructType:
     from pyspark.sql.types import StructType
 
     # Before Spark 4.3 times are in UTC without a word.
-    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
     try:
         return cast("pa.StructType", to_arrow_type(StructType.fromDDL(ddl), **zone))
     except Exception as error:
