@@ -6,10 +6,12 @@ The calls come from the descriptors, so a new one fails here until `CALL_PERMISS
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import grpc
 import pytest
@@ -18,10 +20,12 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 
 from stratalog.base.randomness import SystemIdGenerator
+from stratalog.server.access.permissions import Operation as PermittedOperation
 from stratalog.server.access.tokens import new_token
+from stratalog.server.operations.operation import Operation, OperationKind
 from stratalog.server.rpc.access.call_permissions import CALL_PERMISSIONS, Scope, named_topics
 from stratalog.v1 import admin_pb2, log_pb2, operation_pb2, tier_pb2
-from tests.support.access.guarded_site import GuardedSite
+from tests.support.access.guarded_site import EVERYTHING, OURS, THEIRS, GuardedSite
 
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 PERMISSION_DENIED = grpc.StatusCode.PERMISSION_DENIED
@@ -111,7 +115,8 @@ async def first(call: Any) -> Any:
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncGenerator[tuple[GuardedSite, Any]]:
     """A server with a topic of each tenant, and a channel to it without credentials of its own."""
-    site = GuardedSite(folder)
+    reader = '{ topics = ["ours.*"], operations = ["read", "describe"] }'
+    site = GuardedSite(folder, ours=OURS, theirs=THEIRS, admin=EVERYTHING, reader=reader)
     async with site.running():
         async with site.client("admin") as admin:
             for topic in ("ours.t", "theirs.t"):
@@ -154,6 +159,81 @@ async def test_strangers_and_other_tenants_stay_out(tmp_path: Path) -> None:
         refusals = site.refusals()
         assert refusals["AUTHENTICATION_FAILED"] == 4 * len(METHODS)
         assert refusals["AUTHORIZATION_FAILED"] > len(METHODS)
+
+
+@contextmanager
+def running_operation(site: GuardedSite, *topics: str) -> Generator[Operation]:
+    """Long work over these topics that runs until it is cancelled."""
+    may_end = threading.Event()
+
+    def work(operation: Operation) -> None:
+        while not operation.stop.is_set and not may_end.is_set():
+            may_end.wait(0.01)
+
+    operations = site.server.engine.operations
+    try:
+        yield operations.start(OperationKind.VERIFICATION, topics, work, lane=topics)
+    finally:
+        may_end.set()
+
+
+async def test_long_work_of_another_tenant_looks_as_if_it_were_not_there(tmp_path: Path) -> None:
+    methods = {name: one for name, one in METHODS.items() if CALL_PERMISSIONS[name].scope is Scope.OPERATION}
+    assert {name.rpartition("/")[2] for name in methods} == {
+        "GetOperation",
+        "WatchOperation",
+        "CancelOperation",
+    }
+    async with guarded(tmp_path) as (site, channel):
+        with running_operation(site, "ours.t") as of_topic, running_operation(site) as of_all:
+            for name, method in methods.items():
+
+                async def ask(
+                    operation_id: str, principal: str, method: MethodDescriptor = method
+                ) -> tuple[grpc.StatusCode, str]:
+                    request = GetMessageClass(method.input_type)(operation_id=operation_id)
+                    found = await answer(channel, method, request, site.tokens[principal])
+                    return found.code, found.details.replace(operation_id, "ID")
+
+                unknown = await ask(str(UUID(int=1)), "theirs")
+                assert unknown[0] is grpc.StatusCode.NOT_FOUND, name
+                for principal, foreign in (("theirs", of_topic), ("theirs", of_all), ("ours", of_all)):
+                    assert await ask(str(foreign.view.operation_id), principal) == unknown, (name, principal)
+                # One who sees it may not cancel it for that.
+                code, _ = await ask(str(of_topic.view.operation_id), "reader")
+                is_cancel = CALL_PERMISSIONS[name].operation is PermittedOperation.ALTER
+                assert code is (PERMISSION_DENIED if is_cancel else grpc.StatusCode.OK), name
+                assert not of_topic.stop.is_set
+                assert not of_all.stop.is_set
+                assert (await ask(str(of_topic.view.operation_id), "ours"))[0] is grpc.StatusCode.OK, name
+            assert of_topic.stop.is_set, "its tenant has cancelled it"
+
+
+async def test_what_is_shown_to_all_has_nothing_of_another_tenant(tmp_path: Path) -> None:
+    methods = {name: one for name, one in METHODS.items() if CALL_PERMISSIONS[name].scope is Scope.SHOWN}
+    async with guarded(tmp_path) as (site, channel):
+        with running_operation(site, "ours.t"), running_operation(site):
+            for name, method in methods.items():
+                request = GetMessageClass(method.input_type)()
+                seen = {
+                    principal: (await answer(channel, method, request, site.tokens[principal])).response
+                    for principal in ("ours", "theirs")
+                }
+                assert b"ours" in seen["ours"].SerializeToString(), name
+                assert b"ours" not in seen["theirs"].SerializeToString(), name
+
+
+async def test_a_producer_id_is_for_those_who_may_write_somewhere(tmp_path: Path) -> None:
+    [(name, method)] = (
+        (name, one) for name, one in METHODS.items() if CALL_PERMISSIONS[name].scope is Scope.SOME_TOPIC
+    )
+    async with guarded(tmp_path) as (site, channel):
+        request = GetMessageClass(method.input_type)()
+        codes = {
+            principal: (await answer(channel, method, request, site.tokens[principal])).code
+            for principal in ("theirs", "reader")
+        }
+        assert codes == {"theirs": grpc.StatusCode.OK, "reader": PERMISSION_DENIED}, name
 
 
 async def test_the_right_ones_come_in(tmp_path: Path) -> None:

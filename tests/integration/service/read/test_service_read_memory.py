@@ -13,6 +13,7 @@ import pytest
 
 from stratalog.record.builder import encode_batch
 from stratalog.record.codecs.compression import Codec
+from stratalog.record.header import HEADER_SIZE, parse_header
 from stratalog.record.record import Record
 from stratalog.server.rpc.read.read_encoding import FetchedBatches, ReadEncoder
 from stratalog.v1 import log_pb2, log_pb2_grpc
@@ -34,10 +35,22 @@ def bomb(codec: Codec, count: int, value_bytes: int) -> bytes:
     return encode_batch([Record(0, 0, None, value) for _ in range(count)], codec=codec)
 
 
+async def bring(bench: ServiceBench, batch: bytes, number: int = 0) -> None:
+    """Store a batch as an import does: it may become larger than a client may send."""
+    partition = bench.partition("t", number)
+    moved = rebased(batch, partition.log_end_offset)
+    await asyncio.to_thread(partition.log.appender.append_as_follower, moved)
+
+
 async def with_batches(bench: ServiceBench, *batches: bytes) -> None:
     await bench.client.admin.create_topic("t", config={"max.message.bytes": str(8 * MIB)})
     for batch in batches:
-        await bench.client.append_batches("t", 0, batch)
+        await bring(bench, batch)
+
+
+def rebased(batch: bytes, base_offset: int) -> bytes:
+    """The batch at another offset, which its checksum does not cover."""
+    return parse_header(batch)._replace(base_offset=base_offset).pack() + batch[HEADER_SIZE:]
 
 
 @pytest.fixture
@@ -106,7 +119,7 @@ async def test_a_large_record_waits_for_room_and_a_larger_one_is_not_read(tmp_pa
         await bench.client.admin.create_topic("t", 2)
         for partition, size_bytes in enumerate((10 * MIB, 20 * MIB)):
             batch = encode_batch([Record(0, 0, None, bytes(size_bytes))], codec=Codec.GZIP)
-            await bench.client.append_batches("t", partition, batch)
+            await bring(bench, batch, partition)
         memory = bench.server.fetch_memory
         read = await read_plain(bench, log_pb2.ReadRequest(topic="t", max_record_count=1, start=at_end()))
         assert read.records == {0: [], 1: []}
@@ -149,7 +162,7 @@ async def test_a_partition_that_cannot_be_decoded_ends_a_read_that_waits_already
     async with service_bench(tmp_path, **SMALL_MEMORY) as bench:
         await bench.client.admin.create_topic("t")
         batch = encode_batch([Record(0, 0, None, bytes(20 * MIB))], codec=Codec.GZIP)
-        await bench.client.append_batches("t", 0, batch)
+        await bring(bench, batch)
         partitions = [log_pb2.ReadPartition(partition=number) for number in (0, 7)]
         request = log_pb2.ReadRequest(topic="t", follow=True, partitions=partitions)
         reading = asyncio.create_task(read_plain(bench, request))
