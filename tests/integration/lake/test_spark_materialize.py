@@ -144,7 +144,7 @@ def test_a_table_follows_its_topic(spark: SparkSession, tmp_path: Path, form: Ta
 def test_a_table_follows_many_changes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of random keys, whose exchange takes many tasks; pandas has the rows."""
+    """Random keys change, and go between many tasks; pandas has the rows."""
     del spark
     # So that keys are exchanged: one task would do for so few bytes.
     monkeypatch.setattr(materialization, "MaterializeOrder", partial(MaterializeOrder, max_task_bytes=2_000))

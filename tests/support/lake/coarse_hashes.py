@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -15,7 +15,7 @@ from stratalog.pipeline.lake import key_hashes
 if TYPE_CHECKING:
     from stratalog.pipeline.lake.key_hashes import Hashes
 
-_USERS = ("changed_keys", "last_offsets")
+_USERS = ("changed_keys", "dead_row_search", "last_offsets")
 
 
 @contextmanager
@@ -29,6 +29,7 @@ def coarse_hashes(count: int | None) -> Generator[None]:
     def coarse(rows: pa.Table | pa.RecordBatch) -> Hashes:
         return exact(rows) % np.uint64(count) * np.uint64(((1 << 64) - 1) // count)
 
-    names = [f"stratalog.pipeline.lake.{name}.key_hashes" for name in _USERS]
-    with mock.patch(names[0], coarse), mock.patch(names[1], coarse):
+    with ExitStack() as patches:
+        for name in _USERS:
+            patches.enter_context(mock.patch(f"stratalog.pipeline.lake.{name}.key_hashes", coarse))
         yield

@@ -32,6 +32,8 @@ from stratalog.pipeline.lake.table_place import OpenTable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stratalog.pipeline.lake.key_hashes import Hashes
+
 _FIELDS: list[Any] = [
     pa.field("hash", pa.uint64()),
     pa.field("partition", pa.int32()),
@@ -60,9 +62,9 @@ class KeyWriter:
     def write(self, rows: pa.Table) -> KeyFile:
         """Write the partitions and keys of rows; there is at least one. The same rows make the same file.
         Raises StoreError."""
-        hashed = with_hashes(rows)
-        hashed = hashed.take(np.argsort(hashed.column("hash").to_numpy(), kind="stable"))
-        hashes = hashed.column("hash").to_numpy()
+        hashes = key_hashes(rows)
+        order = np.argsort(hashes, kind="stable")
+        hashes, hashed = hashes[order], hashed_keys(hashes[order], rows.take(order))
         with closing(self.open_table()) as store:
             prefix = f"{keys_directory(self.refresh_id)}{int(hashes[0]):016x}"
             output = RowFiles(store, KEY_SCHEMA, prefix, max_bytes=1 << 62)
@@ -107,10 +109,9 @@ class ChangedKeys:
         return found
 
 
-def with_hashes(rows: pa.Table) -> pa.Table:
-    """Rows with the columns partition and key as those of `KEY_SCHEMA`."""
-    hashes = pa.array(key_hashes(rows), pa.uint64())
-    columns = [hashes, rows.column("partition"), rows.column("key")]
+def hashed_keys(hashes: Hashes, rows: pa.Table) -> pa.Table:
+    """The columns of `KEY_SCHEMA`: the hashes, and partition and key of the rows that they are of."""
+    columns: list[Any] = [pa.array(hashes, pa.uint64()), rows.column("partition"), rows.column("key")]
     return pa.Table.from_arrays(columns, schema=KEY_SCHEMA)
 
 

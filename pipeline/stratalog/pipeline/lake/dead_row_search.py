@@ -26,7 +26,8 @@ from pyroaring import BitMap
 from stratalog.base.errors import LogStoreError
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.pipeline.jobs.cluster import Cluster, shares
-from stratalog.pipeline.lake.changed_keys import ChangedKeys, with_hashes
+from stratalog.pipeline.lake.changed_keys import ChangedKeys, hashed_keys
+from stratalog.pipeline.lake.key_hashes import key_hashes
 from stratalog.pipeline.lake.lake_table import ChangedFile, RowRemoval, TableFile
 from stratalog.pipeline.lake.row_files import read_columns
 from stratalog.pipeline.lake.table_place import OpenTable
@@ -81,9 +82,10 @@ class DeadRowSearch:
                 if self.moved_starts:
                     found[number] |= _positions(_below(part, self.moved_starts), position)
                 if key_filter is not None:
-                    hashed = with_hashes(part)
-                    may_die = np.flatnonzero(key_filter.may_have(hashed.column("hash").to_numpy()))
-                    candidates.add(number, position + may_die, hashed.take(may_die))
+                    hashes = key_hashes(part)
+                    may_die = np.flatnonzero(key_filter.may_have(hashes))
+                    hashed = hashed_keys(hashes[may_die], part.take(may_die))
+                    candidates.add(number, position + may_die, hashed)
                 position += part.num_rows
         candidates.settle()
         return found

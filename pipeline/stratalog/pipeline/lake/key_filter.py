@@ -45,4 +45,4 @@ class KeyFilter:
         """Whether each of the hashes may have been added: those that were are found."""
         slots = hashes >> self._shift
         found = self._bytes[slots >> _BYTE_SHIFT] >> (slots & _BIT_MASK).astype(np.uint8)
-        return (found & np.uint8(1)).astype(np.bool_)
+        return np.not_equal(found & np.uint8(1), 0)

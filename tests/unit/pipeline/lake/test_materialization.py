@@ -264,7 +264,7 @@ def test_changed_keys_that_get_lost_between_tasks_fail_the_run() -> None:
 
 
 def test_the_driver_collects_no_keys() -> None:
-    """What comes to the driver does not grow with the keys that have changed."""
+    """The bytes that come to the driver do not grow with the keys that have changed."""
     site = Site()
     keys = [b"%d" % number * 20 for number in range(10_000)]
     site.upload(*((key, b"1") for key in keys))
