@@ -349,6 +349,9 @@ BROKEN: dict[str, Broken] = {
     "a pin of what may be deleted": Broken(
         taking_pins_of_deleted_states, with_travellers(Manners()), "lost", first_seed=82
     ),
+    "a root is deleted before its list": Broken(
+        nothing, with_travellers(Manners(spares_roots_with_lists=False)), "before its list"
+    ),
     "forget before deletion": Broken(
         nothing, with_pinners(Manners(forgets_only_what_is_deleted=False)), "lost", first_seed=42
     ),

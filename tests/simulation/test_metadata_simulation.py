@@ -163,7 +163,7 @@ def clean_up(world: MetadataWorld) -> None:
     state = seat.open_log("reader").state()
     state.check()
     require_same_state(state, world.audit.state)
-    assert state.dropped == (), "a quiet system has nothing left to delete"
+    assert (state.dropped, state.replacements) == ((), ()), "a quiet system has nothing left to delete"
     keys = {found.key for found in world.memory.list(world.layout.prefix)}
     needed = set(current_keys(world.memory, world.layout, state.objects, state.history_start_seq))
     assert keys == needed, "the bucket holds live objects and current metadata, nothing else"

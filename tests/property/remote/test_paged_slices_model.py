@@ -26,6 +26,7 @@ from stratalog.remote.metadata.shard.slice_briefs import SliceBriefs
 from stratalog.remote.metadata.shard.slice_columns import SliceColumns, SliceRanges
 from tests.support.logs.sampling import examples_of
 from tests.support.simulation.watched_object_store import WatchedObjectStore
+from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import require_same_state
 
@@ -259,7 +260,7 @@ def test_pages_of_a_replaced_checkpoint_are_gone_and_their_reader_goes_on() -> N
     for _ in range(6):
         machine.add()
     log.fold()
-    dropped = [one.key(log.layout) for one in log.state().dropped]
+    dropped = [one.key(log.layout) for one in waiting_files(machine.harness.store, log)]
     assert any("/pages/" in key for key in dropped)
     machine.harness.store.delete_many(dropped)
     with pytest.raises(StoreError):
@@ -270,7 +271,8 @@ def test_pages_of_a_replaced_checkpoint_are_gone_and_their_reader_goes_on() -> N
     machine.advance()
     machine.add()
     log.fold()
-    machine.harness.store.delete_many([one.key(log.layout) for one in log.state().dropped])
+    dropped = [one.key(log.layout) for one in waiting_files(machine.harness.store, log)]
+    machine.harness.store.delete_many(dropped)
     tip = next(tip for tip in PARTITIONS if len(machine.slices[tip]) > 2)
     offset = machine.slices[tip][1][2]
     late.advance_log_start({tip: offset}, epoch=None, catalog_seq=None)

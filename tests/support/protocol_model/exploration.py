@@ -131,4 +131,5 @@ def urgency(step: Step) -> int:
 def garbage_in(state: State) -> frozenset[int]:
     """The objects that are in the bucket, or on the list of dropped ones, and not part of the state."""
     names = {one.name for one in state.bucket} | {one.object for one in state.head.dropped}
+    names |= {one.base.root for one in state.head.replacements}
     return frozenset(names - state.head.live - state.head.checkpoint.files)

@@ -48,6 +48,8 @@ def missing_objects(state: State) -> Iterator[str]:
     for seq, name in head.brought:
         if seq > head.folded_seq and name not in have:
             yield f"commit {seq} is inline, and object {name} that it brings is missing"
+    for root in sorted(one.root for one in head.replacements if one.root not in have):
+        yield f"root {root} is missing, and the files that it lists wait"
     for pin, names in state.ghosts.pinned:
         if names - have:
             yield f"pin {pin} lost objects {sorted(names - have)}"

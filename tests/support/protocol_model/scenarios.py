@@ -42,9 +42,12 @@ class Scenario(NamedTuple):
     imported: int = 0
     """With how many records the topic begins, which is not there at the start. Without slices."""
 
+    lists: bool = False
+    """Whether roots list what their folds replaced."""
+
     def model(self, *without: Rule) -> Model:
         has_snapshots = any(actor.kind == "snapshot" for actor in self.cast)
-        return Model(frozenset(without), self.appends, has_snapshots)
+        return Model(frozenset(without), self.appends, has_snapshots, self.lists)
 
     def start(self) -> State:
         """The slices are in the bucket and folded; an owner of epoch 1 added them."""
@@ -114,6 +117,13 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "a snapshot, compactor, retention, fold, collectors": Scenario(
             cast(snapshot=1, compactor=1, retention=1, folder=1, collector=(1, 1)), 2, 2
         ),
+        "lists, folds, collectors": Scenario(
+            cast(retention=1, folder=(1, 1), collector=(1, 1)), 2, 2, delays=1, lists=True
+        ),
+        "lists, a snapshot, fold, collector": Scenario(
+            cast(snapshot=1, folder=1, collector=2), 2, 2, lists=True
+        ),
+        "lists, owner, fold, sweep": Scenario(cast(folder=(1, 1), owner=1, collector=2), 1, 2, lists=True),
         "a gap and two owners": Scenario(cast(owner=(1, 1)), 0, 2, delays=1, losses=1),
         "a gap, compactor, retention": Scenario(cast(owner=1, compactor=1, retention=1), 2, 4, losses=1),
         "a lowered end and two owners": Scenario(cast(owner=(1, 1)), 0, 2, delays=1, lowers=1),
@@ -144,6 +154,7 @@ CROWD = Scenario(
     delays=3,
     losses=1,
     lowers=1,
+    lists=True,
 )
 """All actors but those of an import, too many to be explored: random walks visit a part."""
 

@@ -84,6 +84,16 @@ class Dropped(NamedTuple):
     """The checkpoint that it is the root of."""
 
 
+class Replacement(NamedTuple):
+    """The files that a fold replaced; its root lists them."""
+
+    root: int
+    base: Checkpoint
+    """The checkpoint that was replaced."""
+    seq: int
+    """The commit of the fold."""
+
+
 class Head(NamedTuple):
     """A shard's head with the state that follows from it."""
 
@@ -102,6 +112,8 @@ class Head(NamedTuple):
     compacted_upto: int = 0
     slices: tuple[Slice, ...] = ()
     dropped: frozenset[Dropped] = frozenset()
+    replacements: frozenset[Replacement] = frozenset()
+    """Those whose files wait to be deleted."""
     pins: frozenset[Pin] = frozenset()
     deleted_seq: int = 0
     """Files that commits up to this one dropped may be deleted."""
@@ -136,6 +148,8 @@ class Stored(NamedTuple):
     name: int
     birth: int
     records: tuple[Record, ...] = ()
+    listed: tuple[int, ...] = ()
+    """The files of its base that a root does not share."""
 
 
 class HeadPut(NamedTuple):
@@ -208,6 +222,10 @@ class Actor(NamedTuple):
     """The head by which a collector looks for orphans, or deletes; the one whose state a snapshot is."""
     to_delete: tuple[int, ...] = ()
     deleted: tuple[int, ...] = ()
+    replacement: Replacement | None = None
+    """The replacement whose files a collector deletes."""
+    is_partly: bool = False
+    """Whether a collector leaves some of these."""
 
 
 class State(NamedTuple):
@@ -234,6 +252,11 @@ class State(NamedTuple):
         """The records of each object in the bucket."""
         return {one.name: one.records for one in self.bucket}
 
+    def listed_by(self, replacement: Replacement) -> frozenset[int]:
+        """The files that the root of a replacement lists; none if it is gone."""
+        roots = (one.listed for one in self.bucket if one.name == replacement.root)
+        return frozenset(next(roots, ()))
+
     def with_object(self, stored: Stored) -> State:
         """This state after a PUT of an object, which replaces one with the same name."""
         return self._replace(bucket=self.without(stored.name).bucket | {stored})
@@ -259,6 +282,9 @@ class Model(NamedTuple):
     has_snapshots: bool = False
     """Whether metadata version 4 is finalized: earlier commits can be pinned, and so collectors say what they
     are about to delete."""
+
+    has_lists: bool = False
+    """Whether metadata version 5 is finalized: roots list the files that their folds replaced."""
 
     def has(self, rule: Rule) -> bool:
         return rule not in self.without

@@ -8,7 +8,7 @@ log, so that a test can take one away and see that the audit notices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -22,13 +22,14 @@ from stratalog.base.errors import (
 )
 from stratalog.base.stop_signal import StopSignal
 from stratalog.base.types import TopicIdPartition
-from stratalog.remote.metadata.head.document_ref import FileKind, TrackedFile
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, Replacement, TrackedFile
 from stratalog.remote.metadata.shard.live_slice import GapReason, LiveSlice
 from stratalog.remote.metadata.shard.metadata_log import AddOutcome, MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON, LostRange
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.tier.orphan_sweep import OrphanSweep, SweepSettings
+from stratalog.remote.tier.replaced_files import ReplacedFiles, free_files
 from tests.support.simulation.metadata_world import PARTITIONS, SETTINGS, TOPIC_IDS, Seat
 from tests.support.simulation.mock_objects import (
     MockObject,
@@ -58,6 +59,7 @@ class Manners:
     leaves_gaps_alone: bool = True
     says_what_it_deletes: bool = True
     spares_what_pins_came_to_hold: bool = True
+    spares_roots_with_lists: bool = True
 
 
 GOOD = Manners()
@@ -335,6 +337,33 @@ def collector(seat: Seat, manners: Manners = GOOD, *, jobs: int = 4, graces: flo
         if keys:
             insist(partial(seat.store.delete_many, keys))
             insist(partial(log.forget, [dropped.name for dropped in due]))
+        for replacement in insist(log.refresh).replacements:
+            _collect_list(seat, log, replacement, manners)
+
+
+def _collect_list(seat: Seat, log: MetadataLog, replacement: Replacement, manners: Manners) -> None:
+    """Deletes what a fold replaced, but for what a pin holds and for a root that lists such files itself."""
+    files = insist(lambda: ReplacedFiles(seat.store, log.layout).read(replacement))
+    if files is None:
+        return
+    state = log.state()
+    spare = partial(_free_files, manners=manners)
+    free = spare(state, files)
+    if manners.says_what_it_deletes and free:
+        said = insist(partial(log.begin_deletion, [replacement]))
+        free = spare(said, free) if manners.spares_what_pins_came_to_hold else free
+    if free:
+        insist(partial(seat.store.delete_many, [file.key(log.layout) for file in free]))
+    if len(free) == len(files):
+        insist(partial(log.forget, [replacement.name]))
+
+
+def _free_files(state: ShardState, files: Sequence[DroppedObject], manners: Manners) -> list[DroppedObject]:
+    if not manners.spares_what_pins_hold:
+        state = replace(state, pins=())
+    if not manners.spares_roots_with_lists:
+        state = replace(state, replacements=())
+    return free_files(state, files)[0]
 
 
 def sweeper(seat: Seat, *, sweeps: int = 4) -> None:

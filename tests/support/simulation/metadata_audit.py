@@ -219,6 +219,7 @@ class MetadataAudit:
         _require(
             state.dropped_objects == self.state.dropped_objects, "a fold lost or changed what is dropped"
         )
+        _require(state.replacements == self.state.replacements, "a fold lost or changed what folds replaced")
 
     def _folded_root(self, commit: Commit) -> CheckpointRoot | None:
         for action in commit.actions:
@@ -256,6 +257,8 @@ class MetadataAudit:
             _require(layout.checkpoint_key(head.checkpoint.name) in keys, "the checkpoint is missing")
             for page in read_root(self._store, layout, head.checkpoint).pages:
                 _require(layout.page_key(page.name) in keys, f"page {page.name} of the checkpoint is missing")
+        for one in self.state.replacements:
+            _require(layout.checkpoint_key(one.name) in keys, f"root {one.name} is missing before its list")
         ref = head.history
         while ref is not None and ref.seq >= self.state.history_start_seq:
             _require(layout.history_key(ref.name) in keys, f"history object {ref.name} is missing")

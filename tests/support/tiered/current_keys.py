@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.checkpoint import read_root
-from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
+from stratalog.remote.metadata.head.committed_log import CommittedLog
+from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, FileKind
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.store_layout import StoreLayout
+from stratalog.remote.tier.replaced_files import ReplacedFiles
 from tests.support.stored_fields import stored_fields
 
 
@@ -44,3 +47,12 @@ def left_over_keys(store: ObjectStore, log: MetadataLog | Catalog) -> set[str]:
     found = {info.key for info in store.list(log.layout.prefix)}
     assert needed <= found, f"lost: {sorted(needed - found)}"
     return found - needed
+
+
+def waiting_files(store: ObjectStore, log: CommittedLog[Any]) -> tuple[DroppedObject, ...]:
+    """The files that wait to be deleted, also those that folds replaced, in the order of their commits."""
+    lists = ReplacedFiles(store, log.layout)
+    found = [*log.state().dropped]
+    for replacement in log.state().replacements:
+        found += lists.read(replacement) or ()
+    return tuple(sorted(found, key=lambda file: (file.seq, file.name)))

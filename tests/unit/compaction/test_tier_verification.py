@@ -22,6 +22,7 @@ from stratalog.server.worker_pools import running_together
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
 from tests.support.tiered.counting_object_store import CountingObjectStore
+from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.restore_world import RestoreWorld
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -97,7 +98,7 @@ def test_each_document_that_is_damaged_or_missing_is_named(log: str) -> None:
 def current(world: RestoreWorld, log: str, folder: str) -> list[ObjectInfo]:
     """The files of a folder that the head refers to; dropped ones are not checked."""
     one = world.tiered.metadata if log != "catalog" else world.tiered.catalog
-    dropped = {file.name for file in one.state().dropped}
+    dropped = {file.name for file in waiting_files(world.bucket, one)}
     return [
         info for info in world.bucket.list(f"{log}/{folder}/") if info.key.rpartition("/")[2] not in dropped
     ]

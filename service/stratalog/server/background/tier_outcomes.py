@@ -15,7 +15,7 @@ from stratalog.base.errors import (
 )
 from stratalog.compaction.compaction_report import CompactionReport
 from stratalog.compaction.compactor import CONFIG_CHANGED, INPUTS_GONE
-from stratalog.remote.metadata.head.document_ref import DroppedObject
+from stratalog.remote.metadata.head.head_state import WaitingFiles
 from stratalog.remote.metadata.shard.shard_judge import CLOCK, NOT_FINALIZED, TOPIC_DELETED
 from stratalog.remote.retention.remote_retention import RetentionReport
 from stratalog.remote.tier.collector import CollectReport
@@ -30,7 +30,7 @@ class DroppingLog(Protocol):
     """A log of commits with dropped files."""
 
     @property
-    def dropped(self) -> Sequence[DroppedObject]: ...
+    def waiting_files(self) -> WaitingFiles: ...
 
 
 FUTURE = "future-timestamps"
@@ -159,9 +159,9 @@ def compaction_outcome(reports: Sequence[CompactionReport], shards: Iterable[Hos
 
 def collection_backlog(logs: Iterable[DroppingLog]) -> Backlog:
     """The dropped files; the oldest by the time when it was dropped."""
-    files = [file for log in logs for file in log.dropped]
+    waiting = [log.waiting_files for log in logs]
     return Backlog(
-        len(files),
-        sum(file.size_bytes for file in files),
-        oldest_ms=min((file.time_ms for file in files), default=-1),
+        sum(one.file_count for one in waiting),
+        sum(one.size_bytes for one in waiting),
+        oldest_ms=min((one.oldest_ms for one in waiting if one.file_count), default=-1),
     )

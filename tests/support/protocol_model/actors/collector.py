@@ -7,7 +7,16 @@ from collections.abc import Iterator
 
 from tests.support.protocol_model.commits import Outcome, commit, judged, next_head, put_head
 from tests.support.protocol_model.rules import Rule
-from tests.support.protocol_model.state import GAP, Actor, Head, HeadPut, Model, Move, State
+from tests.support.protocol_model.state import (
+    GAP,
+    Actor,
+    Head,
+    HeadPut,
+    Model,
+    Move,
+    Replacement,
+    State,
+)
 
 
 def collector(model: Model, state: State, actor: Actor) -> Iterator[Move]:
@@ -38,6 +47,8 @@ def begin(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     if not due and not model.has(Rule.DROP_FIRST) and len(head.slices) > 1 and head.slices[0].object != GAP:
         due = (head.slices[0].object,)
     yield from choose(model, state, actor, due)
+    for replacement in sorted(head.replacements, key=lambda one: one.seq):
+        yield from choose_list(model, state, actor, replacement)
     if not model.has(Rule.HORIZON_FIRST):
         yield Move("looks for orphans", state, actor._replace(phase="list", view=head))
     elif head.horizon < head.seq:
@@ -59,12 +70,42 @@ def choose(model: Model, state: State, actor: Actor, due: tuple[int, ...]) -> It
             return
 
 
+def choose_list(model: Model, state: State, actor: Actor, replacement: Replacement) -> Iterator[Move]:
+    """A collector reads the root of a replacement, and will delete what it lists and nothing holds."""
+    listed = state.listed_by(replacement)
+    names = tuple(sorted(listed - held_of(model, state, state.head, replacement)))
+    if not names:
+        return
+    says = model.has_snapshots and model.has(Rule.SAY_DELETION)
+    job = actor._replace(
+        to_delete=names,
+        view=state.head if says else None,
+        replacement=replacement,
+        is_partly=len(names) < len(listed),
+        phase="say" if says else "delete",
+    )
+    yield Move(f"reads root {replacement.root}, and will delete {list(names)}", state, job)
+
+
+def held_of(model: Model, state: State, head: Head, replacement: Replacement) -> frozenset[int]:
+    """The files of a replacement that a pin holds, and the root whose own list waits."""
+    listed = state.listed_by(replacement)
+    if model.has(Rule.PIN_LISTS) and any(pin.state_seq < replacement.seq for pin in head.pins):
+        return listed
+    if model.has(Rule.LIST_BEFORE_ROOT):
+        return listed & {one.root for one in head.replacements}
+    return frozenset()
+
+
 def say(state: State, actor: Actor) -> Move:
     """A collector reads the head to say what it will delete, unless that is said."""
     head, seen, names = state.head, actor.view, actor.to_delete
     assert seen is not None
+    seqs = [one.seq for one in seen.dropped if one.object in names]
+    if actor.replacement is not None:
+        seqs.append(actor.replacement.seq)
     said = head._replace(
-        deleted_seq=max(head.deleted_seq, *(one.seq for one in seen.dropped if one.object in names), 0),
+        deleted_seq=max(head.deleted_seq, *seqs, 0),
         deleted_brought_seq=max(head.deleted_brought_seq, *map(seen.brought_seq, names)),
     )
     if said == head:
@@ -77,8 +118,16 @@ def spare(model: Model, state: State, actor: Actor) -> Move:
     """A collector has said what it will delete, and spares what a pin has come to hold."""
     view = state.head if model.has(Rule.FRESH_DELETION) else actor.view
     assert view is not None
-    names = tuple(name for name in actor.to_delete if name not in kept(model, view))
-    job = actor._replace(phase="delete" if names else "idle", to_delete=names, view=None)
+    spared = kept(model, view)
+    if actor.replacement is not None:
+        spared |= held_of(model, state, view, actor.replacement)
+    names = tuple(name for name in actor.to_delete if name not in spared)
+    job = actor._replace(
+        phase="delete" if names else "idle",
+        to_delete=names,
+        view=None,
+        is_partly=actor.is_partly or len(names) < len(actor.to_delete),
+    )
     return Move(f"reads the head, and will delete {list(names)}", state, job)
 
 
@@ -103,6 +152,7 @@ def find_orphans(model: Model, state: State, actor: Actor) -> Move:
     has_horizon = model.has(Rule.HORIZON_FIRST) and model.has(Rule.FRESH_SWEEP)
     horizon = view.horizon if has_horizon else state.head.seq
     known = view.live | view.checkpoint.files | {one.object for one in view.dropped}
+    known = known.union(*map(state.listed_by, view.replacements))
     orphans = tuple(sorted(one.name for one in state.bucket if one.birth < horizon and one.name not in known))
     phase = "sweep" if orphans else "idle"
     found = actor._replace(phase=phase, to_delete=orphans, view=None)
@@ -120,10 +170,15 @@ def delete(state: State, actor: Actor) -> Move:
 
 
 def forget(model: Model, state: State, actor: Actor) -> Iterator[Move]:
-    """A collector takes the objects that it has deleted off the list, in one step."""
+    """A collector takes the objects that it has deleted off the list, or forgets the root that lists them, in
+    one step."""
     head = state.head
+    if actor.is_partly:
+        yield Move("leaves the rest of the list", state, Actor("collector", life=actor.life))
+        return
     dropped = frozenset(one for one in head.dropped if one.object not in actor.deleted)
-    new, after = next_head(state, head._replace(dropped=dropped))
+    left = frozenset(one for one in head.replacements if one != actor.replacement)
+    new, after = next_head(state, head._replace(dropped=dropped, replacements=left))
     for landed, outcome in put_head(model, after, HeadPut(head.uid, new)):
         if outcome is Outcome.LANDED:
             yield Move("forgets what it deleted", landed, Actor("collector", life=actor.life))

@@ -14,6 +14,7 @@ from tests.support.protocol_model.state import (
     Head,
     Model,
     Move,
+    Replacement,
     State,
     Stored,
 )
@@ -26,17 +27,18 @@ def folder(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     elif actor.phase == "commit":
         yield judge(model, state, actor)
     elif actor.life > 0 and state.head.seq > state.head.checkpoint.seq:
-        yield from write_checkpoint(state, actor)
+        yield from write_checkpoint(model, state, actor)
 
 
-def write_checkpoint(state: State, actor: Actor) -> Iterator[Move]:
+def write_checkpoint(model: Model, state: State, actor: Actor) -> Iterator[Move]:
     """A checkpoint with one new page. Its page always lands; a root whose PUT is unknown is given up."""
     head = state.head
     root, page = state.next_id, state.next_id + 1
     first, second = head.checkpoint.pages
     with_page = state._replace(next_id=state.next_id + 2).with_object(Stored(page, head.seq))
     for pages in ((page, second), (first, page)):
-        for after, outcome in put_object(with_page, Stored(root, head.seq)):
+        listed = listed_files(model, head.checkpoint, Checkpoint(root, head.seq, pages))
+        for after, outcome in put_object(with_page, Stored(root, head.seq, listed=listed)):
             if outcome is Outcome.LANDED:
                 fold = Fold(Checkpoint(root, head.seq, pages), head.checkpoint.root)
                 label = f"puts checkpoint {root} of commit {head.seq} with pages {pages}"
@@ -50,14 +52,23 @@ def judge(model: Model, state: State, actor: Actor) -> Move:
     if not is_valid(model, head, fold):
         return Move("gives its checkpoint up", state, Actor("folder", life=actor.life))
     old = head.checkpoint.files - fold.checkpoint.files
-    changed = head._replace(
-        checkpoint=fold.checkpoint,
-        folded_seq=max(fold.checkpoint.seq, head.folded_seq),
-        dropped=head.dropped | {dropped_by_fold(head, name) for name in old},
-    )
+    changed = head._replace(checkpoint=fold.checkpoint, folded_seq=max(fold.checkpoint.seq, head.folded_seq))
+    if model.has_lists:
+        replacement = Replacement(fold.checkpoint.root, head.checkpoint, head.seq + 1)
+        changed = changed._replace(replacements=head.replacements | {replacement})
+    else:
+        changed = changed._replace(dropped=head.dropped | {dropped_by_fold(head, name) for name in old})
     what = f"folds up to {fold.checkpoint.seq}"
     state, actor = judged(state, actor, changed, what, then="idle", again="commit")
     return Move("reads the head", state, actor)
+
+
+def listed_files(model: Model, base: Checkpoint, checkpoint: Checkpoint) -> tuple[int, ...]:
+    """The files of its base that a root lists, because its checkpoint does not share them."""
+    if not model.has_lists:
+        return ()
+    shared = checkpoint.files if model.has(Rule.LIST_REPLACED) else frozenset[int]()
+    return tuple(sorted(base.files - shared))
 
 
 def dropped_by_fold(head: Head, name: int) -> Dropped:

@@ -36,6 +36,7 @@ def pin_of(model: Model, head: Head, seen: Head) -> Pin | None:
         if pin.state_seq == seen.seq and pin.needs:
             return pin._replace(seq=head.seq + 1)
     roots = (head.checkpoint, *(one.checkpoint for one in head.dropped if one.checkpoint is not None))
+    roots += tuple(one.base for one in head.replacements)
     base = max((one for one in roots if one.seq <= seen.seq), key=lambda one: one.seq, default=None)
     if base is None:
         return None

@@ -12,7 +12,7 @@ from stratalog.base.errors import PreconditionFailedError, StoreUnavailableError
 from stratalog.base.types import TopicIdPartition, TopicPartition
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.record.record import Record
-from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind
+from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, Replacement
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.shard.shard_actions import SHARD_ACTIONS
@@ -20,9 +20,11 @@ from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.metadata.shard.shard_state import ShardState
 from stratalog.remote.objects.object_directory import read_directory
 from stratalog.remote.tier.collector import Collector, CollectorSettings, CollectReport
+from stratalog.remote.tier.replaced_files import ReplacedFiles
 from stratalog.testing.faulty_object_store import ActorStopped, FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
 from tests.support.tiered.current_keys import left_over_keys
+from tests.support.tiered.shard_states import stored_state
 from tests.support.tiered.stores.locking_store import LockingStore
 from tests.support.tiered.tiered_site import TieredSite
 
@@ -251,7 +253,7 @@ def test_a_pin_of_an_earlier_commit_is_spared_or_refused() -> None:
     world.clock.advance(DAY_MS)
     begin_deletion = metadata.begin_deletion
 
-    def pinned_before(files: Sequence[DroppedObject]) -> ShardState:
+    def pinned_before(files: Sequence[DroppedObject | Replacement]) -> ShardState:
         metadata.pin_commit("early", until_ms, seq)
         return begin_deletion(files)
 
@@ -395,7 +397,8 @@ def test_locked_objects_leave_room_for_the_others_of_a_bounded_pass() -> None:
     )
     world.clock.advance(DAY_MS)
     first, second = collector.run(), collector.run()
-    assert (first.deleted_count, first.kept_count) == (0, 2)
+    # The claim's checkpoint is of a list of its own.
+    assert (first.deleted_count, first.kept_count) == (1, 2)
     assert second.deleted_count >= 1
     assert [info.key for info in world.store.list("shards/0000/data/")] == data[:2]
 
@@ -413,3 +416,154 @@ def test_a_locked_orphan_is_no_deleted_one() -> None:
     assert [one.key for one in report.waiting_orphans] == [scratch + "locked"]
     assert report.kept_count == 1
     assert report.failures
+
+
+def replaced_keys(world: World) -> list[set[str]]:
+    """The keys of the files of each replacement of the shard."""
+    metadata = world.logs.metadata
+    lists = ReplacedFiles(world.store, metadata.layout)
+    return [
+        {file.key(metadata.layout) for file in lists.read(replacement) or ()}
+        for replacement in metadata.state().replacements
+    ]
+
+
+def fold_often(world: World, count: int) -> list[set[str]]:
+    """Fold so often, with a change each; returns the keys that each fold replaced."""
+    for _ in range(count):
+        world.logs.metadata.claim("owner", world.ids.uuid())
+        world.logs.metadata.fold()
+    return replaced_keys(world)
+
+
+def all_of(lists: Sequence[set[str]]) -> set[str]:
+    return {key for keys in lists for key in keys}
+
+
+def keys_in(world: World) -> set[str]:
+    return {info.key for info in world.store.list("shards/0000/")}
+
+
+def test_what_a_fold_replaced_is_one_row_and_goes_after_the_grace() -> None:
+    world = World()
+    metadata = world.logs.metadata
+    lists = fold_often(world, 3)
+    state = metadata.state()
+    assert not state.dropped_objects
+    assert [one.file_count for one in state.replacements] == [len(keys) for keys in lists]
+    assert state.waiting_files.file_count == sum(map(len, lists))
+    assert state.checkpoint is not None
+    stored = stored_state(world.store, metadata.layout, state.checkpoint)
+    assert stored.replacements == state.replacements[:-1], "the last fold is in the head"
+    world.clock.advance(DAY_MS - 1)
+    assert world.collect().deleted_count == 0
+    assert all_of(lists) <= keys_in(world)
+    world.clock.advance(1)
+    listed, report = world.collect(is_dry_run=True), world.collect()
+    for one in (listed, report):
+        assert (one.deleted_count, one.waiting_count) == (sum(map(len, lists)), 0)
+    assert (metadata.state().replacements, all_of(lists) & keys_in(world)) == ((), set())
+    assert left_over_keys(world.store, metadata) == set()
+    world.check_can_be_opened()
+
+
+def test_a_root_stays_until_what_it_lists_is_gone() -> None:
+    """A pin holds files of the first list, so the root that lists them stays, though its own fold's list is
+    collected but for it."""
+    world = World()
+    metadata = world.logs.metadata
+    pin = metadata.pin_commit("job", world.clock.now_ms() + 9 * DAY_MS, metadata.state().seq)
+    first, *_ = fold_often(world, 1)
+    metadata.claim("owner", world.ids.uuid())
+    world.clock.advance(1)
+    pinned = metadata.pin_commit("later", world.clock.now_ms() + 9 * DAY_MS, metadata.state().seq)
+    lists = fold_often(world, 2)
+    roots = {metadata.layout.checkpoint_key(one.name) for one in metadata.state().replacements}
+    world.clock.advance(DAY_MS)
+    report = world.collect()
+    assert first <= keys_in(world)
+    assert roots <= keys_in(world)
+    assert report.pinned_count >= len(first)
+    attempts: list[str] = []
+    watched = FaultyObjectStore(world.store, random.Random(0), before=lambda one: attempts.append(one.verb))
+    assert world.collect(watched).deleted_count == 0
+    assert "DELETE" not in attempts
+    metadata.unpin(pinned)
+    metadata.unpin(pin)
+    assert world.collect().deleted_count == sum(map(len, lists)) - report.deleted_count
+    assert (metadata.state().replacements, all_of(lists) & keys_in(world)) == ((), set())
+    world.check_can_be_opened()
+
+
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LANDS_UNKNOWN, Fault.IS_CUT_OFF])
+def test_a_list_that_was_deleted_in_part_is_finished_by_the_next_pass(fault: Fault) -> None:
+    world = World()
+    lists = fold_often(world, 2)
+    world.clock.advance(DAY_MS)
+    faulty = FaultyObjectStore(world.store, random.Random(0), FaultOn(fault, "DELETE"))
+    with pytest.raises(StoreUnavailableError):
+        world.collect(faulty, batch_count=1)
+    world.collect(batch_count=1)
+    assert (world.logs.metadata.state().replacements, all_of(lists) & keys_in(world)) == ((), set())
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_the_files_of_a_list_that_cannot_be_read_become_orphans(is_damaged: bool) -> None:
+    world = World()
+    metadata = world.logs.metadata
+    lists = fold_often(world, 3)
+    name = metadata.state().replacements[1].name
+    key = metadata.layout.checkpoint_key(name)
+    world.store.delete_many([key])
+    if is_damaged:
+        world.store.put(key, b"damaged")
+    pin = metadata.pin_commit("job", world.clock.now_ms() + 9 * DAY_MS, metadata.state().seq - 3)
+    world.clock.advance(DAY_MS)
+    world.collect()
+    assert lists[1] <= keys_in(world) | {key}, "a pin may hold them, and the sweep leaves them alone"
+    metadata.unpin(pin)
+    report = world.collect()
+    assert any(name in failure for failure in report.failures)
+    for _ in range(2):
+        metadata.claim("owner", world.ids.uuid())
+        world.clock.advance(DAY_MS)
+        world.collect()
+    assert all_of(lists) & keys_in(world) == set()
+    assert left_over_keys(world.store, metadata) == set()
+
+
+def test_a_locked_file_of_a_list_is_tried_again_after_a_day() -> None:
+    world = World()
+    first, *_ = fold_often(world, 1)
+    store = LockingStore(world.store)
+    store.locked = {min(first)}
+    collector = Collector(store, world.logs.metadata, None)
+    world.clock.advance(DAY_MS)
+    report = collector.run()
+    assert (report.deleted_count, report.kept_count) == (len(first) - 1, 1)
+    attempt_count = len(store.attempts)
+    world.clock.advance(DAY_MS - 1)
+    assert collector.run().kept_count == 1
+    assert min(first) not in store.attempts[attempt_count:]
+    store.locked.clear()
+    world.clock.advance(1)
+    report = collector.run()
+    assert (report.kept_count, world.logs.metadata.state().replacements) == (0, ())
+
+
+def test_a_collection_that_is_not_said_to_have_begun_deletes_no_list() -> None:
+    """A pin of an earlier commit lands before the deletion is said, and its checkpoint stays."""
+    world = World()
+    metadata = world.logs.metadata
+    seq, until_ms = metadata.state().seq, world.clock.now_ms() + 9 * DAY_MS
+    [first] = fold_often(world, 1)
+    world.clock.advance(DAY_MS)
+    begin_deletion = metadata.begin_deletion
+
+    def pinned_before(files: Sequence[DroppedObject | Replacement]) -> ShardState:
+        metadata.pin_commit("early", until_ms, seq)
+        return begin_deletion(files)
+
+    metadata.begin_deletion = pinned_before  # type: ignore[method-assign]  # a job that comes just before
+    assert world.collect().deleted_count == 0
+    assert first <= keys_in(world)

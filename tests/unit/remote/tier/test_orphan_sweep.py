@@ -23,7 +23,7 @@ from stratalog.remote.store_layout import format_checkpoint_name, format_history
 from stratalog.remote.tier.orphan_sweep import OrphanKind, OrphanSweep, SweepReport, SweepSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, FaultOn, Operation
-from tests.support.tiered.current_keys import left_over_keys
+from tests.support.tiered.current_keys import left_over_keys, waiting_files
 from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness
 from tests.support.tiered.stores.listed_names import ListedNames
 from tests.support.tiered.stores.unfinished_uploads import UnfinishedUploads
@@ -261,7 +261,7 @@ def test_history_and_its_orphans_differ_by_the_files_behind_them() -> None:
     assert keys_of(world.run()) == orphans
     assert (
         left_over_keys(world.bucket, world.log)
-        - {file.key(world.log.layout) for file in world.log.state().dropped}
+        - {file.key(world.log.layout) for file in waiting_files(world.bucket, world.log)}
         == set()
     )
 

@@ -16,8 +16,9 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, Checkpoi
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
 from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef
+from stratalog.remote.metadata.head.fold import fold_to
 from stratalog.remote.metadata.head.head import Head
-from stratalog.remote.metadata.head.head_actions import Action, Fold
+from stratalog.remote.metadata.head.head_actions import Action, ListedFold
 from stratalog.remote.metadata.head.head_log import CommitSettings, StateMachine, StoreActor
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.metadata_version import METADATA_VERSION
@@ -52,7 +53,7 @@ def put_new_head(
     folder = CheckpointFolder(actor.store, layout, actor.loader)
     writer = CheckpointWriter(folder, actor.ids, actor.identity.store_id, CommitSettings().page_rows)
     known, version = beginning.root, beginning.metadata_version
-    if known is not None and not any(file.name in state.dropped_objects for file in known.files):
+    if known is not None and not _is_replaced(state, known):
         root = writer.write(state.seq, machine.to_checkpoint(state), known, metadata_version=version)
     else:
         # Pages of another log, or pages that a later fold has dropped, cannot be shared.
@@ -60,7 +61,8 @@ def put_new_head(
         replaced = tuple(file for file in files if file.name not in state.dropped_objects)
         changes = machine.to_checkpoint(machine.detached(state))
         root = writer.write(state.seq, changes, None, replaced=replaced, metadata_version=version)
-    fold = Fold(root.ref, beginning.history, None)
+    is_listed = version >= machine.versions[ListedFold]
+    fold = fold_to(root, beginning.history, None if known is None else known.ref.name, is_listed=is_listed)
     actions = (fold, *beginning.actions)
     commit = Commit.build(state.seq + 1, actor.ids.uuid(), state.time_ms, actor.writer, None, actions)
     assert state.uuid is not None, "a state with commits"
@@ -75,6 +77,12 @@ def put_new_head(
     head = before.after(commit, machine.apply(state, commit, root))
     _put(actor, layout, head)
     return head
+
+
+def _is_replaced(state: HeadState, known: CheckpointRoot) -> bool:
+    """Whether a fold behind a checkpoint, up to the state, has dropped files of it."""
+    later = (one for one in state.replacements if one.seq > known.ref.seq and one.name != known.ref.name)
+    return any(later) or any(file.name in state.dropped_objects for file in known.files)
 
 
 def _put(actor: StoreActor, layout: StoreLayout, head: Head) -> None:

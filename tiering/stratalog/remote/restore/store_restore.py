@@ -276,6 +276,7 @@ def _first_fields(state: HeadState, now_ms: int) -> dict[str, Any]:
         "history_start_seq": max(state.seq, 1),
         "pins": (),
         "dropped_objects": PersistentMap[str, DroppedObject](),
+        "replacements": (),
     }
 
 

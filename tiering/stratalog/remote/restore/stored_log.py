@@ -20,6 +20,7 @@ from stratalog.remote.metadata.head.commit import Commit
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head import Head
 from stratalog.remote.metadata.head.head_actions import Action, ActionTable, Fold, Forget
+from stratalog.remote.metadata.head.head_judge import judge_forget
 from stratalog.remote.metadata.head.head_log import StateMachine
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import read_history
@@ -167,15 +168,15 @@ class StoredLog(Generic[S]):
 
     def _after(self, state: S, commit: Commit) -> S:
         """The state after one more commit. The root of a fold names the files that the fold replaced. Without
-        that root they are unknown: whatever is left of them is swept as orphans, and a later commit that
-        forgets them has nothing to forget."""
+        that root they are unknown, unless the fold counts them for it: whatever is left of them is swept as
+        orphans, and a later commit that forgets them has nothing to forget."""
         root: CheckpointRoot | None = None
         actions: list[Action] = []
         for action in commit.actions:
             if isinstance(action, Fold):
                 root = self._root_of(action)
             if isinstance(action, Forget):
-                known = tuple(name for name in action.names if name in state.dropped_objects)
+                known = judge_forget(state, action.names).outcome
                 actions.append(Forget(known))
             else:
                 actions.append(action)

@@ -13,13 +13,16 @@
    more; what such a pin holds by then stays. Files are deleted in bulk, then forgotten in a commit. After a
    crash in between, the next pass deletes missing files again, which is no error. A file that the store
    keeps, because it is locked, stays dropped and is tried again after a day; it holds up no other file.
+   The files that a fold replaced go together in the same way: the root of its checkpoint names them, and one
+   name is forgotten once all of them are gone. That root is one of the files of the next fold, and stays
+   until its own list is gone.
 4. Files that were never committed are swept (`orphan_sweep`).
 
 Topics play no part in this: a store without any is collected as well. A pass deletes dropped files turn by
 turn until none is due or its time is over, so that a backlog falls however many files folds and compactions
 drop. Its other work is bounded by counts. The next pass goes on where it ended. If the own clock does not
-agree with the store's, nothing of this happens. Until a metadata version with their actions is finalized, 1, 2
-and 4 wait; before that of pins of earlier commits, 3 goes on without its first commit.
+agree with the store's, nothing of this happens. Until a metadata version with their actions is finalized, 1,
+2 and 4 wait; before that of pins of earlier commits, 3 goes on without its first commit.
 """
 
 from __future__ import annotations
@@ -34,7 +37,13 @@ from stratalog.base.stop_signal import StopSignal
 from stratalog.objectstore.protocol import ObjectStore
 from stratalog.remote.metadata.catalog.catalog import Catalog
 from stratalog.remote.metadata.head.committed_log import CommittedLog
-from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.document_ref import (
+    DroppedObject,
+    FileKind,
+    Replacement,
+    TrackedFile,
+    newest_seq_of,
+)
 from stratalog.remote.metadata.head.head_actions import RaiseHorizon
 from stratalog.remote.metadata.head.head_judge import trimmable_before
 from stratalog.remote.metadata.head.head_state import HeadState
@@ -42,6 +51,7 @@ from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.store_layout import first_seq_of_history
 from stratalog.remote.tier.allowed_deletion import delete_allowed
 from stratalog.remote.tier.orphan_sweep import Orphan, OrphanKind, OrphanSweep, SweepReport, SweepSettings
+from stratalog.remote.tier.replaced_files import ReplacedFiles, free_files
 
 MAX_LISTED_COUNT = 1000
 """Files that a report names."""
@@ -106,7 +116,8 @@ class CollectReport(NamedTuple):
     deleted: tuple[WaitingFile, ...] = ()
     """The first `MAX_LISTED_COUNT` files of these."""
     waiting: tuple[WaitingFile, ...] = ()
-    """The first `MAX_LISTED_COUNT` dropped files that were not deleted, those that are due next first."""
+    """The first `MAX_LISTED_COUNT` dropped files that were not deleted, those that are due next first. Those
+    that a fold replaced are counted, and not named."""
     orphan_counts: Mapping[OrphanKind, int] = _NO_ORPHANS
     """Orphans that were deleted."""
     orphan_bytes: Mapping[OrphanKind, int] = _NO_ORPHANS
@@ -209,6 +220,27 @@ class Collector:
         return report
 
 
+class _Left(NamedTuple):
+    """Files of a replacement that a pass could not delete. They are tried again once the reason is over."""
+
+    blockers: frozenset[object]
+    """The result of `_blockers` then."""
+    held_count: int
+    """Those that pins hold."""
+    kept_count: int
+    """Those that the store refused to delete."""
+    until_ms: int
+    """When these are tried again, by the store's clock."""
+
+
+def _blockers(state: HeadState, replacement: Replacement) -> frozenset[object]:
+    """The reasons why files of a replacement stay: states that pins hold, and the list of the checkpoint that
+    was replaced."""
+    pinned = (pin.state_seq for pin in state.pins if pin.state_seq < replacement.seq)
+    base = (replacement.base,) if state.is_list_waiting(replacement.base) else ()
+    return frozenset((*pinned, *base))
+
+
 class _LogCollection:
     """Collects the files of one log. Thread-safe as the collector is: two passes at once may both try a file
     that the store keeps, or lose the note of one, which is then tried again."""
@@ -226,6 +258,9 @@ class _LogCollection:
         self._sweep = sweep
         self._kept_until_ms: Mapping[str, int] = {}
         """Dropped files that the store refused to delete, and when each is tried again, by its clock."""
+        self._replaced = ReplacedFiles(store, log.layout)
+        self._left: Mapping[str, _Left] = {}
+        """The rest of each replacement that was looked at, by name."""
 
     def refused(self) -> CollectReport:
         """The report of a log of which nothing may be deleted."""
@@ -240,6 +275,7 @@ class _LogCollection:
         seen = dataclasses.replace(state, pins=pins)
         due = self._due(seen, now_ms)
         report = self._dropped_report(seen, due, "", now_ms)
+        report = report.plus(self._look_at_replaced(seen, now_ms, stop))
         if not self._log.is_finalized(RaiseHorizon):
             return report._replace(unfinalized_count=1)
         swept = self._sweep.run(now_ms, stop, is_dry_run=True)
@@ -252,21 +288,15 @@ class _LogCollection:
         """Delete what is due, in the order of the module's theory."""
         state: HeadState = self._log.refresh()
         if not self._log.is_finalized(RaiseHorizon):
-            gone, failures = self._collect(now_ms, stop)
-            report = self._dropped_report(self._log.state(), gone, "", now_ms)
-            return report._replace(
-                kept_count=len(self._kept_until_ms), failures=failures, unfinalized_count=1
-            )
+            return self._collect(now_ms, stop)._replace(unfinalized_count=1)
         expired: tuple[int, ...] = ()
         if any(pin.until_ms <= now_ms for pin in state.pins):
             expired = self._log.unpin_expired(now_ms)
         trimmed_count = 0
         if is_whole or self._sweep.is_whole_due(now_ms):
             trimmed_count = self._trim(now_ms, stop)
-        gone, failures = self._collect(now_ms, stop)
-        report = self._dropped_report(self._log.state(), gone, "", now_ms)
+        report = self._collect(now_ms, stop)
         swept = self._sweep.run(now_ms, stop, is_whole=is_whole)
-        report = report._replace(kept_count=len(self._kept_until_ms), failures=failures)
         return report.plus(_sweep_report(swept))._replace(
             trimmed_count=trimmed_count, expired_pin_count=len(expired)
         )
@@ -278,7 +308,105 @@ class _LogCollection:
     def _past_grace(self, state: HeadState, now_ms: int) -> list[DroppedObject]:
         return _dropped_by(state, now_ms - self._settings.grace_ms)
 
-    def _collect(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], tuple[str, ...]]:
+    def _collect(self, now_ms: int, stop: StopSignal) -> CollectReport:
+        """Delete and forget dropped files, then those of replacements."""
+        gone, failures = self._collect_dropped(now_ms, stop)
+        replaced = self._collect_replaced(now_ms, stop)
+        state: HeadState = self._log.state()
+        self._left = {one.name: self._left[one.name] for one in state.replacements if one.name in self._left}
+        kept_count = len(self._kept_until_ms) + sum(left.kept_count for left in self._left.values())
+        pinned_count = sum(left.held_count for left in self._left.values())
+        report = self._dropped_report(state, gone, "", now_ms).plus(replaced)
+        return report._replace(
+            pinned_count=report.pinned_count + pinned_count,
+            kept_count=kept_count,
+            failures=(*failures, *replaced.failures),
+        )
+
+    def _collect_replaced(self, now_ms: int, stop: StopSignal) -> CollectReport:
+        """Delete the files of replacements whose grace is over, those of the oldest fold first."""
+        report = CollectReport()
+        for replacement in self._old_replacements(self._log.state(), now_ms):
+            if report.deleted_count and not self._has_time(now_ms):
+                break
+            left = self._left.get(replacement.name)
+            blockers = _blockers(self._log.state(), replacement)
+            if left is None or left.blockers != blockers or (left.kept_count and now_ms >= left.until_ms):
+                report = report.plus(self._collect_list(replacement, now_ms, stop))
+        return report
+
+    def _collect_list(self, replacement: Replacement, now_ms: int, stop: StopSignal) -> CollectReport:
+        """Delete the files of a replacement that nothing holds, and forget it once all are gone."""
+        files = self._replaced.read(replacement)
+        if files is None:
+            return self._without_list(replacement)
+        free, _ = free_files(self._log.state(), files)
+        state: HeadState = self._log.begin_deletion([replacement] if free else [])
+        free, held = free_files(state, files)
+        kept: set[str] = set()
+        failures: list[str] = []
+        for start in range(0, len(free), self._settings.batch_count):
+            stop.check()
+            keys = [file.key(self._log.layout) for file in free[start : start + self._settings.batch_count]]
+            refused, failure = delete_allowed(self._store, keys)
+            kept.update(refused)
+            failures += failure
+        gone = [file for file in free if file.key(self._log.layout) not in kept]
+        if len(gone) == len(files):
+            self._log.forget([replacement.name])
+        else:
+            pinned_count = sum(state.holding_pin(file) is not None for file in held)
+            blockers = _blockers(state, replacement)
+            left = _Left(blockers, pinned_count, len(kept), now_ms + REFUSED_RETRY_MS)
+            self._left = {**self._left, replacement.name: left}
+        return CollectReport(
+            deleted_count=len(gone),
+            deleted_bytes=sum(file.size_bytes for file in gone),
+            deleted=self._listed(gone, set()),
+            failures=tuple(failures[:1]),
+        )
+
+    def _without_list(self, replacement: Replacement) -> CollectReport:
+        """Forget a replacement whose root is missing or damaged, unless a pin may hold one of its files. They
+        are orphans from then on."""
+        state: HeadState = self._log.refresh()
+        if not state.is_list_waiting(replacement.name):
+            return CollectReport()  # another collector has finished it
+        if any(pin.state_seq < replacement.seq for pin in state.pins):
+            return CollectReport()
+        self._log.forget([replacement.name])
+        problem = (
+            f"the checkpoint {replacement.name}, which lists {replacement.file_count} replaced files, is"
+            " missing or damaged: what is left of them is deleted as orphans"
+        )
+        return CollectReport(failures=(problem,))
+
+    def _look_at_replaced(self, state: HeadState, now_ms: int, stop: StopSignal) -> CollectReport:
+        """The report of a pass over replacements that deletes nothing."""
+        report = CollectReport()
+        for replacement in self._old_replacements(state, now_ms):
+            stop.check()
+            free, held = free_files(state, self._replaced.read(replacement) or ())
+            if not held:
+                others = (one for one in state.replacements if one is not replacement)
+                state = dataclasses.replace(state, replacements=tuple(others))
+            size_bytes = sum(file.size_bytes for file in free)
+            found = CollectReport(
+                deleted_count=len(free),
+                deleted_bytes=size_bytes,
+                waiting_count=-len(free),
+                waiting_bytes=-size_bytes,
+                pinned_count=sum(state.holding_pin(file) is not None for file in held),
+                deleted=self._listed(free, set()),
+            )
+            report = report.plus(found)
+        return report
+
+    def _old_replacements(self, state: HeadState, now_ms: int) -> list[Replacement]:
+        """The replacements whose grace is over, in the order of their folds."""
+        return [one for one in state.replacements if one.time_ms <= now_ms - self._settings.grace_ms]
+
+    def _collect_dropped(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], tuple[str, ...]]:
         """Delete and forget dropped files; returns them, and the refusals of the store."""
         state: HeadState = self._log.state()
         early_ms = now_ms - self._settings.grace_ms // _FOLDS_IN_GRACE
@@ -302,8 +430,8 @@ class _LogCollection:
         return date_ms is not None and date_ms < now_ms + self._settings.max_pass_ms
 
     def _collect_some(self, now_ms: int, stop: StopSignal) -> tuple[list[DroppedObject], list[str], bool]:
-        """One turn: delete and forget at most `max_file_count` files. Returns them, the refusals of the store,
-        and whether more are due."""
+        """One turn: delete and forget at most `max_file_count` files. Returns them, the refusals of the
+        store, and whether more are due."""
         state: HeadState = self._log.state()
         dropped = state.dropped_objects
         kept = {
@@ -379,8 +507,9 @@ class _LogCollection:
         return CollectReport(
             deleted_count=len(gone),
             deleted_bytes=sum(file.size_bytes for file in gone),
-            waiting_count=len(waiting),
-            waiting_bytes=sum(file.size_bytes for file in waiting),
+            waiting_count=len(waiting) + sum(one.file_count for one in state.replacements),
+            waiting_bytes=sum(file.size_bytes for file in waiting)
+            + sum(one.size_bytes for one in state.replacements),
             pinned_count=sum(file.name in held for file in self._past_grace(state, now_ms)),
             refusal=refusal,
             deleted=self._listed(gone, held),

@@ -45,6 +45,7 @@ from stratalog.remote.metadata.head.document_ref import FileKind, newest_seq_of
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.store_layout import first_seq_of_history, seq_prefix
 from stratalog.remote.tier.allowed_deletion import delete_allowed
+from stratalog.remote.tier.replaced_files import ReplacedFiles
 
 
 class OrphanKind(enum.Enum):
@@ -132,6 +133,7 @@ class OrphanSweep:
         self._store = store
         self._log = log
         self._settings = settings
+        self._replaced = ReplacedFiles(store, log.layout)
         self._lock = threading.Lock()
         self._swept_seq = 0
         """Names born before were listed by a finished sweep."""
@@ -177,7 +179,7 @@ class OrphanSweep:
         return self._log.seq_at(now_ms - self._settings.grace_ms)
 
     def _dry_run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
-        references = self._log.references()
+        references = self._log.references(self._replaced.names)
         found = self._first(self._candidates(scan, references, now_ms, stop))
         going = [one for one in found if _birth(one) < scan.seq]
         waiting = [one for one in found if _birth(one) >= scan.seq]
@@ -185,7 +187,7 @@ class OrphanSweep:
         return SweepReport((*going, *map(_orphan_of, uploads)), tuple(waiting), failures)
 
     def _run(self, scan: _Scan, now_ms: int, stop: StopSignal) -> SweepReport:
-        references = self._log.references()
+        references = self._log.references(self._replaced.names)
         candidates = self._candidates(scan, references, now_ms, stop)
         files = self._first(candidates)
         scan.is_done = len(files) < self._settings.max_file_count and scan.left_count > 0
@@ -227,7 +229,7 @@ class OrphanSweep:
         """Those of the candidates that may be deleted, by a head that was read after the horizon."""
         if not files:
             return []
-        references = self._log.references()
+        references = self._log.references(self._replaced.names)
         old = [one for one in files if _birth(one) < horizon_seq]
         has_history = any(one.kind is OrphanKind.HISTORY for one in old)
         chain = self._history_chain(history_names, references) if has_history else frozenset[str]()

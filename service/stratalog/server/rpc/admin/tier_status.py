@@ -105,7 +105,7 @@ def _own_shard_message(shard: HostedShard) -> tier_pb2.ShardStatus:
 def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
     """The contents of a shard, and the owner that is not this server."""
     state, compared = shard.metadata.state(), shard.metadata.compared_clocks
-    live, dropped = tuple(state.objects.values()), state.dropped
+    live, waiting = tuple(state.objects.values()), state.waiting_files
     message = tier_pb2.ShardStatus(
         shard=shard.metadata.shard,
         commit_count=state.seq,
@@ -113,8 +113,8 @@ def _shard_message(shard: HostedShard | ForeignShard) -> tier_pb2.ShardStatus:
         live_bytes=sum(one.ref.size_bytes for one in live),
         dead_bytes=sum(data_bytes_of(one) - one.live_bytes for one in live),
         live_slice_count=sum(one.live_slices for one in live),
-        dropped_object_count=len(dropped),
-        dropped_bytes=sum(one.size_bytes for one in dropped),
+        dropped_object_count=waiting.file_count,
+        dropped_bytes=waiting.size_bytes,
         clock_skew_ms=compared.skew_ms,
         clock_checked_ms=compared.at_ms,
         last_answer_ms=UNKNOWN,

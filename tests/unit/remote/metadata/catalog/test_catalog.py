@@ -24,11 +24,13 @@ from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, Checkpoi
 from stratalog.remote.metadata.head.checkpoint_page import PageRef
 from stratalog.remote.metadata.head.document_ref import DocumentRef
 from stratalog.remote.metadata.head.head_log import CommitSettings
+from stratalog.remote.metadata.head.head_state import WaitingFiles
 from stratalog.remote.metadata.head.page_loader import PageLoader
 from stratalog.remote.store_layout import StoreLayout, format_checkpoint_name
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.stored_fields import stored_fields
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference
+from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import MetadataHarness
 
 HEAD = "catalog/head"
@@ -402,11 +404,13 @@ def test_the_catalog_folds(harness: MetadataHarness) -> None:
     opened = harness.catalog(read_only=True)
     assert opened.state() == catalog.state()
     assert opened.topics() == catalog.topics()
-    dropped = catalog.dropped
-    assert dropped
-    harness.store.delete_many([one.key(catalog.layout) for one in dropped])
-    assert set(catalog.forget(one.name for one in dropped)) == {one.name for one in dropped}
-    assert catalog.dropped == ()
+    replacements = catalog.state().replacements
+    assert replacements
+    replaced = waiting_files(harness.store, catalog)
+    assert catalog.waiting_files.file_count == len(replaced) == sum(one.file_count for one in replacements)
+    harness.store.delete_many([one.key(catalog.layout) for one in replaced])
+    assert set(catalog.forget(one.name for one in replacements)) == {one.name for one in replacements}
+    assert catalog.waiting_files == WaitingFiles(0, 0, -1)
     assert catalog.fold() is not None
     assert harness.catalog().state() == catalog.state()
 

@@ -13,14 +13,16 @@ from stratalog.remote.metadata.head.head_actions import Action, BeginDeletion, P
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog, ShardMachine
 from stratalog.remote.metadata.shard.shard_builder import apply_commit
 from stratalog.remote.restore.stored_log import StoredLog
+from stratalog.remote.tier.replaced_files import ReplacedFiles, free_files
+from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import A0, A1, MetadataHarness, ranges_of
 from tests.support.tiered.shard_states import require_same_state
 
 
-def held_by_pins(log: MetadataLog) -> set[str]:
+def held_by_pins(harness: MetadataHarness, log: MetadataLog) -> set[str]:
     """The names of the dropped files that a pin holds."""
-    state = log.state()
-    return {file.name for file in state.dropped if state.holding_pin(file) is not None}
+    files = waiting_files(harness.store, log)
+    return {file.name for file in files if log.state().holding_pin(file) is not None}
 
 
 def delete_dropped(harness: MetadataHarness, log: MetadataLog) -> list[DroppedObject]:
@@ -31,6 +33,15 @@ def delete_dropped(harness: MetadataHarness, log: MetadataLog) -> list[DroppedOb
     log.begin_deletion(due)
     harness.store.delete_many([file.key(harness.layout) for file in due])
     log.forget([file.name for file in due])
+    for replacement in log.state().replacements:
+        files = ReplacedFiles(harness.store, log.layout).read(replacement) or ()
+        free, held = free_files(log.state(), files)
+        if free:
+            log.begin_deletion([replacement])
+            harness.store.delete_many([file.key(harness.layout) for file in free])
+            due += free
+        if not held:
+            log.forget([replacement.name])
     return due
 
 
@@ -66,7 +77,7 @@ def test_a_pin_of_an_earlier_commit_holds_its_state_and_nothing_else(harness: Me
     assert [(one.seq, one.state_seq, one.folded_seq) for one in log.state().pins] == [
         (pin, seq, checkpoint.seq)
     ]
-    held = held_by_pins(log)
+    held = held_by_pins(harness, log)
     assert {live.ref.name, short.ref.name, checkpoint.name} <= held
     assert {file.name for file in log.state().dropped if file.kind is FileKind.DATA} - held == {
         before.ref.name,
@@ -159,7 +170,7 @@ def test_a_state_that_a_pin_holds_can_be_pinned_again(harness: MetadataHarness) 
     second = log.pin_commit("two", 60, seq)
     assert second != first
     log.unpin(first)
-    assert live.ref.name in held_by_pins(log)
+    assert live.ref.name in held_by_pins(harness, log)
     assert not [file for file in delete_dropped(harness, log) if file.kind is FileKind.DATA]
     log.unpin(second)
     with pytest.raises(PreconditionFailedError):
@@ -174,7 +185,7 @@ def test_the_state_of_a_pin_of_now_can_be_pinned_by_its_commit(harness: Metadata
     delete_dropped(harness, log)
     log.pin_commit("later", 60, now)
     log.unpin(now)
-    assert live.ref.name in held_by_pins(log)
+    assert live.ref.name in held_by_pins(harness, log)
 
 
 def test_a_holder_has_one_pin_of_a_state_whose_end_moves_forward(harness: MetadataHarness) -> None:
@@ -208,8 +219,8 @@ def test_the_catalog_pins_earlier_commits_too(harness: MetadataHarness) -> None:
     catalog.check()
     catalog.create("others", 1)
     catalog.fold()
-    [root] = [file for file in catalog.state().dropped if file.kind is FileKind.CHECKPOINT]
-    catalog.begin_deletion([root])
+    [replacement] = catalog.state().replacements
+    catalog.begin_deletion([replacement])
     with pytest.raises(PreconditionFailedError) as caught:
         catalog.pin_commit("job", 5, seq + 1)
     assert caught.value.fields["log"] == "catalog/"

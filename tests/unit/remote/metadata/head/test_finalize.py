@@ -16,7 +16,9 @@ from stratalog.remote.metadata.shard.live_slice import GapReason
 from stratalog.remote.metadata.shard.metadata_log import MetadataLog
 from stratalog.remote.metadata.shard.shard_judge import NOT_FINALIZED, LostRange
 from stratalog.remote.tier.collector import Collector
+from tests.support.tiered.current_keys import left_over_keys
 from tests.support.tiered.metadata_harness import A0, MetadataHarness
+from tests.support.tiered.shard_states import require_same_state
 
 DAY_MS = 24 * 3600 * 1000
 LOST = LostRange(A0, 0, 5, GapReason.DROPPED_BY_POLICY)
@@ -70,6 +72,31 @@ def test_a_gap_waits_and_the_log_says_so_once(
     log.finalize()
     assert not log.add_gaps([LOST], epoch).refused
     assert log.state().partition(A0).tiered_end_offset == 5
+
+
+def test_files_that_folds_replace_are_listed_from_the_finalization_on(harness: MetadataHarness) -> None:
+    """A fold under the former version keeps a row for each; both kinds are collected side by side."""
+    harness.log()
+    harness.put_head(dataclasses.replace(harness.head(), read_version=4, write_version=4))
+    log, epoch = harness.owned()
+    for start in range(3):
+        harness.added(log, epoch, (A0, start, start + 1))
+        log.fold()
+    rows = log.state().dropped_objects
+    assert rows
+    assert log.state().replacements == ()
+    assert log.finalize() == METADATA_VERSION
+    for start in range(3, 6):
+        harness.added(log, epoch, (A0, start, start + 1))
+        log.fold()
+    assert log.state().dropped_objects == rows, "no row more"
+    assert len(log.state().replacements) == 3
+    log.check()
+    require_same_state(harness.log(read_only=True).state(), log.state())
+    harness.clock.advance(DAY_MS)
+    assert Collector(harness.store, log).run().waiting_count == 0
+    assert left_over_keys(harness.store, log) == set()
+    require_same_state(harness.log(read_only=True).state(), log.state())
 
 
 def test_orphans_wait_and_dropped_files_go(harness: MetadataHarness) -> None:

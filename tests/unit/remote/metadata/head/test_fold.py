@@ -21,6 +21,7 @@ from stratalog.remote.metadata.shard.shard_checkpoint import shard_from_checkpoi
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.remote.store_layout import format_checkpoint_name, format_history_name
 from tests.support.tiered.checkpoint_pages import page_of_rows, put_page, reference, stored_rows
+from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import A0, A1, B0, TOPIC_B, MetadataHarness
 from tests.support.tiered.shard_states import partitions_in, require_same_state
 
@@ -100,7 +101,7 @@ def test_a_second_fold_shares_unchanged_pages(harness: MetadataHarness, is_other
     second = pages_of(harness, "slices")
     assert second[:2] == first[:2]
     assert second[2] != first[2]
-    dropped = {dropped.name for dropped in log.state().dropped}
+    dropped = {dropped.name for dropped in waiting_files(harness.store, log)}
     assert first_root is not None
     assert dropped >= {first_root.name, first[2]}
     assert not dropped & set(second)
@@ -127,7 +128,7 @@ def test_every_dropped_file_is_there_to_be_deleted(harness: MetadataHarness) -> 
     harness.added(log, log.state().epoch, (A0, 9, 10))
     log.fold()
     keys = {found.key for found in harness.store.list("")}
-    dropped = log.state().dropped
+    dropped = waiting_files(harness.store, log)
     assert {one.kind for one in dropped} >= {FileKind.DATA, FileKind.CHECKPOINT, FileKind.PAGE}
     assert {one.key(log.layout) for one in dropped} <= keys
     assert all(log.state().is_deletable(one) for one in dropped)
@@ -163,7 +164,8 @@ def test_a_checkpoint_from_before_the_horizon_is_refused(harness: MetadataHarnes
     state = everything(harness).state()
     name = format_checkpoint_name(5, harness.ids.uuid())
     root = CheckpointRoot(ref=DocumentRef(name, 1, 1), fields=JsonFields({}, name), pages=(), times=())
-    built = BuiltFold(root, None, DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1))
+    history = DocumentRef(format_history_name(1, 5, harness.ids.uuid()), 1, 1)
+    built = BuiltFold(root, None, history, is_listed=True)
     assert judge_fold(replace(state, orphan_horizon_seq=5), built).outcome is True
     judgement = judge_fold(replace(state, orphan_horizon_seq=6), built)
     assert (judgement.actions, judgement.outcome) == ((), False)

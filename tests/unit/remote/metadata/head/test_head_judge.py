@@ -23,6 +23,7 @@ from stratalog.remote.metadata.shard.shard_judge import BORN_BEFORE_HORIZON
 from stratalog.remote.metadata.shard.slice_columns import SliceRanges
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Operation
+from tests.support.tiered.current_keys import waiting_files
 from tests.support.tiered.metadata_harness import A0, A1, BY_HAND, MetadataHarness, ranges_of, slices_of
 from tests.support.tiered.shard_states import require_same_state
 
@@ -196,13 +197,14 @@ def test_a_pin_holds_what_was_live_at_its_commit_and_nothing_else(harness: Metad
     log.advance_log_start({A0: 12}, epoch=None, catalog_seq=None)
     log.fold()
     state = log.state()
-    held = {file.name for file in state.dropped if state.holding_pin(file) is not None}
-    pages = {file.name for file in state.dropped if file.kind is not FileKind.DATA}
-    assert {before.ref.name, live.ref.name, after.ref.name} <= {file.name for file in state.dropped}
+    files = waiting_files(harness.store, log)
+    held = {file.name for file in files if state.holding_pin(file) is not None}
+    pages = {file.name for file in files if file.kind is not FileKind.DATA}
+    assert {before.ref.name, live.ref.name, after.ref.name} <= {file.name for file in files}
     assert held == {live.ref.name} | pages, "with the checkpoint of its state"
     log.unpin(pin)
     state = log.state()
-    assert not any(state.holding_pin(file) for file in state.dropped)
+    assert not any(state.holding_pin(file) for file in files)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
     {"format":"stratalog-checkpoint","read_version":N,"write_version":N,"store_id":UUID,"shard":N or null,
      "seq":N,"uuid":UUID,"time_ms":N,"base":NAME or null,"epoch":N,"horizon":N,"catalog_seq":N,
-     "history_start":N,"deleted_seq":N,"deleted_brought_seq":N,"pins":[...],"metadata_version":N,
-     "times":[[TIME_MS,SEQ]...],"replaced":[FILE...],"pages":[PAGE...],and the fields of the kind of state}
+     "history_start":N,"deleted_seq":N,"deleted_brought_seq":N,"pins":[...],"replacements":[...],
+     "metadata_version":N,"times":[[TIME_MS,SEQ]...],"replaced":[FILE...],"pages":[PAGE...],
+     and the fields of the kind of state}
 
 Rows of one kind are divided into pages by ranges of their keys. `checkpoint_writer` writes checkpoints. The
 state does not keep all rows in memory: it may read a page when it wants one.
 
 `metadata_version` is the finalized one, for a head that has to be rebuilt; earlier software wrote none.
 `times` is a sparse table from time to commit: one entry for each fold, thinned towards the past. `replaced`
-has the files of the base that this checkpoint does not share; its fold drops them.
+has the files of the base that this checkpoint does not share; its fold drops them. `replacements` has the
+folds whose replaced files still wait, by the roots that name them.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ COMMON_FIELDS = frozenset(
         "deleted_seq",
         "deleted_brought_seq",
         "pins",
+        "replacements",
         "metadata_version",
         "times",
         "replaced",
@@ -160,6 +163,14 @@ def read_root(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> Chec
         times=fields.each("times", _parse_time),
         replaced=fields.each("replaced", parse_tracked_file),
     )
+
+
+def read_replaced(store: ObjectStore, layout: StoreLayout, ref: DocumentRef) -> tuple[TrackedFile, ...]:
+    """The files that a checkpoint replaced, by its root. Raises as `read_root`."""
+    key = layout.checkpoint_key(ref.name)
+    data = store.get(key).data
+    ref.verify(data, key)
+    return decode_document(data, key, format_name=CHECKPOINT_FORMAT).each("replaced", parse_tracked_file)
 
 
 def _parse_time(item: object, what: str) -> TimePoint:

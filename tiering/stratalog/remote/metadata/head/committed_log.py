@@ -24,7 +24,7 @@ from stratalog.base.errors import (
 )
 from stratalog.remote.loading_cache import CacheStats
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
-from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, TrackedFile
+from stratalog.remote.metadata.head.document_ref import DocumentRef, DroppedObject, Replacement, TrackedFile
 from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR, Folder
 from stratalog.remote.metadata.head.head import RESTORE
 from stratalog.remote.metadata.head.head_actions import Action, BeginDeletion, Finalize
@@ -41,7 +41,7 @@ from stratalog.remote.metadata.head.head_judge import (
     judge_unpin_expired,
 )
 from stratalog.remote.metadata.head.head_log import ComparedClocks, HeadLog, Judgement, Landed, View
-from stratalog.remote.metadata.head.head_state import HeadState
+from stratalog.remote.metadata.head.head_state import HeadState, WaitingFiles
 from stratalog.remote.metadata.head.history import predecessor_of
 from stratalog.remote.metadata.head.metadata_version import FIRST_VERSION, METADATA_VERSION
 from stratalog.remote.metadata.head.page_loader import DiskUpkeep
@@ -63,7 +63,9 @@ class References(NamedTuple):
     live: Container[str]
     """Live data objects."""
     dropped: Container[str]
-    """Files that wait to be deleted, those that pins hold among them."""
+    """Files that wait to be deleted, those that pins hold among them, but for those of `replaced`."""
+    replaced: Container[str]
+    """Files that folds replaced, and that wait likewise."""
     others: frozenset[str]
     """The objects that inline commits bring, the checkpoint and its pages, the newest history file."""
     history: DocumentRef | None
@@ -71,7 +73,8 @@ class References(NamedTuple):
 
     def has(self, name: str) -> bool:
         """Whether the head refers to a file of this name, apart from older history."""
-        return name in self.live or name in self.dropped or name in self.others
+        found = (self.live, self.dropped, self.others, self.replaced)
+        return any(name in names for names in found)
 
 
 class CommittedLog(Generic[S]):
@@ -126,9 +129,9 @@ class CommittedLog(Generic[S]):
         return self._log.expected_date_ms
 
     @property
-    def dropped(self) -> tuple[DroppedObject, ...]:
-        """The dropped files that the collector has yet to delete."""
-        return self.state().dropped
+    def waiting_files(self) -> WaitingFiles:
+        """The files that the collector has yet to delete."""
+        return self.state().waiting_files
 
     @property
     def page_cache_stats(self) -> CacheStats:
@@ -217,7 +220,7 @@ class CommittedLog(Generic[S]):
             forgotten += self._commit(partial(judge_forget, names=part)).outcome
         return tuple(forgotten)
 
-    def begin_deletion(self, files: Sequence[DroppedObject]) -> S:
+    def begin_deletion(self, files: Sequence[DroppedObject | Replacement]) -> S:
         """Say that these files, which are dropped in a state of this log, are about to be deleted; returns a
         later state. What no pin of that state holds may be deleted. Before a metadata version is finalized
         that has pins of earlier commits, nothing has to be said.
@@ -293,8 +296,9 @@ class CommittedLog(Generic[S]):
         times = () if root is None else root.times
         return max((point.seq for point in times if point.time_ms <= time_ms), default=0)
 
-    def references(self) -> References:
-        """Read the current head, and return the files that it refers to.
+    def references(self, names_of: Callable[[Sequence[Replacement]], Container[str]]) -> References:
+        """Read the current head, and return the files that it refers to. `names_of`: returns the names of the
+        files of replacements.
 
         Raises StoreNotUsableError if newer software has committed actions that may refer to others.
         """
@@ -309,6 +313,7 @@ class CommittedLog(Generic[S]):
         return References(
             live=self._log.machine.live_objects(view.state),
             dropped=view.state.dropped_objects,
+            replaced=names_of(view.state.replacements),
             others=frozenset(others),
             history=view.state.history,
             history_start_seq=view.state.history_start_seq,

@@ -80,6 +80,57 @@ class DroppedObject(NamedTuple):
         return self.kind.key(layout, self.name)
 
 
+class Replacement(NamedTuple):
+    """The files that one fold replaced: the root of its base, and pages that its own checkpoint does not
+    share. They wait as dropped files do, but only `replaced` in the root of the fold's checkpoint names them.
+    So a state of millions of slices needs no row for each page that its folds have replaced.
+
+    The root must outlive its list: no later replacement takes it while this one waits.
+    """
+
+    root: DocumentRef
+    """The root that names the files."""
+    base: str
+    """The name of the checkpoint that was replaced, whose root is one of the files; empty without one."""
+    seq: int
+    """The commit of the fold."""
+    time_ms: int
+    """Wall time of that commit."""
+    file_count: int
+    size_bytes: int
+    """Size of all files."""
+
+    @property
+    def name(self) -> str:
+        """The name of the root, by which the replacement is forgotten."""
+        return self.root.name
+
+    def dropped(self, file: TrackedFile) -> DroppedObject:
+        """One of the files, as a dropped file."""
+        return DroppedObject(
+            name=file.name, size_bytes=file.size_bytes, seq=self.seq, time_ms=self.time_ms, kind=file.kind
+        )
+
+    def to_json(self) -> JsonObject:
+        return {**self._asdict(), "root": self.root.to_json()}
+
+    @staticmethod
+    def from_json(item: object, what: str) -> Replacement:
+        """Parse a replacement. Raises StoreCorruptError."""
+        fields = JsonFields.of(item, what)
+        base = fields.text("base")
+        if base:
+            newest_seq_of(FileKind.CHECKPOINT, base)
+        return Replacement(
+            root=DocumentRef.from_json(fields.fields("root"), FileKind.CHECKPOINT),
+            base=base,
+            seq=fields.integer("seq", minimum=1),
+            time_ms=fields.integer("time_ms"),
+            file_count=fields.integer("file_count", minimum=1),
+            size_bytes=fields.integer("size_bytes"),
+        )
+
+
 class DocumentRef(NamedTuple):
     """The name of a checkpoint or history object, with its size and checksum."""
 

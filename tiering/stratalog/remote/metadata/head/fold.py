@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from stratalog.remote.metadata.head.checkpoint import CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointWriter
 from stratalog.remote.metadata.head.document_ref import DocumentRef
-from stratalog.remote.metadata.head.head_actions import Fold
+from stratalog.remote.metadata.head.head_actions import Fold, ListedFold
 from stratalog.remote.metadata.head.head_log import HeadLog, Judgement, Landed
 from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import write_history
@@ -35,11 +35,21 @@ class BuiltFold:
     root: CheckpointRoot
     base: CheckpointRoot | None
     history: DocumentRef
+    is_listed: bool
+    """Whether the finalized metadata version leaves the replaced files to the root that names them."""
 
     @property
     def action(self) -> Fold:
         base_name = None if self.base is None else self.base.ref.name
-        return Fold(self.root.ref, self.history, base_name)
+        return fold_to(self.root, self.history, base_name, is_listed=self.is_listed)
+
+
+def fold_to(root: CheckpointRoot, history: DocumentRef | None, base: str | None, *, is_listed: bool) -> Fold:
+    """The action that makes a checkpoint the current one."""
+    if not is_listed:
+        return Fold(root.ref, history, base)
+    size_bytes = sum(file.size_bytes for file in root.replaced)
+    return ListedFold(root.ref, history, base, len(root.replaced), size_bytes)
 
 
 class Folder(Generic[S]):
@@ -98,7 +108,8 @@ class Folder(Generic[S]):
             base,
             metadata_version=view.head.write_version,
         )
-        return BuiltFold(root, base, history)
+        version = log.machine.versions[ListedFold]
+        return BuiltFold(root, base, history, is_listed=view.head.write_version >= version)
 
 
 def judge_fold(state: HeadState, built: BuiltFold) -> Judgement[bool]:

@@ -22,7 +22,8 @@ class Action(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Takes files off the list of dropped files, after a collector has deleted them from the store."""
+    """Takes files off the list of dropped files, after a collector has deleted them from the store; and whole
+    replacements, by the names of their roots."""
 
     names: tuple[str, ...]
 
@@ -45,11 +46,7 @@ class Fold:
     does not share are dropped; the root of the new one names them."""
 
     def to_json(self) -> JsonObject:
-        fields: JsonObject = {"action": "fold", "checkpoint": self.checkpoint.to_json()}
-        return dict(fields) | given_fields(
-            history=None if self.history is None else self.history.to_json(),
-            base=self.base,
-        )
+        return _fold_json("fold", self)
 
     @staticmethod
     def from_json(fields: JsonFields) -> Fold:
@@ -59,6 +56,39 @@ class Fold:
             history=None if history is None else DocumentRef.from_json(history, FileKind.HISTORY),
             base=None if fields.values.get("base") is None else fields.text("base"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFold(Fold):
+    """A fold whose replaced files stay where they are named: in the root of the new checkpoint."""
+
+    file_count: int
+    """The replaced files."""
+    size_bytes: int
+    """Size of all of them."""
+
+    def to_json(self) -> JsonObject:
+        files = {"file_count": self.file_count, "size_bytes": self.size_bytes}
+        return _fold_json("listed_fold", self) | files
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> ListedFold:
+        fold = Fold.from_json(fields)
+        return ListedFold(
+            fold.checkpoint,
+            fold.history,
+            fold.base,
+            fields.integer("file_count"),
+            fields.integer("size_bytes"),
+        )
+
+
+def _fold_json(name: str, fold: Fold) -> dict[str, object]:
+    fields: JsonObject = {"action": name, "checkpoint": fold.checkpoint.to_json()}
+    return dict(fields) | given_fields(
+        history=None if fold.history is None else fold.history.to_json(),
+        base=fold.base,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +258,7 @@ ActionTable = Mapping[str, Callable[[JsonFields], Action]]
 COMMON_ACTIONS: ActionTable = {
     "forget": Forget.from_json,
     "fold": Fold.from_json,
+    "listed_fold": ListedFold.from_json,
     "raise_horizon": RaiseHorizon.from_json,
     "trim_history": TrimHistory.from_json,
     "begin_deletion": BeginDeletion.from_json,
@@ -246,6 +277,7 @@ COMMON_VERSIONS: ActionVersions = {
     Unpin: 2,
     BeginDeletion: 4,
     PinCommit: 4,
+    ListedFold: 5,
 }
 """The metadata versions of these actions."""
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stratalog.base.errors import PreconditionFailedError
-from stratalog.remote.metadata.head.document_ref import DroppedObject, FileKind, TrackedFile, newest_seq_of
+from stratalog.remote.metadata.head.document_ref import (
+    DroppedObject,
+    FileKind,
+    Replacement,
+    TrackedFile,
+    newest_seq_of,
+)
 from stratalog.remote.metadata.head.head_actions import (
     BeginDeletion,
     Forget,
@@ -25,16 +31,21 @@ from stratalog.remote.store_layout import first_seq_of_history
 
 
 def judge_forget(state: HeadState, names: Iterable[str]) -> Judgement[tuple[str, ...]]:
-    """Forgets those of the names that are on the list of dropped files; they are the outcome."""
-    known = tuple(sorted(name for name in set(names) if name in state.dropped_objects))
+    """Forgets those of the names that are on the list of dropped files, or name a replacement; they are the
+    outcome."""
+    waiting = {replacement.name for replacement in state.replacements}
+    known = tuple(sorted(name for name in set(names) if name in state.dropped_objects or name in waiting))
     return Judgement((Forget(known),) if known else (), known)
 
 
-def judge_begin_deletion(state: HeadState, files: Iterable[DroppedObject]) -> Judgement[None]:
-    """Says that these dropped files may be deleted from now on, unless that is said already."""
+def judge_begin_deletion(state: HeadState, files: Iterable[DroppedObject | Replacement]) -> Judgement[None]:
+    """Says that these dropped files, or those of replacements, may be deleted from now on, unless that is
+    said already."""
     dropped_seq, brought_seq = state.deleted_seq, state.deleted_brought_seq
     for file in files:
-        dropped_seq, brought_seq = max(dropped_seq, file.seq), max(brought_seq, file.brought_seq)
+        # Metadata does not say which commit brought it: no state is built from a file that a fold replaced.
+        brought = file.brought_seq if isinstance(file, DroppedObject) else 0
+        dropped_seq, brought_seq = max(dropped_seq, file.seq), max(brought_seq, brought)
     if (dropped_seq, brought_seq) == (state.deleted_seq, state.deleted_brought_seq):
         return Judgement((), None)
     return Judgement((BeginDeletion(dropped_seq, brought_seq),), None)
@@ -137,7 +148,8 @@ def _checkpoints(state: HeadState) -> list[int]:
         for file in state.dropped_objects.values()
         if file.kind is FileKind.CHECKPOINT
     )
-    return [0, state.folded_seq, *dropped]
+    replaced = (newest_seq_of(FileKind.CHECKPOINT, one.base) for one in state.replacements if one.base)
+    return [0, state.folded_seq, *dropped, *replaced]
 
 
 def judge_renew_pin(state: HeadState, seq: int, until_ms: int) -> Judgement[None]:

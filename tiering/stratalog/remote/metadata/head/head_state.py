@@ -15,6 +15,7 @@ from stratalog.remote.metadata.head.document_ref import (
     DocumentRef,
     DroppedObject,
     FileKind,
+    Replacement,
     TrackedFile,
     newest_seq_of,
 )
@@ -23,6 +24,7 @@ from stratalog.remote.metadata.head.head_actions import (
     BeginDeletion,
     Fold,
     Forget,
+    ListedFold,
     PinCommit,
     RaiseHorizon,
     RenewPin,
@@ -41,6 +43,15 @@ class ChangedRows(NamedTuple):
     kind: str
     keys: Sequence[Hashable]
     """The keys of the rows in the state."""
+
+
+class WaitingFiles(NamedTuple):
+    """Files that wait to be deleted."""
+
+    file_count: int
+    size_bytes: int
+    oldest_ms: int
+    """The time of the commit that dropped the first of them; -1 without any."""
 
 
 _keys_of = attrgetter("keys")
@@ -69,6 +80,8 @@ class HeadState:
     dropped_objects: PersistentMap[str, DroppedObject] = dataclasses.field(
         default_factory=PersistentMap[str, DroppedObject]
     )
+    replacements: tuple[Replacement, ...] = ()
+    """The files that folds replaced, in the order of their commits."""
     history_start_seq: int = 1
     """The first commit that history still has to hold; older ones are trimmed."""
     deleted_seq: int = 0
@@ -109,6 +122,20 @@ class HeadState:
     def dropped(self) -> tuple[DroppedObject, ...]:
         return tuple(sorted(self.dropped_objects.values(), key=lambda dropped: (dropped.seq, dropped.name)))
 
+    @property
+    def waiting_files(self) -> WaitingFiles:
+        """All files that wait to be deleted."""
+        dropped, replaced = self.dropped_objects.values(), self.replacements
+        return WaitingFiles(
+            len(dropped) + sum(one.file_count for one in replaced),
+            sum(one.size_bytes for one in dropped) + sum(one.size_bytes for one in replaced),
+            min([*(one.time_ms for one in dropped), *(one.time_ms for one in replaced)], default=-1),
+        )
+
+    def is_list_waiting(self, root_name: str) -> bool:
+        """Whether a checkpoint's root names files that still wait, so that it must stay itself."""
+        return any(one.name == root_name for one in self.replacements)
+
     def is_deletable(self, dropped: DroppedObject) -> bool:
         """Whether opening the shard no longer needs the file: its commit has left the head.
 
@@ -141,6 +168,12 @@ class HeadState:
         for name, dropped in self.dropped_objects.items():
             assert dropped.name == name, "a dropped file is found under its name"
             assert dropped.brought_seq < dropped.seq <= self.seq, "a file is dropped after it was added"
+        folds = [replacement.seq for replacement in self.replacements]
+        assert folds == sorted(set(folds)), "a commit makes one fold"
+        assert not folds or folds[-1] <= self.seq, "known commits replaced files"
+        for replacement in self.replacements:
+            assert replacement.root.seq < replacement.seq, "a fold is newer than its checkpoint"
+            assert replacement.name not in self.dropped_objects, "a root is not dropped before its list"
         assert all(1 <= rows.seq <= self.seq for rows in self.changed), "known commits changed rows"
         if self.checkpoint is not None:
             assert self.checkpoint.name not in self.dropped_objects, "the current checkpoint is not dropped"
@@ -238,14 +271,21 @@ def after_action(state: S, action: Action, commit: Commit, root: CheckpointRoot 
 
 
 def _after_forget(state: S, forget: Forget, commit: Commit) -> S:
-    """Take files off the list of dropped files."""
+    """Take files off the list of dropped files, and replacements off theirs."""
     dropped = state.dropped_objects.evolve()
+    replacements = {one.name: one for one in state.replacements}
+    files: list[str] = []
     for name in forget.names:
-        if name not in dropped:
+        if name in dropped:
+            dropped.pop(name)
+            files.append(name)
+        elif replacements.pop(name, None) is None:
             raise contradiction(commit, "it forgets a file that was not dropped", name=name)
-        dropped.pop(name)
     return dataclasses.replace(
-        state, dropped_objects=dropped.finish(), changed=state.with_changed(DROPPED, forget.names)
+        state,
+        dropped_objects=dropped.finish(),
+        replacements=tuple(replacements.values()),
+        changed=state.with_changed(DROPPED, files),
     )
 
 
@@ -257,7 +297,18 @@ def _after_fold(state: S, fold: Fold, commit: Commit, root: CheckpointRoot) -> S
         )
     if root.ref != fold.checkpoint:
         raise contradiction(commit, "its checkpoint is another one", checkpoint=root.ref.name)
-    state = _with_dropped(state, root.replaced, commit)
+    if not isinstance(fold, ListedFold):
+        state = _with_dropped(state, root.replaced, commit)
+    elif fold.file_count:
+        replacement = Replacement(
+            root=fold.checkpoint,
+            base=fold.base or "",
+            seq=commit.seq,
+            time_ms=commit.time_ms,
+            file_count=fold.file_count,
+            size_bytes=fold.size_bytes,
+        )
+        state = dataclasses.replace(state, replacements=(*state.replacements, replacement))
     return dataclasses.replace(state, checkpoint=fold.checkpoint, history=fold.history or state.history)
 
 

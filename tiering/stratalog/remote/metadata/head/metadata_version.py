@@ -11,7 +11,9 @@ Version 1 has all actions but these, which version 2 has added: `add_gap`, `rais
 `pin`, `renew_pin`, `unpin`. Version 3 has added `lower_tiered_end`, and another format of checkpoint pages: a
 fold under an older version writes the older format, and later ones replace it page by page. Version 4 has
 added `begin_deletion` and `pin_commit`: an earlier commit can be pinned only where every collector says first
-what it deletes. `finalize` belongs to the version that it finalizes.
+what it deletes. Version 5 has added `listed_fold`: the root of a checkpoint, and no longer the state, names
+the files that a fold replaced, and lives longer than they do. `finalize` belongs to the version that it
+finalizes.
 
 The roots of checkpoints have the finalized version, too, so that the rebuilt head of a log goes on with it.
 
@@ -24,7 +26,7 @@ from collections.abc import Iterable, Mapping
 
 from stratalog.base.errors import StoreNotUsableError
 
-METADATA_VERSION = 4
+METADATA_VERSION = 5
 """The newest version, whose actions this software knows."""
 FIRST_VERSION = 1
 UNRECORDED_VERSION = 2

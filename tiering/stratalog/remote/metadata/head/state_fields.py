@@ -10,7 +10,7 @@ from stratalog.remote.json_document import JsonFields, JsonObject
 from stratalog.remote.metadata.head.checkpoint import COMMON_FIELDS, CheckpointFolder, CheckpointRoot
 from stratalog.remote.metadata.head.checkpoint_page import KeyRange, Row, RowKey, TableChange
 from stratalog.remote.metadata.head.checkpoint_writer import CheckpointChanges
-from stratalog.remote.metadata.head.document_ref import DroppedObject, parse_tracked_file
+from stratalog.remote.metadata.head.document_ref import DroppedObject, Replacement, parse_tracked_file
 from stratalog.remote.metadata.head.head_state import DROPPED, HeadState
 from stratalog.remote.metadata.head.persistent_map import PersistentMap
 from stratalog.remote.metadata.head.pin import Pin
@@ -28,6 +28,7 @@ class CommonState(TypedDict):
     orphan_horizon_seq: int
     catalog_seq: int
     dropped_objects: PersistentMap[str, DroppedObject]
+    replacements: tuple[Replacement, ...]
     history_start_seq: int
     deleted_seq: int
     deleted_brought_seq: int
@@ -51,6 +52,7 @@ def changes_of(
         "deleted_seq": state.deleted_seq,
         "deleted_brought_seq": state.deleted_brought_seq,
         "pins": [pin.to_json() for pin in state.pins],
+        "replacements": [replacement.to_json() for replacement in state.replacements],
     }
     rows: dict[RowKey, Row | None] = {}
     for name in state.changed_keys(DROPPED):
@@ -88,6 +90,10 @@ def common_from_checkpoint(
         dropped_objects=PersistentMap(
             (dropped.name, dropped) for dropped in map(_parse_dropped, folder.rows(root, DROPPED))
         ),
+        # Before version 5 there were none.
+        replacements=fields.each("replacements", Replacement.from_json)
+        if "replacements" in fields.values
+        else (),
         history_start_seq=fields.optional_integer("history_start", minimum=1) or 1,
         deleted_seq=fields.optional_integer("deleted_seq") or 0,
         deleted_brought_seq=fields.optional_integer("deleted_brought_seq") or 0,
