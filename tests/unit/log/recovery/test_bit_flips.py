@@ -54,7 +54,7 @@ RECOVERY_POINTS = f"{DATA_DIR}/recovery-point-offset-checkpoint"
 METADATA = f"{PARTITION_DIR}/partition.metadata"
 EPOCHS = f"{PARTITION_DIR}/leader-epoch-checkpoint"
 CLOSED: dict[str, bytes | None] = {}
-FLIP_COUNT = 250
+FLIP_COUNT = 120
 KILLED: dict[str, bytes | None] = {CLOSED_MARK: None}
 KILLED_UNKNOWN: dict[str, bytes | None] = {CLOSED_MARK: None, RECOVERY_POINTS: None}
 
@@ -242,7 +242,7 @@ def test_a_flipped_bit_in_another_file_costs_a_rebuild_or_is_refused(state: dict
     for path in other_files():
         if path in state or path == METADATA:
             continue
-        for position in sampling.some(range(len(varied().file(path))), 8):
+        for position in sampling.some(range(len(varied().file(path))), 16):
             bit = chosen.randrange(8)
             flip: dict[str, bytes | None] = {path: varied().flipped(path, position, bit)}
             log = start(state | flip)
@@ -268,7 +268,7 @@ def test_no_flip_lets_an_aborted_record_be_read_as_committed(state: dict[str, by
     paths = indexes + [path.replace(".txnindex", ".seal") for path in indexes]
     assert len(paths) == 2 * len({entry.last_offset for found in truth for entry in found})
     for path in paths:
-        for position in sampling.some(range(len(varied().file(path))), 2):
+        for position in sampling.some(range(len(varied().file(path))), 6):
             for bit in range(8) if IS_WHOLE else (chosen.randrange(8),):
                 log = start(state | {path: varied().flipped(path, position, bit)})
                 assert log is not None, (path, position, bit)
@@ -323,7 +323,7 @@ def test_any_flip_in_the_file_of_leader_epochs_is_found_when_the_log_is_opened(
     epochs, sampling = epochs_of(whole), Sampling()
     reads = [whole.reader.read(offset, 1) for offset in range(varied().end_offset)]
     for position in range(len(varied().file(EPOCHS))):
-        for bit in sampling.some(range(8), 2):
+        for bit in sampling.some(range(8), 6):
             log = start(state | {EPOCHS: varied().flipped(EPOCHS, position, bit)})
             where = (position, bit)
             assert log is not None, where
