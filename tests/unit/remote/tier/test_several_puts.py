@@ -34,7 +34,7 @@ from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.memory_filesystem import Kept, Survival
 from stratalog.testing.store_faults import FAULTS_OF_VERB, Fault, FaultOn, FaultPlan, Operation
 from tests.support.logs.overwriting import flip
-from tests.support.logs.sampling import some_seeds
+from tests.support.logs.sampling import Sampling, some_seeds
 from tests.support.tiered.late_sends import LateSends
 from tests.support.tiered.object_audit import audit_object
 from tests.support.tiered.tiered_logs import TieredLogs
@@ -95,12 +95,10 @@ def test_objects_may_arrive_in_any_order(seed: int) -> None:
 
 
 PUT_FAULTS = [fault for fault in FAULTS_OF_VERB["PUT"] if fault is not Fault.NONE]
+FAULTS = itertools.product([PREFIX, "shards/0000/head"], PUT_FAULTS, range(1, 7), [False, True])
 
 
-@pytest.mark.parametrize("fault", PUT_FAULTS)
-@pytest.mark.parametrize("prefix", [PREFIX, "shards/0000/head"])
-@pytest.mark.parametrize("lasts", [False, True])
-@pytest.mark.parametrize("occurrence", range(1, 7))
+@pytest.mark.parametrize(("prefix", "fault", "occurrence", "lasts"), Sampling().at_most(list(FAULTS), 48))
 def test_a_fault_of_any_put_loses_and_doubles_nothing(
     prefix: str, fault: Fault, occurrence: int, *, lasts: bool
 ) -> None:
