@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from urllib.parse import quote
 
 import grpc
@@ -41,16 +42,17 @@ CLASSES = sorted(tree(LogStoreError), key=lambda error_class: error_class.__name
 every_class = pytest.mark.parametrize("error_class", CLASSES, ids=lambda one: one.__name__)
 
 
-def raised_fields() -> Iterator[tuple[str, str]]:
+@cache
+def raised_fields() -> set[tuple[str, str]]:
     """Class and field, for each field of each error that the code of the server makes."""
     names = {error_class.__name__ for error_class in CLASSES}
+    found = set[tuple[str, str]]()
     for root in ("storage", "tiering", "service"):
         for path in (REPOSITORY / root).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
-                    for keyword in node.keywords:
-                        if keyword.arg is not None:
-                            yield node.func.id, keyword.arg
+                    found |= {(node.func.id, one.arg) for one in node.keywords if one.arg is not None}
+    return found
 
 
 def test_the_table_has_every_class_of_the_tree_and_no_other() -> None:
