@@ -1,4 +1,8 @@
-"""Every command and program that a document or a help shows runs, against a real server."""
+"""Every command and program that a document or a help shows runs, against a real server.
+
+A server takes longer to start than all else that a line does: some of those lines start one, and the settings
+of the others are judged. `make simulate` starts all: see `Sampling`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Generator
 import click
 import pytest
 
+from tests.support.logs.sampling import Sampling
 from tests.support.places import REPOSITORY
 from tests.support.service.documented_examples import (
     Example,
@@ -84,16 +89,20 @@ def is_whole(line: str) -> bool:
     return True
 
 
+def title(example: Example) -> str:
+    return f"{example.source}: {example.line}"
+
+
 COMMANDS = dict(leaf_commands())
 HELPS = [Example(path, line) for path, command in COMMANDS.items() for line in help_lines(command)]
 LINES = [*document_lines(), *HELPS, *whole_mentions()]
 # A line that several documents show runs once.
 FIRST = {example.line.partition("#")[0].rstrip(): example for example in reversed(LINES)}
-RUN = [
-    pytest.param(example, id=f"{example.source}: {example.line}")
-    for example in reversed(FIRST.values())
-    if is_run(example.line)
-]
+LINES_THAT_RUN = [example for example in reversed(FIRST.values()) if is_run(example.line)]
+STARTS = [example for example in LINES_THAT_RUN if "server start" in example.line]
+STARTED = Sampling().at_most(STARTS, 5)
+JUDGED = [example for example in STARTS if example not in STARTED]
+RUN = [example for example in LINES_THAT_RUN if example not in JUDGED]
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +111,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[ExampleWorld]:
         yield running
 
 
-@pytest.mark.parametrize("example", RUN)
+@pytest.mark.parametrize("example", RUN, ids=title)
 def test_an_example_runs(world: ExampleWorld, example: Example) -> None:
     ended = world.run(example.line)
+    assert ended.exit_code == 0, ended.stderr
+
+
+@pytest.mark.parametrize("example", JUDGED, ids=title)
+def test_the_settings_of_a_start_are_valid(world: ExampleWorld, example: Example) -> None:
+    ended = world.run(example.line.replace("server start", "server config"))
     assert ended.exit_code == 0, ended.stderr
 
 
