@@ -23,6 +23,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,11 +127,26 @@ def compile_extension(source: Path, root: Path, scratch: Path) -> Path:
 
 
 def _build(extension: Extension, target: Path) -> Path:
-    """Compile and link one extension below `target`; returns the shared library."""
+    """Compile its files beside each other and link them below `target`; returns the shared library."""
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
-    command = build_ext(Distribution({"ext_modules": [extension]}))
+    class ParallelBuild(build_ext):
+        def build_extensions(self) -> None:
+            compile_all: Callable[..., list[str]] = self.compiler.compile
+
+            def compile_each(sources: Sequence[str], **settings: Any) -> list[str]:
+                def compile_one(source: str) -> list[str]:
+                    return compile_all([source], **settings)
+
+                # The one that Cython generates takes as long as all others, so it begins first.
+                with ThreadPoolExecutor(os.cpu_count()) as threads:
+                    return [name for names in threads.map(compile_one, sources) for name in names]
+
+            self.compiler.compile = compile_each
+            super().build_extensions()
+
+    command = ParallelBuild(Distribution({"ext_modules": [extension]}))
     command.build_lib = str(target / "lib")
     command.build_temp = str(target / "temp")
     command.ensure_finalized()
