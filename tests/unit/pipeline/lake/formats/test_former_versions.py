@@ -216,7 +216,7 @@ def test_one_fault_of_an_expiry_leaves_orphans_until_the_next_commit(tmp_path: P
     for number, fault in Sampling().at_most(faults, 4):
         site = prepared(f"{number}-{fault.name}")
         run(site, FaultsAt({number: fault}))
-        assert site.rows(), "whatever it has deleted, nobody needs"
+        assert site.rows(), "whatever it has deleted, no version needs"
         assert site.named() <= site.there()
         site.refresh()
         site.require_no_orphans()
