@@ -6,12 +6,12 @@ batches are counted and not decoded; the server proves each checksum. A second r
 least that a gRPC server in Python can do to stream the same ranges (`floors/plain_stream_server.py`), read by
 as many streams.
 
-First reads of one record are at random offsets of 10,000 objects, which the uploader alone has made: of one or
-two slices with an index interval each. Their server is a new process that has memory for no page of metadata,
-as if the pages were many times as large as its cache for them; it has fetched them to its disk by itself. Its
-requests are counted for each read, and it sends no second one for a slow one, which is up to 5 in 100 more by
-default. No read begins where an earlier one ended: the server takes that for a reader that goes on, and reads
-ahead. The reference is two bare GETs of the sizes that such a read needs, one after the other.
+First reads of one record are at random offsets of 10,000 objects, which the uploader alone has made: of one
+or two slices with an index interval each. Their server is a new process that has memory for no page of
+metadata, as if the pages were many times as large as its cache for them; it has fetched them to its disk by
+itself. Its requests are counted for each read, and it sends no second one for a slow one, which is up to 5 in
+100 more by default. No read begins where an earlier one ended: the server takes that for a reader that goes
+on, and reads ahead. The reference is two bare GETs of the sizes that such a read needs, one after the other.
 
 All talk to one S3 server (SeaweedFS) on the same machine, which takes its share of the
 processors. The client keeps freed memory, as both servers do: how the kernel clears pages is not measured.

@@ -7,9 +7,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from stratalog.base.types import TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
+from stratalog.remote.metadata.head import page_loader
+from stratalog.remote.metadata.head.checkpoint_page import Page, PageRef
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -89,6 +92,21 @@ async def test_a_first_read_takes_two_requests_before_and_after_a_restart(tmp_pa
     async with serving(tmp_path, store, **NO_DISK) as bench:
         assert await gets_of_first_reads(bench, store, values) == {2, 3}, "then the page is in memory"
     assert not (tmp_path / "data" / "pages").exists()
+
+
+async def test_a_first_read_decodes_its_page_once(tmp_path: Path) -> None:
+    decoded: list[str] = []
+    decode = page_loader.decode_page
+
+    def decoding(data: bytes, key: str, ref: PageRef) -> Page:
+        decoded.append(key)
+        return decode(data, key, ref)
+
+    async with serving(tmp_path, store := counting_store()) as bench:
+        values = await filled(bench)
+        with patch.object(page_loader, "decode_page", decoding):
+            await gets_of_first_reads(bench, store, values)
+    assert len(decoded) == 8, "one page for each read"
 
 
 async def test_a_page_that_was_damaged_on_disk_takes_a_third_request_once(tmp_path: Path) -> None:

@@ -200,10 +200,11 @@ class SliceList(Sequence[LiveSlice]):
             if not is_exact or base_offset <= piece.base_offset < end_offset:
                 yield piece
             return
-        begin_offset = base_offset
         if base_offset > piece.base_offset and not is_exact:
-            begin_offset = self._stored.base_of(self._tip, base_offset)
-        yield from self._stored.between(self._tip, begin_offset, end_offset, newest_first=newest_first)
+            assert not newest_first, "the newest first, down to the first slice of a piece"
+            yield from self._stored.from_holding(self._tip, base_offset, end_offset)
+        else:
+            yield from self._stored.between(self._tip, base_offset, end_offset, newest_first=newest_first)
 
     def _held_between(self, base_offset: int, end_offset: int) -> Sequence[LiveSlice] | None:
         """The slices that begin in a range, if none of the partition is in a page."""

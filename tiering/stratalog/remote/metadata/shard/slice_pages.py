@@ -84,13 +84,21 @@ class SlicePages:
         start = page.index_of((topic_id, tip.partition, base_offset))
         return PageRows(page, start, page.index_of((topic_id, tip.partition, end_offset)))
 
-    def base_of(self, tip: TopicIdPartition, offset: int) -> int:
-        """The base offset of the slice that holds `offset`."""
-        key = (str(tip.topic_id), tip.partition, offset)
-        page = self._folder.page(self._refs[bisect_right(self._first_keys, key) - 1])
-        base_offset = page.key(page.index_behind(key) - 1)[-1]
-        assert isinstance(base_offset, int), "the last part of a slice's key is an offset"
-        return base_offset
+    def from_holding(self, tip: TopicIdPartition, offset: int, end_offset: int) -> Iterator[LiveSlice]:
+        """The slice that holds `offset`, and those behind it whose base offsets lie below `end_offset`. Loads
+        each page once: a reader of one record needs no more. None behind all of them, also where the pages
+        have slices that a later commit has dropped."""
+        topic_id = str(tip.topic_id)
+        if offset >= end_offset:
+            return
+        number, *others = self.page_numbers(tip, offset, end_offset)
+        page = self._folder.page(self._refs[number])
+        start = page.index_behind((topic_id, tip.partition, offset)) - 1
+        rows = PageRows(page, start, page.index_of((topic_id, tip.partition, end_offset)))
+        yield from map(rows.slice_at, range(len(rows)))
+        for number in others:
+            rows = self.rows_on(number, tip, offset, end_offset)
+            yield from map(rows.slice_at, range(len(rows)))
 
     def between(
         self, tip: TopicIdPartition, base_offset: int, end_offset: int, *, newest_first: bool = False
