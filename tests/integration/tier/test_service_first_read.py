@@ -12,7 +12,7 @@ from unittest.mock import patch
 from stratalog.base.types import TopicPartition
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.remote.metadata.head import page_loader
-from stratalog.remote.metadata.head.checkpoint_page import Page, PageRef
+from stratalog.remote.metadata.head.checkpoint_page import Page, PageRef, decode_page
 from stratalog.testing.full_filesystem import FullFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from tests.support.service.service_bench import ServiceBench, service_bench
@@ -96,11 +96,10 @@ async def test_a_first_read_takes_two_requests_before_and_after_a_restart(tmp_pa
 
 async def test_a_first_read_decodes_its_page_once(tmp_path: Path) -> None:
     decoded: list[str] = []
-    decode = page_loader.decode_page
 
     def decoding(data: bytes, key: str, ref: PageRef) -> Page:
         decoded.append(key)
-        return decode(data, key, ref)
+        return decode_page(data, key, ref)
 
     async with serving(tmp_path, store := counting_store()) as bench:
         values = await filled(bench)
