@@ -139,7 +139,12 @@ def unpack_tuples(
     assert row_bytes > 0, "rows have bytes"
     assert max(position, places.stop) <= len(data), "rows lie in the data"
     columns = [_column_of(field, data, row_bytes, places) for field in fields]
-    return [tuple.__new__(kind, row) for row in zip(*columns, strict=True)]
+    return _named(kind, columns)
+
+
+def _named(kind: Any, columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Named tuples of that kind from columns."""
+    return [kind._make(row) for row in zip(*columns, strict=True)]
 
 
 def _column_of(
@@ -155,10 +160,7 @@ def _column_of(
         [struct.unpack_from(f"<{code}", data, place + position)[0] for place in places]
         for position, code in field.places
     ]
-    kind = field.kind
-    values: Sequence[Any] = numbers[0]
-    if kind is not None:
-        values = [tuple.__new__(kind, row) for row in zip(*numbers, strict=True)]
+    values: Sequence[Any] = numbers[0] if field.kind is None else _named(field.kind, numbers)
     if not field.mask:
         return values
     flags = [struct.unpack_from("<I", data, place + field.flags_position)[0] for place in places]

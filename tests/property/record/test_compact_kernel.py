@@ -273,8 +273,8 @@ def test_whole_slices_are_proved_as_batch_by_batch(seed: int) -> None:
             scans.append(scan_batches(one, position, len(one), tally.fingerprint))
             position = scans[-1].end_position
             tally.add_proved(scans[-1])
-        found = dict(zip(PROVED_COLUMNS, row, strict=True))
-        assert KeptRecords._make(map(found.__getitem__, KeptRecords._fields)) == tally.result()
+        found: dict[str, int] = dict(zip(PROVED_COLUMNS, row, strict=True))
+        assert KeptRecords._make(found[name] for name in KeptRecords._fields) == tally.result()
         assert found["tombstone_count"] == sum(scan.tombstone_count for scan in scans)
         assert found["marker_count"] == sum(scan.marker_count for scan in scans)
         assert found["keyless_count"] == sum(scan.null_key_count for scan in scans)

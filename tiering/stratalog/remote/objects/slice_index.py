@@ -156,7 +156,7 @@ def encode_slice_index(index: SliceIndex) -> bytes:
 
 
 def encode_index_columns(
-    columns: bytes,
+    columns: Buffer,
     aborted: Sequence[AbortedTransaction],
     producer_snapshot: bytes,
     producers_since: int | None,
@@ -170,7 +170,13 @@ def encode_index_columns(
     if producers_since is not None:
         since, flags = SINCE.pack(producers_since), HAS_CHANGED_PRODUCERS
     header = INDEX_HEADER.pack(interval_count, len(aborted), len(producer_snapshot), flags)
-    parts = [header, columns, *[ABORTED.pack(*one) for one in aborted], since, producer_snapshot]
+    parts: list[Buffer] = [
+        header,
+        columns,
+        *[ABORTED.pack(*one) for one in aborted],
+        since,
+        producer_snapshot,
+    ]
     parts.append(bytes(padding_bytes(len(producer_snapshot))))
     return b"".join(parts)
 
