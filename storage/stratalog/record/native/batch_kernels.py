@@ -94,9 +94,9 @@ compact_runs(runs, places, survivors, data, keys, rules, interval_bytes) -> tupl
     and position, size and CRC-32C of the key stream, which was proved before. `data` and `keys` are pieces
     of objects as above, and `rules` has a `RunRule` for each run. Compares the checksums of each slice, and
     proves the batches of the output. Returns a byte for each run, 1 if it was taken, and the slices of those
-    that were. A run is not taken if a slice with survivors is not sound, outside of the pieces or has another
-    batch, if a record that stays has no key, or if the bits, the records and the key streams contradict each
-    other.
+    that were. None is taken where a slice with survivors is not sound, outside of the pieces or has another
+    batch, where a record that stays has no key, or where the bits, the records and the key streams contradict
+    each other.
 prove_slices(data, sizes) -> tuple[array, int]
     Proves whole slices of plain batches, of these sizes one behind the other, as `scan_batches` does, up to
     the first one that is not sound or has another batch. Returns `PROVED_COLUMNS` of each slice, one slice

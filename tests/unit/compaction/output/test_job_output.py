@@ -36,7 +36,7 @@ BATCH = encode_batch([Record(0, 1, b"a", b"value"), Record(1, 2, b"b", None)], b
 
 
 def compacted(batch: bytes, count: int) -> CompactedSlices:
-    """As many slices of one batch each, as a kernel would make them."""
+    """Slices of one batch each, so many, in the form that a kernel gives them."""
     builder = SliceBuilder(start_of(0), data_position=0, index_interval_bytes=4096, max_record_count=1 << 32)
     builder.add(batch, 0)
     builder.sum_up(batch)

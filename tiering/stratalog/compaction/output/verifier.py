@@ -289,7 +289,7 @@ class _PassingRow:
         """The part of that slice that has not passed."""
 
     def add(self, data: memoryview) -> int:
-        """As `_PassingSlice.add`."""
+        """The next bytes; returns and raises as `_PassingSlice.add`."""
         crc = 0
         while data:
             size_bytes, piece_crc = self._add_alone(data) if self._proof else self._add_whole(data)
@@ -323,7 +323,7 @@ class _PassingRow:
         return len(piece), crc
 
     def proved(self, name: str) -> Iterator[_ProvedSlice]:
-        """As `_PassingSlice.proved`."""
+        """The slices once all their data have passed. Raises as `_PassingSlice.proved`."""
         # At the end there may be slices without data.
         none = itertools.repeat(_SliceProof(is_carried=False).found(), len(self._entries) - len(self._found))
         for found, entry, plan in zip([*self._found, *none], self._entries, self._plans, strict=True):

@@ -108,7 +108,7 @@ class PlannedJobs(Sequence[CompactionJob]):
         )
 
     def _part_counts(self, choice: RunChoice) -> tuple[int, ...]:
-        """As `PartitionRun` has them."""
+        """The part counts of the run, in the form that `PartitionRun` has."""
         counts = self._survey.part_counts(choice.partition, choice.first, choice.end)
         return counts if len(counts) > 1 else ()
 
