@@ -78,18 +78,33 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
 
 
 def _local_tasks(engine: StorageEngine) -> list[_Task]:
-    config, local = engine.topics.runtime.current, engine.local.logs.tasks
-    return [
-        _Task("local-retention", engine.local.retention.run, config.retention_check_ms),
-        _Task("flush", local.flush_old, config.flush_check_ms),
-        _Task("rolled-flush", local.flush_rolled, ROLLED_FLUSH_MS),
-        _Task(
-            "recovery-point-checkpoint",
-            local.checkpoint_recovery_points,
+    config, tasks = engine.topics.runtime.current, engine.local.logs.tasks
+    works = {
+        "flush": (tasks.flush_old, config.flush_check_ms),
+        "rolled-flush": (tasks.flush_rolled, ROLLED_FLUSH_MS),
+        "recovery-point-checkpoint": (
+            tasks.checkpoint_recovery_points,
             config.recovery_point_checkpoint_ms,
         ),
-        _Task("log-start-checkpoint", local.checkpoint_starts, config.log_start_checkpoint_ms),
+        "log-start-checkpoint": (tasks.checkpoint_starts, config.log_start_checkpoint_ms),
+    }
+    return [
+        _Task("local-retention", engine.local.retention.run, config.retention_check_ms),
+        *(
+            _Task(name, partial(_each_directory, engine, name, work), period_ms)
+            for name, (work, period_ms) in works.items()
+        ),
     ]
+
+
+def _each_directory(engine: StorageEngine, name: str, work: Callable[[str], None]) -> PassOutcome | None:
+    """Do the work of a pass in each log directory, so that a disk that hangs holds up no other one. Raises
+    the failure of the only one."""
+    paths = engine.local.logs.tasks.paths()
+    if not paths:
+        return None
+    done = engine.local.rounds.run(name, {path: partial(work, path) for path in paths})
+    return PassOutcome(failures=tuple(f"{path}: {error}" for path, error in done.failures.items()))
 
 
 def _schedule(scheduler: Scheduler, engine: StorageEngine, task: _Task, delay_ms: int) -> None:

@@ -323,7 +323,7 @@ class CleanerManager:
             or not is_cleaned_here(log.local_log.config)
         ):
             return False
-        return self._checkpoints.has_directory(_log_directory(log))
+        return self._checkpoints.has_directory(log_directory(log))
 
     def _try_begin(self, log: UnifiedLog) -> bool:
         partition = log.topic_partition
@@ -385,13 +385,13 @@ class CleanerManager:
                 self._note_failure(found.log, failure)
 
     def _checkpoint_of(self, log: UnifiedLog) -> int | None:
-        return self._checkpoints.offset_of(log.topic_partition, _log_directory(log))
+        return self._checkpoints.offset_of(log.topic_partition, log_directory(log))
 
     def _next_clean_ms(self, log: UnifiedLog) -> int | None:
-        return self._checkpoints.horizon_of(log.topic_partition, _log_directory(log))
+        return self._checkpoints.horizon_of(log.topic_partition, log_directory(log))
 
     def _put(self, log: UnifiedLog, offset: int, next_clean_ms: int | None) -> None:
-        self._checkpoints.put(log.topic_partition, _log_directory(log), offset, next_clean_ms)
+        self._checkpoints.put(log.topic_partition, log_directory(log), offset, next_clean_ms)
 
     def _heal(self, log: UnifiedLog) -> None:
         """Correct a checkpoint above the log's end, before the log grows beyond it."""
@@ -464,7 +464,7 @@ class CleanerManager:
     def _record(self, log: UnifiedLog, kind: FailureKind, reason: str) -> None:
         failure = self._failures.record(
             log.topic_partition,
-            _log_directory(log),
+            log_directory(log),
             kind,
             reason,
             dirty_bytes(log, first_dirty_offset(log, self._checkpoint_of(log))),
@@ -488,6 +488,6 @@ def _place_in_line(found: LogToClean) -> tuple[bool, float]:
     return (True, found.next_clean.at_ms)
 
 
-def _log_directory(log: UnifiedLog) -> str:
+def log_directory(log: UnifiedLog) -> str:
     """The directory that holds the log now; a move changes it."""
     return posixpath.dirname(log.local_log.directory)

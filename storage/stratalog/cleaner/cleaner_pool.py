@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
@@ -24,7 +24,7 @@ from stratalog.base.errors import LogStoreError
 from stratalog.base.scheduler import ScheduledTask, Scheduler
 from stratalog.base.types import TopicPartition
 from stratalog.cleaner.clean.clean_result import CleanLimits, CleanResult
-from stratalog.cleaner.cleaner_manager import CleanerManager
+from stratalog.cleaner.cleaner_manager import CleanerManager, log_directory
 from stratalog.cleaner.cleaner_settings import MIN_MAP_BYTES, CleanerSettings
 from stratalog.cleaner.cleaner_stats import CleanerStats, CleanTally, uncleanable_by_directory
 from stratalog.cleaner.cleaning_state import CleaningAbortedError
@@ -73,9 +73,10 @@ class CleanerPool:
         self._may_shrink = may_shrink
         self._tally = CleanTally()
         self._changed = threading.Lock()
-        self._retention_lock = threading.Lock()
+        self._shrinking: set[str] = set()
+        """The log directories whose logs a thread shrinks; guarded by `_changed`."""
         self.deleted_segment_count = 0
-        """Segments that `delete_old_segments` dropped; guarded by `_retention_lock`."""
+        """Segments that `delete_old_segments` dropped; guarded by `_changed`."""
         self._slots: dict[int, _Slot] = {}
         self._workers: list[_Worker] = []
         self._is_stopped = False
@@ -201,23 +202,39 @@ class CleanerPool:
             )
             manager.done(chosen, result.end_offset, result.next_clean_ms)
 
-    def delete_old_segments(self) -> int:
-        """Apply the retention of all compacted logs; returns the number of dropped segments.
+    def delete_old_segments(self, path: str | None = None) -> int:
+        """Apply the retention of all compacted logs, or of those in the log directory of this path; returns
+        the number of dropped segments.
 
         A log with the policy `compact` alone loses the segments below its start. A log that is being cleaned
-        or is paused is left out; a worker looks at it afterwards. Called by the workers, and by the retention
-        task of the other logs, because workers may be busy for hours.
+        or is paused is left out; a worker looks at it afterwards. So is a directory that another thread is
+        at: a disk that hangs holds up one of them. Called by the workers, and by the retention task of the
+        other logs, because workers may be busy for hours.
         """
-        if not self._retention_lock.acquire(blocking=False):
-            return 0
-        try:
-            if not self._may_begin():
+        by_path: dict[str, list[UnifiedLog]] = {}
+        for log in self._manager.cleaned_logs():
+            by_path.setdefault(log_directory(log), []).append(log)
+        return sum(
+            self._delete_old_segments_in(one, logs)
+            for one, logs in by_path.items()
+            if path is None or one == path
+        )
+
+    def _delete_old_segments_in(self, path: str, logs: Sequence[UnifiedLog]) -> int:
+        """`delete_old_segments` for logs in one directory, unless another thread is at it."""
+        with self._changed:
+            if path in self._shrinking:
                 return 0
-            count = sum(self._delete_old_segments_of(log) for log in self._manager.cleaned_logs())
-            self.deleted_segment_count += count
-            return count
+            self._shrinking.add(path)
+        count = 0
+        try:
+            if self._may_begin():
+                count = sum(map(self._delete_old_segments_of, logs))
         finally:
-            self._retention_lock.release()
+            with self._changed:
+                self._shrinking.discard(path)
+                self.deleted_segment_count += count
+        return count
 
     def delete_old_segments_if_due(self) -> None:
         """`delete_old_segments`, unless that began less than `log.cleaner.backoff.ms` ago."""

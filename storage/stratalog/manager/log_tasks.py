@@ -1,4 +1,5 @@
-"""Periodic work on all logs: each method is one round, which a thread of the caller runs.
+"""Periodic work on all logs, or on those of one log directory: each method is one round, which a thread of
+the caller runs.
 
 If a log or a directory fails, the round goes on with the others, and raises the first error at its end.
 """
@@ -39,35 +40,41 @@ class LogTasks:
         self._is_open = is_open
         self._is_moving = is_moving
 
-    def flush_old(self) -> None:
-        """Flush the logs whose `flush.ms` is over, one after the other. Raises DataDirectoryError; a log that
-        raised one is offline then."""
-        self._flush_each(LogFlusher.flush_if_old)
+    def flush_old(self, path: str | None = None) -> None:
+        """Flush the logs whose `flush.ms` is over, one after the other: those of the log directory of this
+        path, or all. Raises DataDirectoryError; a log that raised one is offline then."""
+        self._flush_each(LogFlusher.flush_if_old, path)
 
-    def flush_rolled(self) -> None:
-        """Flush the rolled segments of all logs, one log after the other. Raises DataDirectoryError; a log
-        that raised one is offline then."""
-        self._flush_each(LogFlusher.flush_if_rolled)
+    def flush_rolled(self, path: str | None = None) -> None:
+        """Flush the rolled segments of the logs, one log after the other, as `flush_old`."""
+        self._flush_each(LogFlusher.flush_if_rolled, path)
 
-    def _flush_each(self, flush: Callable[[LogFlusher], None]) -> None:
+    def _flush_each(self, flush: Callable[[LogFlusher], None], path: str | None) -> None:
         failures: list[DataDirectoryError] = []
         for log in self._logs():
+            # A move takes a log elsewhere: then the round of one of the two directories has it.
+            if path is not None and self._directories.of(log).path != path:
+                continue
             try:
                 flush(log.flusher)
             except DataDirectoryError as failure:
                 failures.append(failure)
         _raise_first(failures)
 
-    def checkpoint_recovery_points(self) -> None:
-        """Write the recovery points of the logs of each directory that works, which bounds the work of a
-        recovery, and reserve spare space again. Raises DataDirectoryError."""
+    def checkpoint_recovery_points(self, path: str | None = None) -> None:
+        """Write the recovery points of the logs of each directory that works, or of the one of this path,
+        which bounds the work of a recovery, and reserve spare space again. Raises DataDirectoryError."""
         logs = self._logs()
 
         def write(directory: LogDirectory) -> None:
             directory.checkpoints.write_recovery_points(logs, partial(self.is_in, directory))
             directory.spare.keep()
 
-        self._write_each(write)
+        self._write_each(write, path)
+
+    def paths(self) -> list[str]:
+        """The paths of the log directories that work."""
+        return [directory.path for directory in self._directories.online()]
 
     def keep_spare_space(self) -> None:
         """Reserve space in each directory that works; see `SpareSpace`."""
@@ -75,11 +82,12 @@ class LogTasks:
             with suppress(DataDirectoryError):
                 directory.spare.keep()
 
-    def checkpoint_starts(self) -> None:
-        """Write the log starts of each directory that works. Raises DataDirectoryError."""
+    def checkpoint_starts(self, path: str | None = None) -> None:
+        """Write the log starts of each directory that works, or of the one of this path. Raises
+        DataDirectoryError."""
         logs = self._logs()
         self._write_each(
-            lambda directory: directory.checkpoints.write_starts(logs, partial(self.is_in, directory))
+            lambda directory: directory.checkpoints.write_starts(logs, partial(self.is_in, directory)), path
         )
 
     def give_up_spare_space(self) -> None:
@@ -88,9 +96,11 @@ class LogTasks:
             with suppress(DataDirectoryError, OSError):
                 directory.spare.give_up()
 
-    def _write_each(self, write: Callable[[LogDirectory], None]) -> None:
+    def _write_each(self, write: Callable[[LogDirectory], None], path: str | None) -> None:
         failures: list[DataDirectoryError] = []
         for directory in self._directories.online():
+            if path is not None and directory.path != path:
+                continue
             try:
                 with disk_errors(directory.path):
                     write(directory)

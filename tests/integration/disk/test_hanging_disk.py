@@ -11,6 +11,7 @@ import pytest
 from stratalog.base.types import Durability, TopicPartition
 from stratalog.log.fetch_data import FetchData
 from stratalog.record.record import Record
+from stratalog.server.background import pass_rounds
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.rpc.append_intake import MAX_LOOP_BYTES
 from stratalog.v1 import log_pb2
@@ -18,7 +19,7 @@ from tests.support.gate import Gate
 from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.service.service_bench import PATIENCE_S, ServiceBench, service_bench, until
 
-RECORD = Record(0, 0, None, b"x")
+RECORD = Record(0, 0, b"k", b"x")
 ALL = log_pb2.MetadataRequest()
 PRODUCER_COUNT = 40
 """More than there are threads for the appends, or the fsyncs, of a directory."""
@@ -100,3 +101,55 @@ async def test_readers_of_a_disk_that_hangs_hold_up_no_other_reader(
         finally:
             gate.open()
         await asyncio.gather(*stuck)
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+async def test_passes_over_local_logs_go_on_beside_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setattr(pass_rounds, "PATIENCE_S", 0.2)
+    gate = Gate()
+    hanging: set[str] = set()
+
+    def before(name: str, path: str) -> None:
+        if any(path.startswith(folder) for folder in hanging):
+            gate.pass_through()
+
+    disk = HookedDisk(before)
+    async with service_bench(tmp_path, filesystem=disk, log_dirs=(f"{tmp_path}/other",)) as bench:
+        for topic in ("a", "b"):
+            await bench.client.admin.create_topic(
+                topic,
+                config={"retention.bytes": "0", "remote.storage.enable": "false", "cleanup.policy": policy},
+            )
+            await append(bench, topic, Durability.OS)
+            await bench.client.admin.roll(topic)
+        first, second = sorted(
+            (bench.partition(topic) for topic in ("a", "b")),
+            key=lambda one: bench.server.settings.all_log_dirs.index(one.log_dir),
+        )
+        assert first.log_dir != second.log_dir
+        gate.close()
+        hanging.add(f"{first.log_dir}/")
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                # The second time the directory is passed over at once.
+                for _ in range(2):
+                    await bench.run_task("rolled-flush")
+                assert gate.is_reached.is_set()
+                # A round leaves what takes longer to itself.
+                await until(lambda: second.log.offsets.recovery_point == 1)
+                assert first.log.offsets.recovery_point == 0
+                for name in ("flush", "recovery-point-checkpoint", "log-start-checkpoint"):
+                    await bench.run_task(name)
+                point = f"{second.topic_partition.topic} 0 1".encode()
+                points = f"{second.log_dir}/recovery-point-offset-checkpoint"
+                await until(lambda: point in disk.read_file(points))
+                await bench.run_task("local-retention")
+                await until(lambda: second.log_start_offset == 1)
+                assert first.log_start_offset == 0
+        finally:
+            gate.open()
+        await until(lambda: first.log.offsets.recovery_point == 1)
+        await bench.run_task("local-retention")
+        await until(lambda: first.log_start_offset == 1)

@@ -13,7 +13,7 @@ import pytest
 from stratalog.base.clock import SystemClock
 from stratalog.base.errors import LogStoreError
 from stratalog.objectstore.memory import MemoryObjectStore
-from stratalog.server.background.shard_rounds import MAX_AT_WORK_COUNT
+from stratalog.server.background.pass_rounds import MAX_AT_WORK_COUNT
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.store_faults import Fault, Operation
 from tests.integration.disk.test_service_damage import ALL, AT_DISK, append_both, flip, segment

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Sequence
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from stratalog.base.errors import LogStoreError
@@ -13,9 +15,20 @@ from stratalog.cleaner.log_to_clean import is_cleaned_here
 from stratalog.manager.log_manager import LogManager
 from stratalog.server.background.confirmed_topics import ConfirmedTopics
 from stratalog.server.background.pass_outcome import PassOutcome
+from stratalog.server.background.pass_rounds import PassRounds
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import PartitionRegistry
+
+
+class _Deleted(NamedTuple):
+    """The outcome in one log directory."""
+
+    deleted_count: int
+    """All segments that were deleted."""
+    compacted_count: int
+    """Those of them of which the object store has a compacted copy."""
+    failures: tuple[str, ...]
 
 
 class LocalRetention:
@@ -29,13 +42,15 @@ class LocalRetention:
         cleaner: CleanerPool,
         confirmed: ConfirmedTopics,
         tiers: Sequence[ShardTier],
+        rounds: PassRounds[str],
     ) -> None:
-        """`cleaner` deletes the old segments of compacted logs."""
+        """`cleaner` deletes the old segments of compacted logs. `rounds` keeps the log directories apart."""
         self._registry = registry
         self._logs = logs
         self._cleaner = cleaner
         self._confirmed = confirmed
         self._tiers = tuple(tiers)
+        self._rounds = rounds
         self._lock = threading.Lock()
         self._deleted_segment_count = 0
 
@@ -48,8 +63,8 @@ class LocalRetention:
         """Delete local segments: by local retention what the object store has of tiered topics, by retention
         those of other topics.
 
-        A failing partition does not stop the others; a partition on a failed disk, or that another server has
-        taken over, is left alone. A record of
+        A failing partition does not stop the others, and a disk that hangs only those in its log directory; a
+        partition on a failed disk, or that another server has taken over, is left alone. A record of
         a topic that is not tiered is gone once it is deleted, so only a confirmed configuration deletes it,
         see `ConfirmedTopics`: while the store is away that is the one that was followed last. Then segments
         of tiered topics go, too, that were never uploaded and that the retention of all tiers does not keep:
@@ -64,36 +79,49 @@ class LocalRetention:
         ]
         untiered = [one for one in partitions if not one.is_tiered]
         confirmed = (self._confirmed.follow() if partitions else None) or frozenset()
-        deleted_count = compacted_count = 0
         failures: list[str] = []
         moved: list[HostedPartition] = []
         if self._confirmed.is_store_away:
             moved = self._expire_unreachable(
                 [one for one in partitions if one.topic_id_partition.topic_id in confirmed], failures
             )
+        by_directory: dict[str, list[HostedPartition]] = {path: [] for path in self._logs.tasks.paths()}
+        for partition in partitions:
+            if partition.is_tiered or partition.topic_id_partition.topic_id in confirmed:
+                by_directory.setdefault(partition.log_dir, []).append(partition)
+        done = self._rounds.run(
+            "local-retention",
+            {path: partial(self._run_in, path, some) for path, some in by_directory.items()},
+        )
+        for one in done.results.values():
+            failures += one.failures
+        failures += (f"local retention in {path} failed: {error}" for path, error in done.failures.items())
+        for partition in (*untiered, *moved):
+            partition.signal.notify()
+        deleted = {
+            "segments": sum(one.deleted_count for one in done.results.values()),
+            # Those of them that went because the object store has a compacted copy.
+            "compacted-segments": sum(one.compacted_count for one in done.results.values()),
+            "unreachable-log-starts": len(moved),
+        }
+        return PassOutcome(deleted, failures=tuple(failures))
+
+    def _run_in(self, path: str, partitions: Sequence[HostedPartition]) -> _Deleted:
+        """Delete the old segments of these partitions of a log directory, and of its compacted logs."""
+        failures: list[str] = []
+        deleted_count = compacted_count = 0
         for partition in partitions:
             try:
-                if partition.is_tiered or partition.topic_id_partition.topic_id in confirmed:
-                    deleted_count += self._delete_of(partition)
-                    if self._confirmed.does_store_answer:
-                        compacted_count += _delete_compacted(partition)
+                deleted_count += self._delete_of(partition)
+                if self._confirmed.does_store_answer:
+                    compacted_count += _delete_compacted(partition)
             except (LogStoreError, OSError) as error:
                 failures.append(f"local retention of {partition.topic_partition} failed: {error}")
         deleted_count += compacted_count
         with self._lock:
             self._deleted_segment_count += deleted_count
-        cleaner_before = self._cleaner.deleted_segment_count
-        self._cleaner.delete_old_segments()
-        deleted_count += self._cleaner.deleted_segment_count - cleaner_before
-        for partition in (*untiered, *moved):
-            partition.signal.notify()
-        done = {
-            "segments": deleted_count,
-            # Those of them that went because the object store has a compacted copy.
-            "compacted-segments": compacted_count,
-            "unreachable-log-starts": len(moved),
-        }
-        return PassOutcome(done, failures=tuple(failures))
+        deleted_count += self._cleaner.delete_old_segments(path)
+        return _Deleted(deleted_count, compacted_count, tuple(failures))
 
     def _expire_unreachable(
         self, partitions: Sequence[HostedPartition], failures: list[str]

@@ -20,7 +20,7 @@ from stratalog.compaction.plan.compaction_job import CompactionJob
 from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
 from stratalog.log.log_config import LogConfig
 from stratalog.server.background.pass_outcome import PassOutcome
-from stratalog.server.background.shard_rounds import ShardRounds, each_shard, unless_fenced
+from stratalog.server.background.pass_rounds import PassRounds, each_shard, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import compaction_outcome
 from stratalog.server.operations.operation import Operation, OperationKind, OperationProgress
@@ -112,7 +112,7 @@ class TierCompaction:
         self,
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
-        rounds: ShardRounds,
+        rounds: PassRounds[int],
         operations: OperationRegistry,
     ) -> None:
         """Periodic compactions with jobs are among the `operations`."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from stratalog.base.types import Durability
 from stratalog.remote.tier.tier_drop import DropReport, LeavingLogs, RefusedDrop
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
-from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
+from stratalog.server.background.pass_rounds import PassRounds, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.partitions.hosted_partition import HostedPartition
 from stratalog.server.partitions.partition_registry import HostedTopic, PartitionRegistry
@@ -27,7 +27,7 @@ class TierDrops:
         registry: PartitionRegistry,
         topics: TopicManager,
         tiers: Sequence[ShardTier],
-        rounds: ShardRounds,
+        rounds: PassRounds[int],
     ) -> None:
         self._registry = registry
         self._topics = topics

@@ -1,7 +1,7 @@
 """Moves data between the tiers and out of them: uploads, retention, deletion, compaction, folding.
 
 Each pass looks at the current state and does what is due, and remembers nothing: the next pass makes up for a
-failed one. `PassRegistry` logs and keeps the outcomes. `ShardRounds` keeps the shards of a pass apart; a
+failed one. `PassRegistry` logs and keeps the outcomes. `PassRounds` keeps the shards of a pass apart; a
 shard that another server has taken over is left out.
 
 Deletion always goes in this order: the log start is committed, then local segments are deleted, then, after
@@ -30,7 +30,7 @@ from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.upload_plan import WaitingTail, tails_to_roll
 from stratalog.remote.tier.upload_report import RefusedUpload
 from stratalog.server.background.pass_outcome import Backlog, PassOutcome
-from stratalog.server.background.shard_rounds import ShardRounds, unless_fenced
+from stratalog.server.background.pass_rounds import PassRounds, unless_fenced
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import TailCommits
 from stratalog.server.background.tier_drops import TierDrops
@@ -91,7 +91,7 @@ class TierManager:
         tiers: Iterable[ShardTier],
         registry: PartitionRegistry,
         topics: TopicManager,
-        rounds: ShardRounds,
+        rounds: PassRounds[int],
         foreign: Sequence[ForeignShard] = (),
     ) -> None:
         """`foreign`: the shards of other servers, whose owners it follows."""

@@ -16,7 +16,7 @@ from stratalog.remote.read.object_reads import ObjectReads, ReaderCaches
 from stratalog.remote.tier.collector import CollectReport
 from stratalog.remote.tier.upload_history import NEVER_MS
 from stratalog.server.background.pass_outcome import PassOutcome
-from stratalog.server.background.shard_rounds import each_shard
+from stratalog.server.background.pass_rounds import each_shard
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tier_outcomes import collection_outcome
 from stratalog.server.operations.operation import Operation, OperationProgress

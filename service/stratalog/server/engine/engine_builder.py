@@ -60,7 +60,12 @@ from stratalog.server.background.disk_pressure import DiskPressure
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
-from stratalog.server.background.shard_rounds import ShardRounds
+from stratalog.server.background.pass_rounds import (
+    MAX_DIRECTORY_COUNT,
+    PassRounds,
+    hanging_directory,
+    hanging_shard,
+)
 from stratalog.server.background.shard_tier import ShardTier
 from stratalog.server.background.tail_commits import (
     PASS_NAME,
@@ -146,7 +151,11 @@ class StorageEngineBuilder:
             self._store, self._clock, threads, reader_settings(config), self._disk_cache
         )
         self._passes = PassRegistry(self._clock)
-        self._rounds = ShardRounds(self._clock, partial(seams.long_scheduler.once, "work on a shard"))
+        beside = seams.long_scheduler.once
+        self._rounds = PassRounds[int](self._clock, partial(beside, "work on a shard"), hanging_shard)
+        self._directory_rounds = PassRounds[str](
+            self._clock, partial(beside, "work on a log directory"), hanging_directory, MAX_DIRECTORY_COUNT
+        )
 
     def open(
         self,
@@ -366,7 +375,9 @@ class StorageEngineBuilder:
         directories = DirectoryAdmin(operations, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
-        local_retention = LocalRetention(self._registry, logs, cleaning.workers, confirmed, tiers)
+        local_retention = LocalRetention(
+            self._registry, logs, cleaning.workers, confirmed, tiers, self._directory_rounds
+        )
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics, self._rounds, foreign)
         self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
@@ -375,6 +386,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
+                rounds=self._directory_rounds,
                 pressure=DiskPressure(self._registry, space, logs.removals, tiers, self._yield_cache),
             ),
             tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention, operations),

@@ -22,6 +22,7 @@ from stratalog.server.background.disk_pressure import DiskPressure
 from stratalog.server.background.local_cleaning import LocalCleaning
 from stratalog.server.background.local_retention import LocalRetention
 from stratalog.server.background.pass_registry import PassRegistry
+from stratalog.server.background.pass_rounds import PassRounds
 from stratalog.server.background.tier_compaction import TierCompaction
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.server.background.tier_retention import TierRetention
@@ -60,6 +61,8 @@ class LocalLogs:
     directories: DirectoryAdmin
     cleaning: LocalCleaning
     retention: LocalRetention
+    rounds: PassRounds[str]
+    """Keeps the log directories of a pass apart."""
     pressure: DiskPressure
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from stratalog.base.errors import StoreNotUsableError
-from stratalog.server.background.shard_rounds import ShardRounds
+from stratalog.server.background.pass_rounds import PassRounds, hanging_shard
 from stratalog.server.background.tier_manager import TierManager
 from stratalog.testing.manual_clock import ManualClock
 
@@ -47,7 +47,7 @@ class Bench:
             cast(Any, [SimpleNamespace(shard=self.shard)]),
             cast(Any, SimpleNamespace(partitions=lambda: [partition])),
             cast(Any, SimpleNamespace(follow_catalog=self.follow)),
-            ShardRounds(ManualClock(), lambda run: run()),
+            PassRounds(ManualClock(), lambda run: run(), hanging_shard),
             cast(Any, [self.foreign]),
         )
 

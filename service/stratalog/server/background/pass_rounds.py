@@ -1,9 +1,9 @@
-"""Runs a pass over the shards of a server, each by itself: a shard that fails, hangs or has got another owner
-neither ends nor delays the pass for the others.
+"""Runs a pass over the shards, or the log directories, of a server, each by itself: one that fails, hangs or
+has got another owner neither ends nor delays the pass for the others.
 
-A server with one shard does the work at once. With several, each shard has a thread, a few at a time, and
-those whose turn is longest ago begin. A round does not wait long: a shard that is still at work is left to
-it, the next rounds pass it over, and the first one after its end reports it.
+A server with one of them does the work at once. With several, each has a thread, some at a time, and those
+whose turn is longest ago begin. A round does not wait long: what is still at work is left to it, the next
+rounds pass it over, and the first one after its end reports it.
 """
 
 from __future__ import annotations
@@ -14,29 +14,39 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import LogStoreError, NotOwnerError, StoppingError, StoreUnavailableError
+from stratalog.base.errors import (
+    DataDirectoryError,
+    LogStoreError,
+    NotOwnerError,
+    StoppingError,
+    StoreUnavailableError,
+)
 from stratalog.base.scheduler import RunBeside
 from stratalog.server.background.shard_tier import ShardTier
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+K = TypeVar("K", int, str)
+"""The number of a shard, or the path of a log directory."""
 
 MAX_AT_WORK_COUNT = 4
 """Shards of one pass that are at work at once."""
+MAX_DIRECTORY_COUNT = 1000
+"""Log directories of one pass that are at work at once: all, because one that hangs keeps its place."""
 PATIENCE_S = 5.0
 """Time for which a round waits for its shards."""
 HANG_S = 120.0
 """A shard that is at work for longer is reported as one that hangs. A turn of uploads takes a minute."""
 
 
-class ShardRound(NamedTuple, Generic[R]):
-    """The results of the shards that have ended since the last round. Immutable."""
+class PassRound(NamedTuple, Generic[K, R]):
+    """The results of the shards, or directories, that have ended since the last round. Immutable."""
 
-    results: Mapping[int, R]
-    """By the number of the shard."""
-    failures: Mapping[int, LogStoreError]
-    """The errors of shards that failed or hang, by number."""
+    results: Mapping[K, R]
+    """By the number of the shard, or the path of the directory."""
+    failures: Mapping[K, LogStoreError]
+    """The errors of those that failed or hang."""
 
 
 class _Work:
@@ -49,26 +59,35 @@ class _Work:
         self.error: BaseException | None = None
 
 
-class ShardRounds:
-    """Runs passes over shards. Thread-safe: `_changed` guards the work under way. Of one pass one round at a
-    time."""
+class PassRounds(Generic[K]):
+    """Runs passes over shards, or over log directories. Thread-safe: `_changed` guards the work under way. Of
+    one pass one round at a time."""
 
-    def __init__(self, clock: Clock, run_beside: RunBeside) -> None:
-        """`run_beside` runs the work on a shard, where there are several."""
+    def __init__(
+        self,
+        clock: Clock,
+        run_beside: RunBeside,
+        hanging: Callable[[int], LogStoreError],
+        max_at_work_count: int = MAX_AT_WORK_COUNT,
+    ) -> None:
+        """`run_beside` runs the work on a shard, where there are several. `hanging` makes the error of one
+        that has been at work for so many seconds."""
+        self._hanging_error = hanging
+        self._max_at_work_count = max_at_work_count
         self._clock = clock
         self._run_beside = run_beside
         self._changed = threading.Condition()
-        self._at_work: dict[tuple[str, int], _Work] = {}
-        self._last_begin_s: dict[tuple[str, int], float] = {}
+        self._at_work: dict[tuple[str, K], _Work] = {}
+        self._last_begin_s: dict[tuple[str, K], float] = {}
 
-    def run(self, name: str, works: Mapping[int, Callable[[], R]]) -> ShardRound[R]:
+    def run(self, name: str, works: Mapping[K, Callable[[], R]]) -> PassRound[K, R]:
         """Do a round of the pass: the work on each shard, by number. Raises the first error if no shard has
         ended well and none is at work still; a StoppingError, and an error of a kind that no shard's work
         foresees, in any case."""
         if len(works) == 1 and not self._is_at_work(name):
-            return ShardRound({number: work() for number, work in works.items()}, {})
+            return PassRound({number: work() for number, work in works.items()}, {})
         ended = self._round(name, works)
-        failures: dict[int, LogStoreError] = {}
+        failures: dict[K, LogStoreError] = {}
         for number, one in ended.items():
             if isinstance(one.error, StoppingError):
                 raise one.error
@@ -79,18 +98,18 @@ class ShardRounds:
         results = {number: one.result for number, one in ended.items() if one.error is None}
         if failures and len(failures) == len(works):
             raise failures[min(failures)]
-        return ShardRound(results, failures | self._hanging(name, works))
+        return PassRound(results, failures | self._hanging(name, works))
 
-    def _round(self, name: str, works: Mapping[int, Callable[[], R]]) -> Mapping[int, _Work]:
+    def _round(self, name: str, works: Mapping[K, Callable[[], R]]) -> Mapping[K, _Work]:
         """Begin the work on each shard that is not at work, wait, and return those that have ended."""
         end_s = self._clock.monotonic_s() + PATIENCE_S
-        ended: dict[int, _Work] = {}
+        ended: dict[K, _Work] = {}
         with self._changed:
             ended |= self._take_ended(name)
             waiting = [number for number in works if (name, number) not in self._at_work]
             waiting.sort(key=lambda number: (self._last_begin_s.get((name, number), -1.0), number))
             while True:
-                while waiting and self._count(name) < MAX_AT_WORK_COUNT:
+                while waiting and self._count(name) < self._max_at_work_count:
                     number = waiting.pop(0)
                     self._begin(name, number, works[number])
                 now_ended = self._take_ended(name)
@@ -101,7 +120,7 @@ class ShardRounds:
                 if not now_ended:
                     self._clock.wait(self._changed, remaining_s)
 
-    def _begin(self, name: str, number: int, work: Callable[[], object]) -> None:
+    def _begin(self, name: str, number: K, work: Callable[[], object]) -> None:
         """Called with `_changed` held, which may be taken again by the same thread."""
         one = _Work(self._clock.monotonic_s())
         self._at_work[name, number] = one
@@ -118,7 +137,7 @@ class ShardRounds:
 
         self._run_beside(run)
 
-    def _take_ended(self, name: str) -> dict[int, _Work]:
+    def _take_ended(self, name: str) -> dict[K, _Work]:
         """Called with `_changed` held."""
         ended = {number: one for (of, number), one in self._at_work.items() if of == name and one.is_done}
         for number in ended:
@@ -133,19 +152,33 @@ class ShardRounds:
         with self._changed:
             return self._count(name) > 0
 
-    def _hanging(self, name: str, works: Mapping[int, object]) -> dict[int, LogStoreError]:
+    def _hanging(self, name: str, works: Mapping[K, object]) -> dict[K, LogStoreError]:
         now_s = self._clock.monotonic_s()
         with self._changed:
             begins = {number: one.begin_s for (of, number), one in self._at_work.items() if of == name}
         return {
-            number: StoreUnavailableError(
-                "the work on the shard has not ended, and begins anew once it has; find out why the store"
-                " does not answer, or restart the server",
-                at_work_s=round(now_s - begin_s),
-            )
+            number: self._hanging_error(round(now_s - begin_s))
             for number, begin_s in begins.items()
             if number in works and now_s - begin_s >= HANG_S
         }
+
+
+def hanging_shard(at_work_s: int) -> LogStoreError:
+    """The error of a shard that has been at work for so many seconds."""
+    return StoreUnavailableError(
+        "the work on the shard has not ended, and begins anew once it has; find out why the store"
+        " does not answer, or restart the server",
+        at_work_s=at_work_s,
+    )
+
+
+def hanging_directory(at_work_s: int) -> LogStoreError:
+    """The error of a log directory that has been at work for so many seconds."""
+    return DataDirectoryError(
+        "the work on the log directory has not ended, and begins anew once it has; find out why the disk"
+        " does not answer, or restart the server",
+        at_work_s=at_work_s,
+    )
 
 
 def unless_fenced(tier: ShardTier, work: Callable[[ShardTier], R]) -> Callable[[], R | None]:

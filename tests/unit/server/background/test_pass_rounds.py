@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from stratalog.base.errors import NotOwnerError, StoppingError, StoreUnavailableError
-from stratalog.server.background.shard_rounds import HANG_S, MAX_AT_WORK_COUNT, PATIENCE_S, ShardRounds
+from stratalog.server.background.pass_rounds import (
+    HANG_S,
+    MAX_AT_WORK_COUNT,
+    PATIENCE_S,
+    PassRounds,
+    hanging_shard,
+)
 from stratalog.testing.manual_clock import ManualClock
 
 
@@ -27,7 +33,9 @@ class Bench:
     def __init__(self, *, is_held: bool = False) -> None:
         self.clock = PassingClock()
         self.held: list[Callable[[], None]] = []
-        self.rounds = ShardRounds(self.clock, self.held.append if is_held else lambda run: run())
+        self.rounds = PassRounds[int](
+            self.clock, self.held.append if is_held else lambda run: run(), hanging_shard
+        )
 
     def impatient(self, works: dict[int, Callable[[], str]]) -> tuple[dict[int, str], dict[int, str]]:
         """A round in which no shard ends by itself; returns results and messages of failures."""
