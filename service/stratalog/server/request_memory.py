@@ -116,31 +116,46 @@ class RequestMemory:
 class MemoryLease:
     """The share of one request in a `RequestMemory`. Thread-safe: `_lock` guards the size."""
 
-    __slots__ = ("_extra_bytes", "_is_closed", "_lock", "_memory", "_size_bytes", "leased_bytes")
+    __slots__ = (
+        "_extra_bytes",
+        "_is_closed",
+        "_lock",
+        "_memory",
+        "_size_bytes",
+        "leased_bytes",
+        "unpacked_bytes",
+    )
 
     def __init__(self, memory: RequestMemory, size_bytes: int) -> None:
         """Use `RequestMemory.lease`; `size_bytes` are taken already."""
         self.leased_bytes = size_bytes
         """The size at its begin."""
+        self.unpacked_bytes = 0
+        """The bytes that compressed batches have become so far, also those that were refused. The thread that
+        decompresses them changes it."""
         self._memory = memory
         self._size_bytes = size_bytes
         self._extra_bytes = 0
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def hold_extra(self, extra_bytes: int) -> None:
-        """Hold so many bytes beside the others, in place of those of the last such call; nothing once closed.
-        Raises OverloadedError if less is left, and changes nothing then."""
+    def hold(self, size_bytes: int) -> None:
+        """Hold so many bytes of a decompressed batch beside the others, in place of those of the last such
+        call; nothing once closed. Raises OverloadedError if less is left, and changes nothing then."""
         with self._lock:
             if self._is_closed:
                 return
-            more_bytes = extra_bytes - self._extra_bytes
+            more_bytes = size_bytes - self._extra_bytes
             if more_bytes > 0:
                 self._memory.take(more_bytes)
             else:
                 self._memory.add(more_bytes)
             self._extra_bytes += more_bytes
             self._size_bytes += more_bytes
+
+    def count(self, size_bytes: int) -> None:
+        """Note that so many bytes were decompressed."""
+        self.unpacked_bytes += size_bytes
 
     def take_up_to(self, size_bytes: int, least_bytes: int) -> int:
         """Call `RequestMemory.take_up_to`; returns 0 once closed. Pass the result to `settle`."""

@@ -111,12 +111,12 @@ def test_a_lease_holds_its_extra_bytes_in_place_of_the_last_ones(sizes: list[int
     for size_bytes in sizes:
         if size_bytes > max(LIMIT_BYTES - base_bytes, extra_bytes):
             with pytest.raises(OverloadedError):
-                lease.hold_extra(size_bytes)
+                lease.hold(size_bytes)
         else:
-            lease.hold_extra(size_bytes)
+            lease.hold(size_bytes)
             extra_bytes = size_bytes
         assert memory.held_bytes == base_bytes + extra_bytes
     assert lease.leased_bytes == base_bytes
     lease.close()
-    lease.hold_extra(1)
+    lease.hold(1)
     assert memory.held_bytes == 0

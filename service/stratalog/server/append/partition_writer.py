@@ -331,7 +331,7 @@ class PartitionWriter:
                 leader_epoch,
                 [append.conditions.expected_offset for append in appends],
                 [append.session for append in appends],
-                unpackings=appends,
+                unpackings=[append.memory for append in appends],
                 flushes=False,
             )
         except Exception as error:  # noqa: BLE001 - it is the group's answer

@@ -76,17 +76,6 @@ class PendingAppend:
 
     conditions: AppendConditions = NO_CONDITIONS
 
-    unpacked_bytes: int = 0
-    """The bytes that its compressed batches have become so far, also those that were refused."""
-
-    def hold(self, size_bytes: int) -> None:
-        """Hold memory for a decompressed batch, as `Unpacking.hold`."""
-        self.memory.hold_extra(size_bytes)
-
-    def count(self, size_bytes: int) -> None:
-        """Count a decompressed batch, as `Unpacking.count`."""
-        self.unpacked_bytes += size_bytes
-
     @property
     def size_bytes(self) -> int:
         """The size of the request on the wire."""

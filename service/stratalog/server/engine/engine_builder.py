@@ -153,7 +153,7 @@ class StorageEngineBuilder:
         self._passes = PassRegistry(self._clock)
         beside = seams.long_scheduler.once
         self._rounds = PassRounds[int](self._clock, partial(beside, "work on a shard"), hanging_shard)
-        self._directory_rounds = PassRounds[str](
+        self._local_rounds = PassRounds[str](
             self._clock, partial(beside, "work on a log directory"), hanging_directory, MAX_DIRECTORY_COUNT
         )
 
@@ -375,9 +375,8 @@ class StorageEngineBuilder:
         directories = DirectoryAdmin(operations, logs, self._registry, runtime)
         for reconfigurable in (directories, cleaning, space):
             runtime.add(reconfigurable)
-        local_retention = LocalRetention(
-            self._registry, logs, cleaning.workers, confirmed, tiers, self._directory_rounds
-        )
+        workers, rounds = cleaning.workers, self._local_rounds
+        local_retention = LocalRetention(self._registry, logs, workers, confirmed, tiers, rounds)
         manager = TierManager(self._clock, catalog, tiers, self._registry, topics, self._rounds, foreign)
         self._passes.add(PASS_NAME, lambda: commit_backlog(manager.commits), is_frequent=True)
         return StorageEngine(
@@ -386,7 +385,7 @@ class StorageEngineBuilder:
                 directories=directories,
                 cleaning=cleaning,
                 retention=local_retention,
-                rounds=self._directory_rounds,
+                rounds=rounds,
                 pressure=DiskPressure(self._registry, space, logs.removals, tiers, self._yield_cache),
             ),
             tier=self._object_tier(identity, shards, tiers, catalog, manager, local_retention, operations),

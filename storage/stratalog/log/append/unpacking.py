@@ -57,7 +57,7 @@ class UnpackingRoom:
 
     def __init__(self, request_bytes: int, config: LogConfig, unpacking: Unpacking) -> None:
         self._least_bytes = max(LEAST_SENT_BYTES, config.max_message_bytes)
-        """What may be sent plain may be sent compressed, however well."""
+        """The bound of small batches: as much may be sent compressed, however well, as may be sent plain."""
         self._unpacking = unpacking
         self.room_bytes = max(self._least_bytes, MAX_SENT_FACTOR * request_bytes)
 

@@ -1,4 +1,4 @@
-"""What clients send compressed becomes as large as its bounds and the memory of requests allow, no larger."""
+"""Compressed batches become as large as their bounds and the memory of requests allow, and no larger."""
 
 from __future__ import annotations
 

@@ -25,6 +25,6 @@ def charge_unpacked(append: PendingAppend) -> None:
     """Charge what the append has become beyond its size on the wire, also where it was refused. In the task
     of the call, once it has its answer."""
     charge = _charge.get()
-    more_bytes = append.unpacked_bytes - append.size_bytes
+    more_bytes = append.memory.unpacked_bytes - append.size_bytes
     if charge is not None and more_bytes > 0:
         charge(more_bytes)
