@@ -74,9 +74,11 @@ async def test_readers_of_a_disk_that_hangs_hold_up_no_other_reader(
             gate.pass_through()
         return read_local(partition, *arguments, **options)
 
-    # Neither memory nor the cache of the system has the records.
-    monkeypatch.setattr(HostedPartition, "read_recent", lambda *_, **__: None)
-    monkeypatch.setattr(HostedPartition, "read_cached", lambda *_, **__: None)
+    def nothing(*_: object, **__: object) -> None:
+        """Neither memory nor the cache of the system has the records."""
+
+    monkeypatch.setattr(HostedPartition, "read_recent", nothing)
+    monkeypatch.setattr(HostedPartition, "read_cached", nothing)
     monkeypatch.setattr(HostedPartition, "read_local", waiting)
     async with service_bench(tmp_path, log_dirs=(f"{tmp_path}/other",), read_thread_count=2) as bench:
         for topic in ("a", "b"):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,7 +16,7 @@ from stratalog.client.channel import CHANNEL_OPTIONS
 from stratalog.server.call_counts import CallKind
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.transport import grpc_server
-from stratalog.v1 import log_pb2
+from stratalog.v1 import log_pb2, log_pb2_grpc
 from tests.support.access.certificates import Authority
 from tests.support.service.health_check import require_health
 from tests.support.service.service_bench import PATIENCE_S, service_bench, until
@@ -86,9 +86,7 @@ async def test_the_calls_of_a_client_that_is_gone_without_a_word_end(tmp_path: P
         grpc.aio.insecure_channel(address, options=OWN) as channel,
     ):
         await bench.client.admin.create_topic("t")
-        stream = channel.unary_stream(
-            "/stratalog.v1.LogService/FetchStream", log_pb2.FetchRequest.SerializeToString
-        )(FETCH)
+        stream: Any = log_pb2_grpc.LogServiceStub(cast(Any, channel)).FetchStream(FETCH)
         reads = bench.server.calls[CallKind.READ]
         await until(lambda: reads.open_count == 1)
         # A client that lives answers the pings of its quiet stream.
@@ -154,7 +152,11 @@ def unknown_to_grpc(names: Iterable[str]) -> set[str]:
 
 def test_grpc_knows_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, int]] = []
-    monkeypatch.setattr(grpc.aio, "server", lambda options, **_: given.extend(options))
+
+    def note(options: list[tuple[str, int]], **_: object) -> None:
+        given.extend(options)
+
+    monkeypatch.setattr(grpc.aio, "server", note)
     grpc_server(ServerSettings(data_dir="/nowhere"))
     assert unknown_to_grpc(["grpc.no_such_option"])
     names = {name for name, _ in (*given, *CHANNEL_OPTIONS)}
