@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
+from stratalog.base.types import TopicIdPartition
 from stratalog.remote.json_document import JsonFields, encode_document, format_json
 from stratalog.remote.metadata.head.checkpoint import CheckpointFolder, CheckpointRoot, read_root
 from stratalog.remote.metadata.head.checkpoint_page import COLUMNS_FORMAT, ROWS_FORMAT, PageRef
 from stratalog.remote.metadata.head.document_ref import DocumentRef, FileKind
-from stratalog.remote.metadata.head.fold import BuiltFold, judge_fold
+from stratalog.remote.metadata.head.fold import PATIENCE, BuiltFold, judge_fold
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.remote.metadata.head.history import find_in_history
 from stratalog.remote.metadata.head.page_loader import PageLoader
@@ -81,6 +82,27 @@ def test_a_fold_alone_is_not_folded_again(harness: MetadataHarness) -> None:
     assert log.fold() is not None
     assert log.fold() is None
     assert log.fold_if_needed() is None
+
+
+def test_a_fold_that_writes_many_rows_for_few_waits_for_more(harness: MetadataHarness) -> None:
+    """A thousand partitions of one slice are one page, which one more slice would write again."""
+    limit = 4
+    _, epoch = harness.owned()
+    log = harness.log(settings=CommitSettings(fold_by_itself=False, fold_inline_commits=limit))
+    tips = [TopicIdPartition(TOPIC_B, number) for number in range(1_000)]
+    harness.added(log, epoch, *((tip, 0, 1) for tip in tips))
+    log.fold()
+    for number in range(PATIENCE * limit):
+        assert log.fold_if_needed() is None, number
+        harness.added(log, epoch, (A0, number, number + 1))
+    assert log.fold_if_needed() is not None, "the head has outgrown its limit by far"
+    for number in range(limit):
+        assert log.fold_if_needed() is None, number
+        start = number * 10 + PATIENCE * limit
+        harness.added(
+            log, epoch, *((tip, number + 1, number + 2) for tip in tips[:100]), (A0, start, start + 10)
+        )
+    assert log.fold_if_needed() is not None, "it pays as soon as there is a limit to keep"
 
 
 @pytest.mark.parametrize("is_other", [False, True])

@@ -8,6 +8,11 @@ commits itself. Commits that other writers made meanwhile stay inline. A fold is
 - It was born before the orphan horizon: an orphan sweep may have deleted its files.
 
 The files of a given-up fold are orphans, which the collector sweeps.
+
+A fold writes whole pages. Where partitions are small, few new slices touch nearly all pages: such a fold
+waits until it writes at most `MAX_ROWS_WRITTEN` rows for each that has changed, or until the head is
+`PATIENCE` times as large as its limits. So the tail in memory, the head, and the commits that an opening
+shard reads stay bounded, whatever the partitions are like.
 """
 
 from __future__ import annotations
@@ -24,6 +29,10 @@ from stratalog.remote.metadata.head.head_state import HeadState
 from stratalog.remote.metadata.head.history import write_history
 
 S = TypeVar("S", bound=HeadState)
+MAX_ROWS_WRITTEN = 32
+"""Rows that a fold writes for each changed one, before the head is `PATIENCE` times beyond a limit."""
+PATIENCE = 3
+"""A fold waits until it pays, but no longer than to this many times a limit."""
 OVERDUE_FACTOR = 4
 """A commit waits for a fold where the head is this many times beyond a limit."""
 
@@ -62,12 +71,24 @@ class Folder(Generic[S]):
         )
 
     def is_due(self) -> bool:
-        """Whether the head has outgrown its limits: every commit writes all of it again."""
-        return self._is_beyond(1)
+        """Whether the head has outgrown its limits, because every commit writes all of it again, and a fold
+        of it pays. Raises StoreError."""
+        return self._is_beyond(PATIENCE) or (self._is_beyond(1) and self._pays())
 
     def is_overdue(self) -> bool:
         """Whether the head is so far beyond its limits that a commit has to wait for a fold."""
         return self._is_beyond(OVERDUE_FACTOR)
+
+    def _pays(self) -> bool:
+        """Whether a fold writes few enough rows for each that has changed: as many as the pages have that it
+        touches, at most one for each changed row of the state."""
+        view = self._log.view
+        if view.head.checkpoint is None:
+            return True
+        pages = self._log.checkpoints.root(view.head.checkpoint).pages
+        row_count = sum(page.row_count for page in pages)
+        most_pages = MAX_ROWS_WRITTEN * view.state.unfolded_rows * len(pages) // max(row_count, 1)
+        return len(pages) <= most_pages or not view.state.has_more_changed(most_pages)
 
     def _is_beyond(self, factor: int) -> bool:
         view, settings = self._log.view, self._log.settings

@@ -108,6 +108,16 @@ class HeadState:
         # Each commit asks, so without a step of Python for each of the commits before it.
         return sum(map(len, map(_keys_of, self.changed)))
 
+    def has_more_changed(self, count: int) -> bool:
+        """Whether more rows than these changed since the checkpoint, each counted once."""
+        seen: set[tuple[str, Hashable]] = set()
+        for rows in reversed(self.changed):
+            for key in rows.keys:
+                seen.add((rows.kind, key))
+                if len(seen) > count:
+                    return True
+        return False
+
     def changed_keys(self, kind: str) -> dict[Hashable, int]:
         """The keys of the rows of a kind that changed since the checkpoint, each with the last commit that
         changed it.
