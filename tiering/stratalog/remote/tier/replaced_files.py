@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from uuid import UUID
 
 from stratalog.base.errors import ObjectNotFoundError, StoreCorruptError, StoreNotUsableError
 from stratalog.objectstore.protocol import ObjectStore
@@ -60,7 +59,7 @@ class ReplacedFiles:
                 if files is None:
                     unclear_seq = max(unclear_seq, one.root.seq)
                 else:
-                    known[one.name] = b"".join(sorted(map(_entry_of, files)))
+                    known[one.name] = b"".join(sorted(_entry(file.name) for file in files))
         with self._lock:
             self._packed = known
         return ReplacedNames(known.values(), unclear_seq)
@@ -88,7 +87,7 @@ class ReplacedNames:
             return True
         if birth != self._birth:
             self._birth, self._of_birth = birth, frozenset(self._entries_of(birth))
-        return _entry(birth, name) in self._of_birth
+        return _entry(name) in self._of_birth
 
     def _entries_of(self, birth: int) -> Iterable[bytes]:
         first, end = (seq.to_bytes(_BIRTH_BYTES, "big") for seq in (birth, birth + 1))
@@ -123,9 +122,8 @@ def _index_of(entries: bytes, birth: bytes) -> int:
     return low
 
 
-def _entry_of(file: DroppedObject) -> bytes:
-    return _entry(newest_seq_of(file.kind, file.name), file.name)
-
-
-def _entry(birth: int, name: str) -> bytes:
-    return birth.to_bytes(_BIRTH_BYTES, "big") + UUID(name.partition("-")[2]).bytes[:_ID_BYTES]
+def _entry(name: str) -> bytes:
+    """The entry of a page or checkpoint. Its name is `SEQ-UUID`, with 20 digits before the hyphen."""
+    return int(name[:20]).to_bytes(_BIRTH_BYTES, "big") + bytes.fromhex(
+        name[21:29] + name[30:34] + name[35:39]
+    )
