@@ -129,7 +129,7 @@ def test_a_disk_that_fails_at_any_operation_costs_nothing_on_the_other(failing: 
         for survival in (NOTHING_KEPT, EVERYTHING_KEPT):
             verify_repaired(disk.reopened(survival), disks, failed, working)
 
-    sweep = CrashSweep(TwoDisks, TwoDisks.run, count=60)
+    sweep = CrashSweep(TwoDisks, TwoDisks.run, count=30)
     sweep.whole.stop_and_go_on()
     sweep.at_failures(
         verify,

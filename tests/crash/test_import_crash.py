@@ -227,7 +227,7 @@ def test_a_crash_at_any_operation_on_the_disk(survival: Survival, *, shares_file
         machine.disk = machine.disk.reopened(survival)
         require_whole_or_not_at_all(machine)
 
-    CrashSweep(lambda: Machine(shares_files=shares_files), Machine.run, count=20).at_deaths(verify)
+    CrashSweep(lambda: Machine(shares_files=shares_files), Machine.run, count=10).at_deaths(verify)
 
 
 def test_a_crash_before_or_after_any_request_to_the_store() -> None:
@@ -272,4 +272,4 @@ def test_a_disk_that_fails_at_any_operation_leaves_a_topic_whole_or_out() -> Non
         machine.disk = machine.disk.killed()
         require_whole_or_not_at_all(machine)
 
-    CrashSweep(Machine, Machine.run, count=40).at_failures(verify)
+    CrashSweep(Machine, Machine.run).at_failures(verify)

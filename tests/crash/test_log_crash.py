@@ -286,7 +286,7 @@ def test_dying_at_each_operation_of_the_flush_of_rolled_segments_keeps_its_promi
         for disk in death.disks():
             worker.verify_found(disk)
 
-    sweep = CrashSweep(prepared, flush, count=40)
+    sweep = CrashSweep(prepared, flush)
     log = sweep.whole.machine.manager.log(PARTITION)
     assert log.offsets.recovery_point == log.local_log.segments.active.base_offset
     sweep.at_deaths(verify)

@@ -69,7 +69,7 @@ def test_a_disk_that_refuses_once_loses_nothing_and_stores_nothing_twice(
         found = machine_on(subject.disk.reopened(NOTHING_KEPT), data_dirs=("/data",), ids=1).start()
         subject.verify(found, must_have=is_at_disk)
 
-    sweep = CrashSweep(lambda: StreamedLog(loop, seed), StreamedLog.run, count=40)
+    sweep = CrashSweep(lambda: StreamedLog(loop, seed), StreamedLog.run)
     sweep.at_failures(verify, errors=(errno.ENOSPC, errno.EIO, errno.EMFILE), only=lambda name: name != LOOK)
     assert online_count, "some are survived"
     assert failure_count, "some reach a client"

@@ -81,7 +81,7 @@ class CrashSweep(Generic[Subject]):
     """`whole` is the workload that nothing happened to, `trace` its operations from the first to the last."""
 
     def __init__(
-        self, prepare: Callable[[], Subject], work: Callable[[Subject], object], *, count: int = 30
+        self, prepare: Callable[[], Subject], work: Callable[[Subject], object], *, count: int = 20
     ) -> None:
         """`prepare` gives the same workload each time, and `work` runs it. `count`: the number of moments at
         which a sampled run dies, and at which it fails."""
