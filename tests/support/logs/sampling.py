@@ -26,8 +26,8 @@ def examples_of(one_in: int) -> int:
 
 
 def some_seeds(count: int) -> range:
-    """The seeds of a test that is repeated with `count` of them: all, or the first of every four."""
-    return range(count if IS_WHOLE else max(3, count // 4))
+    """The seeds of a test that is repeated with `count` of them: all, or the first of every eight."""
+    return range(count if IS_WHOLE else max(2, count // 8))
 
 
 whole_only = pytest.mark.skipif(not IS_WHOLE, reason="make simulate runs it")
