@@ -3,7 +3,7 @@
 The profile is chosen by HYPOTHESIS_PROFILE:
 
 * ``dev`` (default): 50 examples, new ones each run, so that many runs see much;
-* ``ci`` (`make test`): 30 examples, the same each run, so that a change fails for what it changed;
+* ``ci`` (`make test`): 20 examples, the same each run, so that a change fails for what it changed;
 * ``simulate`` (`make simulate`): 2,000 new examples, for a machine that has the night.
 
 Tests that go through more cases than there is time for take a part of them, but with ``simulate``: see
@@ -37,7 +37,7 @@ from tests.support.logs.sampling import IS_WHOLE, SEED
 # Deadlines measure the machine and what else runs on it, not the code.
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", _COMMON, max_examples=50)
-settings.register_profile("ci", _COMMON, max_examples=30, derandomize=True, database=None)
+settings.register_profile("ci", _COMMON, max_examples=20, derandomize=True, database=None)
 settings.register_profile("simulate", _COMMON, max_examples=2_000)
 _MAX_WORKERS = 8
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
