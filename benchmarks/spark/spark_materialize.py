@@ -169,8 +169,8 @@ def measure(quick: bool) -> Iterator[Row]:
             yield from measure_tables(cluster, topic, forms, directory / "tables", rounds)
             if not quick:
                 large = KeyedTopic(directory / "large", LARGE_KEYS, 100)
-                forms = (TableFormat.DELTA,)
-                yield from measure_tables(cluster, large, forms, directory / "large-tables", FEW_ROUNDS)
+                place = directory / "large-tables"
+                yield from measure_tables(cluster, large, [TableFormat.DELTA], place, FEW_ROUNDS)
         finally:
             spark.stop()
 

@@ -44,5 +44,6 @@ class KeyFilter:
     def may_have(self, hashes: Hashes) -> NDArray[np.bool_]:
         """Whether each of the hashes may have been added: those that were are found."""
         slots = hashes >> self._shift
-        found = self._bytes[slots >> _BYTE_SHIFT] >> (slots & _BIT_MASK).astype(np.uint8)
-        return np.not_equal(found & np.uint8(1), 0)
+        bits = self._bytes[slots >> _BYTE_SHIFT] >> (slots & _BIT_MASK).astype(np.uint8)
+        found: NDArray[np.bool_] = (bits & np.uint8(1)).astype(np.bool_)
+        return found
