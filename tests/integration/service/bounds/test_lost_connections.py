@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any, cast
 
 import grpc
 import pytest
-from grpc._cython import cygrpc  # pyright: ignore[reportMissingTypeStubs] - the library behind grpcio
 
 from stratalog.client.channel import CHANNEL_OPTIONS
 from stratalog.server.call_counts import CallKind
@@ -146,7 +146,7 @@ async def test_a_client_comes_back_after_its_idle_connection_was_closed(tmp_path
 
 def unknown_to_grpc(names: Iterable[str]) -> set[str]:
     """The names that gRPC's library does not contain: it ignores an option that it does not know."""
-    library = Path(cygrpc.__file__).read_bytes()
+    library = Path(str(importlib.import_module("grpc._cython.cygrpc").__file__)).read_bytes()
     return {name for name in names if name.encode() + b"\0" not in library}
 
 

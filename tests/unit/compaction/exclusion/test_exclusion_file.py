@@ -133,7 +133,7 @@ def test_the_failures_of_a_topic_are_forgotten_once_it_is_deleted() -> None:
         assert "not in the catalog" in left.reason
         world.clock.advance(1_000)
     JobHistory(world.clock, lambda: RETRY_MS, ExclusionFile(world.disk, PATH)).note_left_out(
-        [], is_whole=True
+        [], frozenset(), is_whole=True
     )
     assert ExclusionFile(world.disk, PATH).read() == {}
 

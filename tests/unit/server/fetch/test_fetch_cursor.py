@@ -41,6 +41,10 @@ class FakePartition:
         return self.end
 
     @property
+    def log_dir(self) -> str:
+        raise AssertionError("nothing reads a log")
+
+    @property
     def signal(self) -> PartitionSignal:
         raise AssertionError
 

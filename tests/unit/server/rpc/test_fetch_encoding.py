@@ -53,6 +53,10 @@ class FixedPartition:
     def identity(self) -> LogIdentity:
         return LogIdentity("t", "an-id", 0, 7)
 
+    @property
+    def log_dir(self) -> str:
+        raise AssertionError("nothing reads a log")
+
     def epoch_at(self, offset: int) -> int:
         raise AssertionError("this may wait for the store")
 
