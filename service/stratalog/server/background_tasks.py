@@ -16,6 +16,8 @@ from stratalog.server.background.tier_outcomes import collection_backlog
 from stratalog.server.configuration.settings import ServerSettings
 from stratalog.server.engine.storage_engine import StorageEngine
 
+BACKLOG_MS = 600_000
+"""How often the data that is not compacted is looked for, where no compaction runs here."""
 FREE_SPACE_MS = 1_000
 """Time between looks at the free space of the log directories."""
 ROLLED_FLUSH_MS = 1_000
@@ -74,6 +76,9 @@ def _tier_tasks(engine: StorageEngine, settings: ServerSettings) -> list[_Task]:
     ]
     if settings.compaction_ms:
         tasks.append(_Task("compaction", engine.tier.compaction.compact_pass, settings.compaction_ms))
+    else:
+        # Another process compacts, and may have ended unseen.
+        tasks.append(_Task("compaction-backlog", engine.tier.compaction.measure_pass, BACKLOG_MS))
     return tasks
 
 

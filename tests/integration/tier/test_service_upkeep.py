@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from uuid import UUID
 
@@ -22,7 +23,8 @@ from tests.support.service.service_bench import ServiceBench, service_bench, unt
 from tests.support.tiered.shard_states import partitions_in
 
 COMPACTED = {"cleanup.policy": "compact", "retention.ms": "-1"}
-DAY_MS = 24 * 3_600_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 async def fill(bench: ServiceBench, topic: str, round_count: int = 3) -> None:
@@ -80,8 +82,8 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         assert excluded.since_ms == clock.now_ms() < excluded.until_ms
         metrics = ServerMetrics()
         metrics.compaction = bench.server.engine.tier.compaction
-        found = {family.name: family.samples[0].value for family in metrics.collect()}
-        assert found == {
+        found = values_of(metrics)
+        assert {name: value for name, value in found.items() if "excluded" in name} == {
             "stratalog_compaction_excluded_partition_count": 1,
             "stratalog_compaction_excluded_since_timestamp_secs": excluded.since_ms / 1000,
         }
@@ -105,8 +107,8 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         for key, data in intact.items():
             bucket.put(key, data)
         assert await admin.reset_excluded_partition("t", 0)
-        found = {family.name: family.samples[0].value for family in metrics.collect()}
-        assert set(found.values()) == {0}
+        found = values_of(metrics)
+        assert {value for name, value in found.items() if "excluded" in name} == {0}
         assert not await admin.reset_excluded_partition("t", 0)
         with pytest.raises(UnknownTopicOrPartitionError):
             await admin.reset_excluded_partition("t", 1)
@@ -114,6 +116,32 @@ async def test_a_partition_that_fails_is_excluded_until_it_is_reset(tmp_path: Pa
         assert "leaves" not in (await bench.command("tier", "status")).stdout
         [job] = await admin.run_compaction(["t"])
         assert job.outcome == values.CompactionOutcome.COMMITTED
+
+
+async def test_a_server_that_does_not_compact_says_since_when_it_is_due(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with service_bench(tmp_path, clock=clock) as bench:
+        compaction = bench.server.engine.tier.compaction
+        metrics = ServerMetrics()
+        metrics.compaction = compaction
+        await bench.client.admin.create_topic("t", 1, COMPACTED)
+        await fill(bench, "t")
+        await asyncio.to_thread(compaction.measure_pass)
+        begin_ms = clock.now_ms()
+        clock.advance(HOUR_MS)
+        await asyncio.to_thread(compaction.measure_pass)
+        found = values_of(metrics)
+        assert found["stratalog_compaction_due_partition_count"] == 1
+        assert found["stratalog_compaction_due_since_timestamp_secs"] == begin_ms / 1000
+        assert found["stratalog_compaction_dirty_bytes"] > 0
+        await bench.client.admin.run_compaction(["t"])
+        await asyncio.to_thread(compaction.measure_pass)
+        found = values_of(metrics)
+        assert {found[name] for name in found if name.startswith("stratalog_compaction_")} == {0}
+
+
+def values_of(metrics: ServerMetrics) -> dict[str, float]:
+    return {family.name: family.samples[0].value for family in metrics.collect()}
 
 
 def damage(bucket: MemoryObjectStore) -> dict[str, bytes]:

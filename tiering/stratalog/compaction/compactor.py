@@ -67,6 +67,7 @@ from stratalog.compaction.job_execution import (
 from stratalog.compaction.job_history import Exclusion, JobHistory
 from stratalog.compaction.paced_object_store import PacedObjectStore
 from stratalog.compaction.plan.compaction_job import CompactionJob, Refusal, RunMode
+from stratalog.compaction.plan.due_partitions import CompactionBacklog, DuePartitions
 from stratalog.compaction.plan.job_assembly import FAILURES_TO_SHRINK
 from stratalog.compaction.plan.job_cost import JobCost, cost_of
 from stratalog.compaction.plan.job_time import JobTimer, require_time
@@ -202,6 +203,8 @@ class Compactor:
         path = config.exclusions_path
         kept = None if path is None else ExclusionFile(filesystem, path)
         self._history = JobHistory(clock, lambda: self._current().retry_backoff_ms, kept)
+        self._due = DuePartitions()
+        self._backlog = CompactionBacklog()
         self._rest_end_s = clock.monotonic_s()
         self._lock = threading.Lock()
 
@@ -210,6 +213,12 @@ class Compactor:
         """Whether a periodic run should wait: the last plan took long (`REST_OF_PLAN`), or the last run was
         stopped within `retry_backoff_ms`."""
         return self._clock.monotonic_s() < self._rest_end_s
+
+    @property
+    def backlog(self) -> CompactionBacklog:
+        """The data that is not compacted, as the last plan of a run over all topics, or the last `measure`,
+        has found it. Never waits."""
+        return self._backlog
 
     @property
     def settings(self) -> CompactionSettings:
@@ -278,6 +287,11 @@ class Compactor:
         and changes nothing."""
         return self._plan(topics, left_alone)[0]
 
+    def measure(self, *, left_alone: Mapping[TopicIdPartition, str] = MappingProxyType({})) -> None:
+        """Plan for the backlog alone, where another process compacts. Raises as `plan` does."""
+        with self._lock:
+            self._note_backlog(self._plan(None, left_alone)[0])
+
     def excluded(self) -> Mapping[TopicIdPartition, str]:
         """The partitions that failed lately, with the reasons: no run compacts them."""
         return self._history.excluded()
@@ -320,6 +334,10 @@ class Compactor:
         self._rest_end_s = end_s + REST_OF_PLAN * (end_s - begin_s)
         return planned, {topic.topic_id: topic for topic in topics.values()}
 
+    def _note_backlog(self, planned: CompactionPlan) -> None:
+        now_ms = self._clock.now_ms()
+        self._backlog = self._due.look(self._metadata.state(), planned.outlooks, now_ms)
+
     def _run_round(
         self,
         run: _Run,
@@ -328,6 +346,8 @@ class Compactor:
     ) -> bool:
         """Plan once and run the jobs; False if a failure has left something to plan anew."""
         planned, entries = self._plan(names, left_alone)
+        if names is None:
+            self._note_backlog(planned)
         run.meter.plan(planned.jobs.sizes)
         change_count = self._history.change_count
         has_failed = False

@@ -313,7 +313,7 @@ class _Step(NamedTuple):
     @property
     def moved_log_starts(self) -> Mapping[int, int]:
         """The log starts that the table does not know: rows may lie below these alone."""
-        known = {} if self.state.position is None else self.state.position.log_starts
+        known: Mapping[int, int] = {} if self.state.position is None else self.state.position.log_starts
         return {number: at for number, at in self.moment.log_starts.items() if at > known.get(number, 0)}
 
     @property

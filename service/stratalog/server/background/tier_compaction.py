@@ -17,6 +17,7 @@ from stratalog.compaction.compaction_settings import CompactionSettings
 from stratalog.compaction.compactor import OnProgress
 from stratalog.compaction.job_history import Exclusion
 from stratalog.compaction.plan.compaction_job import CompactionJob
+from stratalog.compaction.plan.due_partitions import CompactionBacklog
 from stratalog.compaction.plan.planned_jobs import CompactionPlan, PlannedJobs
 from stratalog.log.log_config import LogConfig
 from stratalog.server.background.pass_outcome import PassOutcome
@@ -210,6 +211,30 @@ class TierCompaction:
     def exclusions(self) -> Mapping[TopicIdPartition, Exclusion]:
         """The partitions that compaction leaves alone, as the last runs have found them."""
         return {tip: found for tier in self._tiers for tip, found in tier.compactor.exclusions().items()}
+
+    def backlogs(self) -> Mapping[int, CompactionBacklog]:
+        """The data that is not compacted, by the number of each shard that this server owns, as the last look
+        has found it."""
+        return {
+            tier.shard.metadata.shard: tier.compactor.backlog
+            for tier in self._tiers
+            if not tier.shard.is_fenced
+        }
+
+    def measure_pass(self) -> PassOutcome:
+        """Look for the data that is not compacted, where another process compacts, in shards whose last look
+        was not a long one. Raises as `compact_pass` does."""
+        left_alone = self._left_alone(())
+
+        def measure_in(tier: ShardTier) -> bool:
+            tier.shard.leader_epoch()
+            if not tier.compactor.is_resting:
+                tier.compactor.measure(left_alone=left_alone)
+            return True
+
+        owned = {tier.shard.metadata.shard: tier for tier in self._tiers if not tier.shard.is_fenced}
+        works = {number: unless_fenced(tier, measure_in) for number, tier in owned.items()}
+        return PassOutcome(failed_shards=self._rounds.run("compaction-backlog", works).failures)
 
     def reset(self, topic: str, partition: int) -> bool:
         """Let compaction try a partition again at once; False if it was not excluded because of a failure.

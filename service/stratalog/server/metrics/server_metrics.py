@@ -45,7 +45,13 @@ from stratalog.server.metrics.log_metrics import (
 )
 from stratalog.server.metrics.pass_metrics import of_copy_lag, of_passes, of_tiering
 from stratalog.server.metrics.queue_metrics import of_memories, of_pools, of_space
-from stratalog.server.metrics.shard_metrics import of_exclusions, of_shards, of_verification, stored_bytes
+from stratalog.server.metrics.shard_metrics import (
+    of_backlogs,
+    of_exclusions,
+    of_shards,
+    of_verification,
+    stored_bytes,
+)
 from stratalog.server.metrics.store_metrics import of_requests
 from stratalog.server.operations.verification_log import VerificationLog
 from stratalog.server.partitions.free_space import FreeSpace
@@ -156,6 +162,7 @@ class ServerMetrics(Collector):
             yield from of_metadata_cache(self.shards)
         if self.compaction is not None:
             yield from of_exclusions(self.compaction.exclusions().values())
+            yield from of_backlogs(self.compaction.backlogs())
         if self.verifications is not None:
             yield from of_verification(self.verifications.last)
         if self.reads is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from stratalog.compaction.job_history import Exclusion
+from stratalog.compaction.plan.due_partitions import CompactionBacklog
 from stratalog.remote.restore.metadata_scrub import FindingKind
 from stratalog.server.metrics.families import gauge, gauges
 from stratalog.server.operations.verification_log import EndedVerification
@@ -37,6 +38,13 @@ def of_exclusions(excluded: Collection[Exclusion]) -> Iterator[Metric]:
         "Time since when one of them is excluded, the oldest, in seconds since 1970; 0 for none.",
         min((one.since_ms for one in excluded), default=0) / 1000,
     )
+
+
+def of_backlogs(backlogs: Mapping[int, CompactionBacklog]) -> Iterator[Metric]:
+    """Yield the data that is not compacted, by shard."""
+    for name, text, measure in _GAUGES_OF_A_BACKLOG:
+        values = {str(number): measure(backlog) for number, backlog in backlogs.items()}
+        yield gauges("compaction_" + name, text, "shard", values)
 
 
 def of_verification(last: EndedVerification | None) -> Iterator[Metric]:
@@ -101,5 +109,19 @@ _GAUGES_OF_A_SHARD: tuple[tuple[str, str, Callable[[HostedShard], float]], ...] 
         "live_bytes",
         "Record batches in live slices.",
         lambda one: sum(found.live_bytes for found in one.metadata.state().objects.values()),
+    ),
+)
+_GAUGES_OF_A_BACKLOG: tuple[tuple[str, str, Callable[[CompactionBacklog], float]], ...] = (
+    ("dirty_bytes", "Bytes of compacted topics that are not compacted yet.", lambda one: one.dirty_bytes),
+    ("due_partition_count", "Partitions that are due for compaction.", lambda one: one.due_count),
+    (
+        "due_since_timestamp_secs",
+        "Since when one of them waits, the longest, in seconds since 1970; 0 for none.",
+        lambda one: max(one.due_since_ms, 0) / 1000,
+    ),
+    (
+        "overdue_since_timestamp_secs",
+        "Since when the oldest record is over max.compaction.lag.ms, in seconds since 1970; 0 for none.",
+        lambda one: max(one.overdue_since_ms, 0) / 1000,
     ),
 )

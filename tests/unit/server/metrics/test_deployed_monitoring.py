@@ -1,12 +1,15 @@
 """The alerts and the dashboard in deploy/ ask for metrics and labels that the server exports.
 
-docs/metrics.md has those; `test_service_metrics.py` compares it with a running server.
+docs/metrics.md has those; `test_service_metrics.py` compares it with a running server. Prometheus' own tool
+plays the rules over time, against the series in `alerts_test.yml`.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -141,6 +144,40 @@ def test_each_alert_has_a_row_that_says_what_to_do() -> None:
     rows = dict(re.findall(r"^\| `(Stratalog\w+)` \| (.+) \|$", section, re.MULTILINE))
     assert list(rows) == [alert["alert"] for alert in alerts()]
     assert all(len(text.split()) >= 10 for text in rows.values())
+
+
+def cases() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yml").read_text())[
+        "tests"
+    ]
+    return found
+
+
+def test_each_alert_has_a_case_in_which_it_comes_and_one_in_which_it_does_not() -> None:
+    assert [case["name"] for case in cases()] == [alert["alert"] for alert in alerts()]
+    for case in cases():
+        expected = [one["exp_alerts"] for one in case["alert_rule_test"]]
+        assert {one["alertname"] for one in case["alert_rule_test"]} == {case["name"]}
+        assert expected[0] == [], f"{case['name']} waits, or begins later"
+        [[alert]] = expected[1:]
+        servers = set(re.findall('instance="([a-z]+)"', str(case["input_series"])))
+        assert servers == {"ill", "well"}, case["name"]
+        assert alert["exp_labels"]["instance"] == "ill", case["name"]
+
+
+def test_the_series_of_a_case_are_exported() -> None:
+    for case in cases():
+        for one in case["input_series"]:
+            assert complaints(one["series"]) == [], case["name"]
+
+
+def test_the_alerts_come_and_stay_away_as_their_cases_say() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; it comes with Prometheus")
+    path = DEPLOY / "prometheus" / "alerts_test.yml"
+    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:

@@ -54,6 +54,7 @@ UNDATED_REFUSED = (
     " in their objects until they expire, and nothing behind them is compacted"
 )
 
+NEVER_MS = -1
 MOST_SLICES = (1 << 16) - 1
 """No run takes more slices."""
 
@@ -77,6 +78,10 @@ class Section(NamedTuple):
     is_forced: bool = False
     """Whether it pays whatever is dirty: a horizon of tombstones or markers has passed, some of the dirty
     bytes have waited for `max.compaction.lag.ms`, or other slices wait for these to become fewer."""
+
+    overdue_since_ms: int = NEVER_MS
+    """Since when the oldest of the dirty records is over `max.compaction.lag.ms`, in milliseconds since 1970
+    UTC; -1 if none is."""
 
     def pays(self, min_dirty_ratio: float) -> bool:
         """Whether it is forced, or enough is dirty."""
@@ -327,13 +332,15 @@ class _Judgement:
         # Where nothing would be decided, nothing is dirty.
         dirty = judged if clean_count < len(section) else judged[:0]
         eligible = self._affordable(taken, least_run)
+        overdue_since_ms = self._overdue_since_ms(section)
         return Section(
             eligible,
             least_run,
             dirty_bytes=self._bytes_of(dirty) - self._compacted_bytes(dirty),
             size_bytes=self._bytes_of(judged),
             eligible_bytes=self._bytes_of(eligible),
-            is_forced=settling_index is not None or self._is_overdue(section),
+            is_forced=settling_index is not None or overdue_since_ms != NEVER_MS,
+            overdue_since_ms=overdue_since_ms,
         )
 
     def _affordable(self, head: range, least_run: int) -> range:
@@ -398,11 +405,18 @@ class _Judgement:
         )
         return next(settling, None)
 
-    def _is_overdue(self, section: range) -> bool:
-        """Whether some of the slices of the head that are not compacted have waited for too long."""
-        return self._topic.max_compaction_lag_ms < LONG_MAX and any(
-            self._has_waited(index) for index in section if not self._is_compacted(index)
+    def _overdue_since_ms(self, section: range) -> int:
+        """Since when the oldest of the slices of the head that are not compacted has waited for too long; -1
+        if none has."""
+        lag_ms = self._topic.max_compaction_lag_ms
+        if lag_ms == LONG_MAX:
+            return NEVER_MS
+        ends_ms = (
+            self._extent(index).oldest_ms + lag_ms
+            for index in section
+            if not self._is_compacted(index) and self._has_waited(index)
         )
+        return min(ends_ms, default=NEVER_MS)
 
     def _mergeable(self, section: range) -> range:
         """The first slices that become fewer, up to one that no neighbour fits; none if bounds keep all

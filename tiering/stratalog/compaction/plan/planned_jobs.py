@@ -11,6 +11,7 @@ from uuid import UUID
 from stratalog.compaction.plan.compaction_job import CompactionJob, JobSize, PartitionRun, Refusal
 from stratalog.compaction.plan.job_assembly import JobDraft
 from stratalog.compaction.plan.job_gathering import JobGathering
+from stratalog.compaction.plan.partition_outlook import PartitionOutlook
 from stratalog.compaction.plan.run_selection import RunChoice, RunSelection, Selection
 from stratalog.compaction.plan.run_slices import RunSlices
 from stratalog.compaction.plan.shard_survey import ShardSurvey
@@ -140,3 +141,5 @@ class CompactionPlan(NamedTuple):
     idle: Callable[[], Iterable[Refusal]]
     """Returns the partitions that were asked for, have slices, and are neither in a job nor refused: why
     there is nothing to do. They are looked for with each call."""
+    outlooks: Sequence[PartitionOutlook | None]
+    """Those of all partitions with slices; None for one that is not touched."""

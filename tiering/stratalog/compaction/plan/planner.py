@@ -70,7 +70,10 @@ def plan(
     planner = _Planner(survey, settings, JobAssembly(survey, settings, failures, rooms), only)
     drafts = planner.drafts()
     return CompactionPlan(
-        PlannedJobs(survey, drafts, planner.busy_topics()), planner.refusals(), planner.idle
+        PlannedJobs(survey, drafts, planner.busy_topics()),
+        planner.refusals(),
+        planner.idle,
+        survey.outlooks,
     )
 
 
