@@ -1076,7 +1076,9 @@ class ExcludedPartition(_message.Message):
     since_ms: _builtins.int
     """The time of the first failure in a row, or of the first compaction that left it out, in milliseconds since 1970 UTC."""
     until_ms: _builtins.int
-    """The end of the exclusion, in milliseconds since 1970 UTC; -1: it lasts as long as the reason does, and each compaction looks."""
+    """The first compaction after this time tries it again, in milliseconds since 1970 UTC; -1: it lasts as long as the reason does, and each compaction looks.
+    A partition that failed is listed until a compaction of it has succeeded, or it needs none any more.
+    """
     failure_count: _builtins.int
     """Failures in a row; 0 if it was left out without a try."""
     def __init__(

@@ -2,8 +2,8 @@
 reason, shows as a partition that is due for long.
 
 A partition is due while a job over it would pay. It makes progress when `compacted_upto` moves, or, behind a
-gap, where that stands still, when less of it is dirty. Then it waits anew: a busy partition may be due at each
-look, and is none the worse for it.
+gap, where that stands still, when less of it is dirty. Then it waits anew: a busy partition may be due at
+each look, and is none the worse for it.
 """
 
 from __future__ import annotations
