@@ -211,10 +211,7 @@ def materialize(
     Examples:
       stratalog spark materialize orders --to delta --table s3://lake/orders
       stratalog spark materialize orders --to parquet --table /srv/orders
-      stratalog spark materialize orders --to iceberg --table s3://lake/orders \\
-        --values confluent-avro --schema newest.avsc --schema-id 7=first.avsc --schema-id 12
-      stratalog spark materialize orders --to iceberg --table s3://lake/orders \\
-        --values confluent-avro --schema newest.avsc --schema-registry https://registry:8081
+      stratalog spark materialize orders --to iceberg --table s3://lake/orders
     """
     from stratalog.pipeline.lake.kept_versions import require_properties
 

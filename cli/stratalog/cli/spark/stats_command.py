@@ -70,8 +70,7 @@ def stats(
     \b
     Examples:
       stratalog spark stats --store s3://bucket/prefix --master spark://host:7077
-      stratalog spark stats orders --hottest 10 --store s3://bucket/prefix
-      stratalog spark stats events --read-keys --store s3://bucket/prefix
+      stratalog spark stats events --read-keys --hottest 10 --store s3://bucket
       stratalog spark stats --html stats.html --store s3://bucket/prefix
     """
     from stratalog.pipeline.jobs.hot_keys import hot_keys
