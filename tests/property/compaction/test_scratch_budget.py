@@ -115,6 +115,31 @@ def test_a_job_does_not_begin_with_the_space_that_other_work_was_promised() -> N
         pass
 
 
+def test_a_job_is_refused_as_without_room_if_other_work_ends_meanwhile() -> None:
+    """The refusal looks at the disk again, which has room by then; it was an error of an index."""
+
+    class LateDisk(ScratchDisk):
+        def promise(self, directory: str, size_bytes: int) -> bool:
+            assert not super().promise(directory, size_bytes)
+            self.end(other_bytes)
+            return False
+
+    history = past(3)
+    settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
+    [job, *_] = jobs_of(history, settings)
+    needed_bytes = scratch_bytes(job, settings)
+    other_bytes, longer_bytes = needed_bytes, 1
+    filesystem = MemoryFileSystem(free_bytes=2 * needed_bytes)
+    filesystem.make_directories(DIRECTORY)
+    disk = LateDisk(filesystem)
+    for size_bytes in (other_bytes, longer_bytes):
+        assert ScratchDisk.promise(disk, DIRECTORY, size_bytes)
+    with pytest.raises(OverloadedError) as refused, promised_scratch(disk, job, settings):
+        raise AssertionError("a job without room begins")
+    assert refused.value.fields["free_bytes"] >= needed_bytes
+    assert refused.value.fields["promised_bytes"] == longer_bytes
+
+
 def test_a_compactor_promises_each_job_its_scratch() -> None:
     history = past(3)
     settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)

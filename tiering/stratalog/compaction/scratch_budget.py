@@ -119,6 +119,9 @@ def _refusal(
         )
     if needed_bytes > free_bytes:
         remedies.append(f"free at least {needed_bytes - free_bytes} bytes on the disk")
+    if not remedies:
+        # What was promised ended between the promise that failed and this look.
+        remedies.append("try again once uploads and other jobs that run have ended")
     if promised_bytes:
         remedies[-1] += f" (uploads and other jobs that run were promised {promised_bytes})"
     memory_bytes = _enough_memory(job, settings, min(settings.max_scratch_bytes, free_bytes))

@@ -24,6 +24,8 @@ from stratalog.record.codecs.compression import (
 
 STEP_FACTOR = 4
 """Where the expected size was too little, so many times of it are tried."""
+LEAST_STEP_BYTES = 1 << 16
+"""The least that is tried, whatever a frame declares: a frame of one byte may stand before a large one."""
 
 
 class Unpacking(Protocol):
@@ -75,7 +77,7 @@ class UnpackingRoom:
 
         Raises CorruptRecordError, with the field `max_bytes` if it is larger than that; OverloadedError.
         """
-        step_bytes = expected_bytes(codec, section)
+        step_bytes = max(expected_bytes(codec, section), LEAST_STEP_BYTES)
         while True:
             step_bytes = min(step_bytes, max_bytes)
             self._unpacking.hold(step_bytes)

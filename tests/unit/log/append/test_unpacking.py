@@ -11,7 +11,7 @@ import zstandard
 
 from stratalog.base.errors import OverloadedError, RecordTooLargeError
 from stratalog.log.append.log_validator import validate_append
-from stratalog.log.append.unpacking import STEP_FACTOR, UnpackingRoom
+from stratalog.log.append.unpacking import LEAST_STEP_BYTES, STEP_FACTOR, UnpackingRoom
 from stratalog.log.append_info import AppendInfo
 from stratalog.log.log_config import LogConfig
 from stratalog.record.builder import encode_batch
@@ -144,6 +144,14 @@ def test_a_batch_that_finds_no_memory_is_refused_alone_and_may_come_again() -> N
     assert [type(outcome) for outcome in outcomes] == [AppendInfo, OverloadedError, AppendInfo]
     assert [account.held[-1] for account in accounts] == [0, 0, 0]
     assert accounts[1].counted == []
+
+
+def test_a_frame_of_one_byte_does_not_make_many_steps() -> None:
+    compressor = zstandard.ZstdCompressor(write_content_size=True)
+    section = compressor.compress(b"x") + compressor.compress(bytes(MIB))
+    account = Account()
+    UnpackingRoom(len(section), CONFIG, account).unpack(Codec.ZSTD, section, 2 * MIB)
+    assert account.held == [LEAST_STEP_BYTES * STEP_FACTOR**number for number in range(3)] + [2 * MIB]
 
 
 @pytest.mark.timeout(60)

@@ -41,7 +41,10 @@ class SchemaRegistry(NamedTuple):
     @staticmethod
     def of(url: str, user_info: str) -> SchemaRegistry:
         """The registry at an address. Raises InvalidConfigError."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
         problem = ""
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             problem = "the address of a schema registry is http://host:port or https://host:port"
@@ -90,7 +93,11 @@ class SchemaRegistry(NamedTuple):
         if self.user_info:
             token = base64.b64encode(self.user_info.encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {token}")
-        opener = urllib.request.build_opener(_NoRedirects)
+        handlers: list[Any] = [_NoRedirects]
+        if self.user_info and self.url.startswith("http:"):
+            # They stay on this machine, and a proxy is elsewhere.
+            handlers.append(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(*handlers)
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as answer:
                 return json.loads(answer.read(_MAX_ANSWER_BYTES))

@@ -82,6 +82,14 @@ def test_all_versions_of_a_subject() -> None:
     assert found == {7: RECORD.encode(), 12: RECORD.encode()}
 
 
+def test_credentials_for_this_machine_go_to_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with registry() as proxy, registry() as site:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert SchemaRegistry.of(site.url, "user:secret").avro_schemas("a/b-value")
+    assert proxy.requests == []
+
+
 @pytest.mark.parametrize(
     ("subject", "base", "user_info"),
     [
@@ -123,6 +131,7 @@ def test_a_registry_that_does_not_answer() -> None:
         ("registry:8081", ""),
         ("https://user:secret@registry", ""),
         ("https://registry?secret=1", ""),
+        ("http://user:secret@[registry/", ""),
         ("http://registry", "user:secret"),
         ("https://registry", "secret"),
     ],

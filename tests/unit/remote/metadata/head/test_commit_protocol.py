@@ -14,6 +14,7 @@ from stratalog.base.errors import (
     StoreCorruptError,
     StoreUnavailableError,
 )
+from stratalog.remote.metadata.head.fold import OVERDUE_FACTOR
 from stratalog.remote.metadata.head.head_log import CommitSettings
 from stratalog.testing.faulty_object_store import FaultyObjectStore
 from stratalog.testing.manual_clock import ManualClock
@@ -224,14 +225,15 @@ def test_a_commit_folds_first_where_the_head_is_far_beyond_its_limits(
 ) -> None:
     harness.owned()
     log = harness.log(settings=CommitSettings(fold_inline_commits=2))
-    for _ in range(8):
+    count = 2 * OVERDUE_FACTOR
+    for _ in range(count):
         log.claim("again", harness.ids.uuid())
     head = harness.head()
-    assert (head.folded_seq, len(head.commits)) == (0, 9), "no commit has waited for a fold"
+    assert (head.folded_seq, len(head.commits)) == (0, count + 1), "no commit has waited for a fold"
     assert not caplog.records
     log.claim("again", harness.ids.uuid())
     head = harness.head()
-    assert (head.folded_seq, len(head.commits)) == (9, 2)
+    assert (head.folded_seq, len(head.commits)) == (count + 1, 2)
     assert ["a commit waits for a fold" in record.message for record in caplog.records] == [True]
 
 
@@ -253,14 +255,15 @@ def test_a_fold_that_fails_does_not_fail_the_commit(
     harness.owned()
     plan = FaultOn(Fault.FAILS, "PUT", "shards/0000/history/")
     log = harness.log(store=faulty(harness, plan), settings=CommitSettings(fold_inline_commits=1))
-    for epoch in range(2, 6):
+    last = 1 + OVERDUE_FACTOR
+    for epoch in range(2, last + 1):
         assert log.claim("again", harness.ids.uuid()) == epoch
     assert not caplog.records
-    assert log.claim("again", harness.ids.uuid()) == 6
+    assert log.claim("again", harness.ids.uuid()) == last + 1
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert "could not be folded" in caplog.text
-    assert log.claim("again", harness.ids.uuid()) == 7
-    assert harness.head().folded_seq == 6
+    assert log.claim("again", harness.ids.uuid()) == last + 2
+    assert harness.head().folded_seq == last + 1
 
 
 def test_a_writer_whose_clock_is_late_does_not_date_its_commits_before_the_store(

@@ -310,6 +310,8 @@ class CommittedLog(Generic[S]):
             others.update(file.name for file in root.files)
         if view.state.history is not None:
             others.add(view.state.history.name)
+        # A head that is rebuilt may have a list whose root no later list has.
+        others.update(one.name for one in view.state.replacements)
         return References(
             live=self._log.machine.live_objects(view.state),
             dropped=view.state.dropped_objects,

@@ -33,8 +33,9 @@ MAX_ROWS_WRITTEN = 32
 """Rows that a fold writes for each changed one, before the head is `PATIENCE` times beyond a limit."""
 PATIENCE = 3
 """A fold waits until it pays, but no longer than to this many times a limit."""
-OVERDUE_FACTOR = 4
-"""A commit waits for a fold where the head is this many times beyond a limit."""
+OVERDUE_FACTOR = PATIENCE + 3
+"""A commit waits for a fold where the head is this many times beyond a limit: commits go on for three limits
+while the longest fold is made."""
 
 
 @dataclass(frozen=True, slots=True)
