@@ -51,6 +51,8 @@ LEAD_S = 1.0
 VALUE_BYTES = 1000
 BATCH_COUNT = 512
 """Records of a call that fills."""
+KEPT = {"retention.ms": "-1"}
+"""The records have times of 1970: a retention would delete them while they are read."""
 CLEANED = {"cleanup.policy": "compact", "remote.storage.enable": "false", "min.cleanable.dirty.ratio": "1.0"}
 """A local topic that is not cleaned before its ratio is lowered."""
 # Channels with the same options would share one connection.
@@ -160,10 +162,10 @@ class Company:
         """Fill the topics."""
         admin = self._client.admin
         await admin.create_topic("small", 1)
-        await admin.create_topic("cold", 4, {"segment.bytes": str(4 << 20)})
-        await admin.create_topic("local", 4, {"remote.storage.enable": "false"})
-        await admin.create_topic("uploaded", 4)
-        await admin.create_topic("compacted", 4, {"cleanup.policy": "compact", "retention.ms": "-1"})
+        await admin.create_topic("cold", 4, {**KEPT, "segment.bytes": str(4 << 20)})
+        await admin.create_topic("local", 4, {**KEPT, "remote.storage.enable": "false"})
+        await admin.create_topic("uploaded", 4, KEPT)
+        await admin.create_topic("compacted", 4, {**KEPT, "cleanup.policy": "compact"})
         await admin.create_topic("cleaned", 1, {**CLEANED, "segment.bytes": str(16 << 20)})
         await self._fill("cold", 4)
         await admin.upload(["cold"], delete_local=True)
