@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from stratalog.client import values
 from stratalog.objectstore.memory import MemoryObjectStore
 from stratalog.record.record import Record
 from stratalog.server.background.pass_outcome import Backlog
+from stratalog.server.background.pass_rounds import PassRounds
 from stratalog.server.background.tier_outcomes import collection_backlog
 from stratalog.server.metrics.server_metrics import ServerMetrics
 from stratalog.testing.full_filesystem import FullFileSystem
@@ -138,6 +140,27 @@ async def test_a_server_that_does_not_compact_says_since_when_it_is_due(tmp_path
         await asyncio.to_thread(compaction.measure_pass)
         found = values_of(metrics)
         assert {found[name] for name in found if name.startswith("stratalog_compaction_")} == {0}
+
+
+async def test_the_shards_of_a_server_share_the_limits_of_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most: list[int] = []
+    run = PassRounds.run
+
+    def noting(rounds: PassRounds, name: str, works: Any, max_at_work_count: int) -> Any:
+        most.append(max_at_work_count)
+        return run(rounds, name, works, max_at_work_count)
+
+    async with service_bench(tmp_path, shard_count=3) as bench:
+        await bench.client.admin.alter_configs(
+            {"remote.compaction.max.shards": "1", "remote.compaction.io.max.bytes.per.second": "1000"}
+        )
+        monkeypatch.setattr(PassRounds, "run", noting)
+        await asyncio.to_thread(bench.server.engine.tier.compaction.compact_pass)
+        assert most == [1]
+        settings = (await asyncio.to_thread(bench.server.engine.tier.compaction.plan)).settings
+        assert (settings.shard_count, settings.shard_bytes_per_s) == (3, 500)
 
 
 def values_of(metrics: ServerMetrics) -> dict[str, float]:

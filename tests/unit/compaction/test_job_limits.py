@@ -176,6 +176,40 @@ def slow(max_bytes_per_s: float) -> Change:
     return lambda before: dataclasses.replace(before, max_bytes_per_s=max_bytes_per_s)
 
 
+def test_the_shards_of_a_server_share_its_limits() -> None:
+    """Each of four had the whole limit. A limit that is named is that of the server, not of the part."""
+
+    def change(shard_count: int, max_shards: int = 2) -> Change:
+        return lambda before: dataclasses.replace(
+            before, max_bytes_per_s=300.0, max_shards=max_shards, shard_count=shard_count
+        )
+
+    def seconds(of_shards: Change) -> float:
+        world = World()
+        for _ in range(2):
+            world.upload(world.large, 200)
+        begin_s = world.clock.monotonic_s()
+        assert not refusals(world.tiered.compactor(change=of_shards).run_once())
+        return world.clock.monotonic_s() - begin_s
+
+    alone_s = seconds(change(1))
+    assert seconds(change(2)) == pytest.approx(2 * alone_s, rel=0.05)
+    # Two shards are compacted periodically, and a third one by hand.
+    assert seconds(change(8)) == pytest.approx(3 * alone_s, rel=0.05)
+    assert seconds(change(8, max_shards=1)) == pytest.approx(2 * alone_s, rel=0.05)
+    world = World()
+    for _ in range(2):
+        world.upload(world.large, 200)
+
+    def slow_parts(max_bytes_per_s: float) -> Change:
+        return lambda before: dataclasses.replace(slow(max_bytes_per_s)(before), shard_count=3)
+
+    compactor = world.tiered.compactor(change=slow_parts(0.5))
+    named = re.search(r"from 0.5 to at least (\d+)", refusals(compactor.run_once())[0])
+    assert named is not None
+    assert not refusals(world.tiered.compactor(change=slow_parts(int(named[1]))).run_once())
+
+
 def test_a_job_that_its_limits_make_too_long_does_not_begin() -> None:
     """Its upload was swept while it was open, and again the next time."""
     world = World()

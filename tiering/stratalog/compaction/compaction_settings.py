@@ -77,10 +77,18 @@ class CompactionSettings:
     """A partition whose compaction failed is left alone this long. Default 5 minutes."""
 
     max_bytes_per_s: float = FLOAT_MAX
-    """Bytes that the jobs of a shard read and write together. Default: no limit."""
+    """Bytes that the jobs of all shards read and write together. Default: no limit."""
 
     max_requests_per_s: float = FLOAT_MAX
     """Requests of these reads and writes. Default: no limit."""
+
+    max_shards: int = 2
+    """Shards that are compacted at once, periodically, each in a process of up to 256 MiB. Default 2. Raise
+    it where the machine has processors and memory to spare.
+    """
+
+    shard_count: int = 1
+    """Shards whose jobs share the limits."""
 
     get_price: float = GET_PRICE
     """US dollars for 1,000 GET requests, for the price of a plan. Default: S3 Standard, US East."""
@@ -103,3 +111,20 @@ class CompactionSettings:
         assert min(self.max_scratch_bytes, self.job_memory_bytes) >= 0
         assert self.output_part_bytes > 0
         assert min(self.max_bytes_per_s, self.max_requests_per_s) > 0
+        assert min(self.max_shards, self.shard_count) >= 1
+
+    @property
+    def limit_parts(self) -> int:
+        """The parts into which the limits are divided: one for each shard that may be at work, of which one
+        is for a compaction that people have started."""
+        return min(self.max_shards + 1, self.shard_count)
+
+    @property
+    def shard_bytes_per_s(self) -> float:
+        """The part of one shard."""
+        return self.max_bytes_per_s / self.limit_parts
+
+    @property
+    def shard_requests_per_s(self) -> float:
+        """The part of one shard."""
+        return self.max_requests_per_s / self.limit_parts

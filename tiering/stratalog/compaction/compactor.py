@@ -422,7 +422,7 @@ class Compactor:
     def _execution(self, run: _Run, order: JobOrder, stop: StopSignal) -> Execution:
         if self._config.execution_elsewhere is not None:
             return self._config.execution_elsewhere(order, stop, run.on_transfer)
-        self._budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
+        self._budget.limit(order.settings.shard_bytes_per_s, order.settings.shard_requests_per_s)
         return JobExecution(self._filesystem, self._clock, self._ids, run.store, order, self._run_beside)
 
     def _execute(

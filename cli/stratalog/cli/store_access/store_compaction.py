@@ -184,7 +184,8 @@ class JobsElsewhere(NamedTuple):
     """None if there will only be plans."""
     jobs_at_once: int
     max_partition_bytes: int
-    """Data of one partition that a job compacts at once, if that is more than a job may read."""
+    """Data of one partition that a job compacts at once, if that is more than a job may read, and no setting
+    says how much."""
 
 
 @contextmanager
@@ -213,7 +214,8 @@ def store_compaction(
             settings = layers.settings(catalog.state().server_config, before.spool_directory)
             if elsewhere is None:
                 return settings
-            return dataclasses.replace(settings, max_partition_bytes=elsewhere.max_partition_bytes)
+            most = settings.max_partition_bytes or elsewhere.max_partition_bytes
+            return dataclasses.replace(settings, max_partition_bytes=most)
 
         config = DEFAULT_CONFIG._replace(topic_defaults=layers.topic_defaults, renewed=renewed, stop=stop)
         if elsewhere is not None:

@@ -31,7 +31,7 @@ K = TypeVar("K", int, str)
 """The number of a shard, or the path of a log directory."""
 
 MAX_AT_WORK_COUNT = 4
-"""Shards of one pass that are at work at once."""
+"""Shards of one pass that are at work at once, unless the pass says otherwise."""
 MAX_DIRECTORY_COUNT = 1000
 """Log directories of one pass that are at work at once: all, because one that hangs keeps its place."""
 PATIENCE_S = 5.0
@@ -80,13 +80,15 @@ class PassRounds(Generic[K]):
         self._at_work: dict[tuple[str, K], _Work] = {}
         self._last_begin_s: dict[tuple[str, K], float] = {}
 
-    def run(self, name: str, works: Mapping[K, Callable[[], R]]) -> PassRound[K, R]:
-        """Do a round of the pass: the work on each shard, by number. Raises the first error if no shard has
-        ended well and none is at work still; a StoppingError, and an error of a kind that no shard's work
-        foresees, in any case."""
+    def run(
+        self, name: str, works: Mapping[K, Callable[[], R]], max_at_work_count: int | None = None
+    ) -> PassRound[K, R]:
+        """Do a round of the pass: the work on each shard, by number; at most so many are at work at once,
+        unless that is None. Raises the first error if no shard has ended well and none is at work still; a
+        StoppingError, and an error of a kind that no shard's work foresees, in any case."""
         if len(works) == 1 and not self._is_at_work(name):
             return PassRound({number: work() for number, work in works.items()}, {})
-        ended = self._round(name, works)
+        ended = self._round(name, works, max_at_work_count or self._max_at_work_count)
         failures: dict[K, LogStoreError] = {}
         for number, one in ended.items():
             if isinstance(one.error, StoppingError):
@@ -100,7 +102,9 @@ class PassRounds(Generic[K]):
             raise failures[min(failures)]
         return PassRound(results, failures | self._hanging(name, works))
 
-    def _round(self, name: str, works: Mapping[K, Callable[[], R]]) -> Mapping[K, _Work]:
+    def _round(
+        self, name: str, works: Mapping[K, Callable[[], R]], max_at_work_count: int
+    ) -> Mapping[K, _Work]:
         """Begin the work on each shard that is not at work, wait, and return those that have ended."""
         end_s = self._clock.monotonic_s() + PATIENCE_S
         ended: dict[K, _Work] = {}
@@ -109,7 +113,7 @@ class PassRounds(Generic[K]):
             waiting = [number for number in works if (name, number) not in self._at_work]
             waiting.sort(key=lambda number: (self._last_begin_s.get((name, number), -1.0), number))
             while True:
-                while waiting and self._count(name) < self._max_at_work_count:
+                while waiting and self._count(name) < max_at_work_count:
                     number = waiting.pop(0)
                     self._begin(name, number, works[number])
                 now_ended = self._take_ended(name)

@@ -167,7 +167,8 @@ class TierCompaction:
 
         owned = {tier.shard.metadata.shard: tier for tier in self._tiers if not tier.shard.is_fenced}
         works = {number: unless_fenced(tier, compact_in) for number, tier in owned.items()}
-        done = self._rounds.run("compaction", works)
+        most = max((tier.compactor.settings.max_shards for tier in self._tiers), default=1)
+        done = self._rounds.run("compaction", works, most)
         ended = {number: reports for number, reports in done.results.items() if reports is not None}
         self._failures |= {number: compaction_outcome(one, ()).failures for number, one in ended.items()}
         reports = [report for one in ended.values() for report in one]

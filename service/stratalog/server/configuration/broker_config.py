@@ -325,7 +325,8 @@ def _remote_keys() -> list[BrokerKey]:
 
 
 def _compaction_keys() -> list[BrokerKey]:
-    """The keys of the compaction of tiered data: all fields of `CompactionSettings` but the directory."""
+    """The keys of the compaction of tiered data: all fields of `CompactionSettings` but the
+    directory and the number of shards, which are the process' own."""
     prefix = "remote.compaction"
     return [
         _compaction(number_key(f"{prefix}.hash.part.entries", 1), "hash_part_entries"),
@@ -334,10 +335,12 @@ def _compaction_keys() -> list[BrokerKey]:
         _compaction(number_key(f"{prefix}.job.max.inputs", 2, MAX_INPUTS_OF_A_REPLACE), "max_inputs_per_job"),
         _compaction(number_key(f"{prefix}.job.memory.bytes", 0), "job_memory_bytes"),
         _compaction(decimal_key(f"{prefix}.max.requests.per.second", 0.001), "max_requests_per_s"),
+        _compaction(number_key(f"{prefix}.max.shards", 1, 64), "max_shards"),
         _compaction(number_key(f"{prefix}.merge.fanout", 3, INT_MAX), "merge_fanout"),
         _compaction(decimal_key(f"{prefix}.min.live.ratio", 0.0, 0.99), "min_live_ratio"),
         _compaction(number_key(f"{prefix}.object.bytes", MIB), "target_object_bytes"),
         _compaction(number_key(f"{prefix}.output.part.bytes", 5 * MIB, 1 << 30), "output_part_bytes"),
+        _compaction(number_key(f"{prefix}.partition.max.bytes", 0), "max_partition_bytes"),
         _compaction(decimal_key(f"{prefix}.price.get", 0.0), "get_price"),
         _compaction(decimal_key(f"{prefix}.price.put", 0.0), "put_price"),
         _compaction(decimal_key(f"{prefix}.price.storage", 0.0), "storage_price"),

@@ -222,7 +222,7 @@ class StorageEngineBuilder:
             partial(run_together, opening("verification", VERIFIED_AT_ONCE)),
         )
         claimed = self._claim_shards(opened, self._owned(shards), on_fenced)
-        tiers = [building.tier(shard, self._execution_elsewhere) for shard in claimed]
+        tiers = [building.tier(shard, self._execution_elsewhere, len(claimed)) for shard in claimed]
         known = {entry.topic_id for entry in catalog.topics().values()}
         if any(entry.topic_id not in known for entry in catalog.refresh().topics().values()):
             # An import commits slices before it creates the topic, perhaps since the claims.

@@ -4,6 +4,7 @@ reads and verification.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
@@ -102,9 +103,11 @@ class TierBuilder:
         self._budget = UploadBudget(seams.clock)
         self._tail_budget = UploadBudget(seams.clock, payer=self._budget)
 
-    def tier(self, shard: HostedShard, execution_elsewhere: ExecutionElsewhere | None) -> ShardTier:
-        """The components that work on the objects of the shard. `execution_elsewhere` executes its jobs of
-        compaction, which the threads that ask for them do without."""
+    def tier(
+        self, shard: HostedShard, execution_elsewhere: ExecutionElsewhere | None, shard_count: int
+    ) -> ShardTier:
+        """The components that work on the objects of the shard, one of so many. `execution_elsewhere`
+        executes its jobs of compaction, which the threads that ask for them do without."""
         logs, identity, catalog, runtime = self._opened
         reader = RemoteReader(self._reads, shard.metadata)
         number = f"{shard.metadata.layout.shard:04d}"
@@ -113,7 +116,8 @@ class TierBuilder:
         store = StoppableObjectStore(self._store, self._seams.stop)
 
         def renewed(before: CompactionSettings) -> CompactionSettings:
-            return compaction_settings(runtime.current, before.spool_directory)
+            settings = compaction_settings(runtime.current, before.spool_directory)
+            return dataclasses.replace(settings, shard_count=shard_count)
 
         compactor = Compactor(
             filesystem=logs.filesystem,

@@ -168,7 +168,7 @@ class JobWorker:
 
     def _execute(self, order: JobOrder) -> Done | Failed:
         budget = self._budgets.setdefault(order.shard, UploadBudget(self._clock))
-        budget.limit(order.settings.max_bytes_per_s, order.settings.max_requests_per_s)
+        budget.limit(order.settings.shard_bytes_per_s, order.settings.shard_requests_per_s)
         teller = Teller(self._send, self._clock, self._store)
         signal_ = PipeSignal(self._pipe)
         store = PacedObjectStore(self._store, order.shard, budget, signal_, teller.add_transfer)

@@ -129,3 +129,5 @@ def test_a_few_shards_are_at_work_and_all_get_their_turn() -> None:
         while bench.held:
             bench.held.pop()()
     assert sorted(begun) == sorted(works)
+    bench.rounds.run("compaction", works, 1)
+    assert len(bench.held) == 1

@@ -87,10 +87,12 @@ OURS = {
     "remote.compaction.job.max.inputs": "64",
     "remote.compaction.job.memory.bytes": "100663296",
     "remote.compaction.max.requests.per.second": "1.7976931348623157e+308",
+    "remote.compaction.max.shards": "2",
     "remote.compaction.merge.fanout": "4",
     "remote.compaction.min.live.ratio": "0.5",
     "remote.compaction.object.bytes": "268435456",
     "remote.compaction.output.part.bytes": "16777216",
+    "remote.compaction.partition.max.bytes": "0",
     "remote.compaction.price.get": "0.0004",
     "remote.compaction.price.put": "0.005",
     "remote.compaction.price.storage": "0.023",
@@ -290,6 +292,7 @@ OTHER_VALUES = {
     "remote.compaction.io.max.bytes.per.second": "7000000.0",
     "remote.compaction.job.max.inputs": "7",
     "remote.compaction.max.requests.per.second": "7.0",
+    "remote.compaction.max.shards": "7",
     "remote.compaction.price.get": "0.3",
     "remote.compaction.price.put": "0.4",
     "remote.compaction.price.storage": "0.5",
@@ -333,6 +336,9 @@ def test_every_field_has_one_key() -> None:
     )
     cleaner_fields = [key.cleaner_field for key in FIELDS.values() if key.cleaner_field]
     assert sorted(cleaner_fields) == sorted(CleanerSettings.__dataclass_fields__)
+    compaction_fields = [key.compaction_field for key in FIELDS.values() if key.compaction_field]
+    of_the_process = ["spool_directory", "shard_count"]
+    assert sorted([*compaction_fields, *of_the_process]) == sorted(CompactionSettings.__dataclass_fields__)
 
 
 def test_a_value_is_shown_as_it_is_understood() -> None:

@@ -25,16 +25,20 @@ def require_time(cost: JobCost, settings: CompactionSettings) -> None:
     """Raise OverloadedError if the limits of bytes and requests make a job of that cost longer than it may
     take."""
     byte_count, request_count = cost.read_bytes + cost.written_bytes, cost.get_count + cost.put_count
-    bytes_s, requests_s = byte_count / settings.max_bytes_per_s, request_count / settings.max_requests_per_s
+    bytes_s, requests_s = (
+        byte_count / settings.shard_bytes_per_s,
+        request_count / settings.shard_requests_per_s,
+    )
     if max(bytes_s, requests_s) <= MAX_JOB_S:
         return
     if bytes_s >= requests_s:
         name, limit, count = "io.max.bytes.per.second", settings.max_bytes_per_s, byte_count
     else:
         name, limit, count = "max.requests.per.second", settings.max_requests_per_s, request_count
+    least = math.ceil(count * settings.limit_parts / MAX_JOB_S)
     raise OverloadedError(
         "a compaction job would take longer than a job may, so it does not begin; raise"
-        f" remote.compaction.{name} from {limit:.10g} to at least {math.ceil(count / MAX_JOB_S)}",
+        f" remote.compaction.{name} from {limit:.10g} to at least {least}",
         needed_s=int(max(bytes_s, requests_s)),
         max_s=MAX_JOB_S,
         max_bytes_per_s=settings.max_bytes_per_s,
