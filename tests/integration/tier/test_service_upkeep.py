@@ -146,9 +146,9 @@ async def test_the_shards_of_a_server_share_the_limits_of_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most: list[int] = []
-    run = PassRounds.run
+    run = PassRounds[int].run
 
-    def noting(rounds: PassRounds, name: str, works: Any, max_at_work_count: int) -> Any:
+    def noting(rounds: PassRounds[int], name: str, works: Any, max_at_work_count: int) -> Any:
         most.append(max_at_work_count)
         return run(rounds, name, works, max_at_work_count)
 
