@@ -115,14 +115,16 @@ def test_a_job_does_not_begin_with_the_space_that_other_work_was_promised() -> N
         pass
 
 
-def test_a_job_is_refused_as_without_room_if_other_work_ends_meanwhile() -> None:
+def test_a_job_is_refused_as_without_room_if_other_work_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The refusal looks at the disk again, which has room by then; it was an error of an index."""
+    promise = ScratchDisk.promise
 
-    class LateDisk(ScratchDisk):
-        def promise(self, directory: str, size_bytes: int) -> bool:
-            assert not super().promise(directory, size_bytes)
-            self.end(other_bytes)
-            return False
+    def promise_late(disk: ScratchDisk, directory: str, size_bytes: int) -> bool:
+        assert not promise(disk, directory, size_bytes)
+        disk.end(other_bytes)
+        return False
 
     history = past(3)
     settings = dataclasses.replace(settings_of(Random(3)), job_memory_bytes=0)
@@ -131,9 +133,10 @@ def test_a_job_is_refused_as_without_room_if_other_work_ends_meanwhile() -> None
     other_bytes, longer_bytes = needed_bytes, 1
     filesystem = MemoryFileSystem(free_bytes=2 * needed_bytes)
     filesystem.make_directories(DIRECTORY)
-    disk = LateDisk(filesystem)
+    disk = ScratchDisk(filesystem)
     for size_bytes in (other_bytes, longer_bytes):
-        assert ScratchDisk.promise(disk, DIRECTORY, size_bytes)
+        assert disk.promise(DIRECTORY, size_bytes)
+    monkeypatch.setattr(ScratchDisk, "promise", promise_late)
     with pytest.raises(OverloadedError) as refused, promised_scratch(disk, job, settings):
         raise AssertionError("a job without room begins")
     assert refused.value.fields["free_bytes"] == 2 * needed_bytes - longer_bytes

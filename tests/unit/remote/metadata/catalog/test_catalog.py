@@ -396,7 +396,7 @@ def test_absent_is_not_deleted(harness: MetadataHarness) -> None:
 
 def test_the_catalog_folds(harness: MetadataHarness) -> None:
     catalog = harness.catalog(settings=CommitSettings(fold_inline_commits=1))
-    entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(10)]
+    entries = [catalog.create(f"topic-{n}", n + 1, {"retention.ms": str(n)}) for n in range(16)]
     catalog.delete(entries[3].topic_id)
     head = stored_fields(harness.store.get(HEAD).data, HEAD)
     assert head.fields("checkpoint").text("name")
