@@ -26,19 +26,24 @@ class ReflectionServicer:
 
     @guarded
     async def ServerReflectionInfo(self, requests: AsyncIterator[Any], context: Context) -> None:
-        answering = asyncio.ensure_future(self._answer(requests, context))
+        # An answer on its way is not cut off: the transport would forget that it has sent the headers, and
+        # the call would never end.
+        sending = asyncio.Lock()
+        answering = asyncio.ensure_future(self._answer(requests, context, sending))
         with waiting_for([self._closing.signal]) as is_closing:
             ending = asyncio.ensure_future(is_closing.wait())
             try:
                 await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
                 if not answering.done():
                     # It would keep the stop for the whole grace.
-                    self._closing.check()
+                    async with sending:
+                        self._closing.check()
                 await answering
             finally:
                 answering.cancel()
                 ending.cancel()
 
-    async def _answer(self, requests: AsyncIterator[Any], context: Context) -> None:
+    async def _answer(self, requests: AsyncIterator[Any], context: Context, sending: asyncio.Lock) -> None:
         async for response in self._servicer.ServerReflectionInfo(decoded(requests), context):
-            await send(context, response)
+            async with sending:
+                await send(context, response)
