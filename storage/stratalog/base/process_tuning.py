@@ -97,3 +97,11 @@ def exempt_loaded_objects(thresholds: tuple[int, int, int] = COLLECTOR_THRESHOLD
     gc.collect()
     gc.freeze()
     gc.set_threshold(*thresholds)
+
+
+def tune_for_jobs() -> None:
+    """Make a process faster that executes jobs of compaction. For the end of a start; before there are
+    threads it calls `share_one_heap`."""
+    keep_freed_memory()
+    share_interpreter_lock()
+    exempt_loaded_objects(COLLECTOR_THRESHOLDS_OF_JOBS)

@@ -62,6 +62,11 @@ class _DirectoryCheckpoint:
     def horizon_of(self, partition: TopicPartition) -> int | None:
         return self._horizons.horizon_of(partition)
 
+    def knows(self, partition: TopicPartition) -> bool:
+        """Whether it has anything of the partition. Takes no lock, which a write keeps while its disk
+        hangs."""
+        return self._offsets.knows(partition) or self.horizon_of(partition) is not None
+
     def put(self, partition: TopicPartition, offset: int | None, horizon_ms: int | None) -> None:
         """Set the partition's entries, or remove them if they are None; durable when this returns. The caller
         holds `lock`. Raises OSError; an offset that the file refused still counts in this process, and is
@@ -131,7 +136,7 @@ class CleanerCheckpoints:
     def lower(self, partition: TopicPartition, offset: int) -> None:
         """Lower the partition's entries in all directories to `offset` at most; durable when this returns.
         Raises OSError."""
-        self._in_each(lambda _, found: found.lower(partition, offset))
+        self._in_each(partition, lambda _, found: found.lower(partition, offset))
 
     def settle(self, partition: TopicPartition, directory: str, end_offset: int) -> int | None:
         """Match the entries with a partition's log that is in `directory` and ends at `end_offset`: remove
@@ -149,12 +154,12 @@ class CleanerCheckpoints:
                 above_offset, offset = offset, None
             found.put_offset(partition, offset)
 
-        self._in_each(settle)
+        self._in_each(partition, settle)
         return above_offset
 
     def forget(self, partition: TopicPartition) -> None:
         """Remove the partition's entries in all directories; durable when this returns. Raises OSError."""
-        self._in_each(lambda _, found: found.put(partition, None, None))
+        self._in_each(partition, lambda _, found: found.put(partition, None, None))
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
         """Move the partition's offset from `source` to `target`, which has the horizon by then; durable when
@@ -167,11 +172,15 @@ class CleanerCheckpoints:
                 with found.lock:
                     found.put_offset(partition, offset)
 
-    def _in_each(self, change: Callable[[str, _DirectoryCheckpoint], None]) -> None:
-        """Change the entries of every directory, even if one cannot be written. Raises the first error at the
-        end."""
+    def _in_each(
+        self, partition: TopicPartition, change: Callable[[str, _DirectoryCheckpoint], None]
+    ) -> None:
+        """Change the partition's entries in every directory that knows it, even if one cannot be written.
+        Raises the first error at the end."""
         failures: list[OSError] = []
         for name, found in self._directories.items():
+            if not found.knows(partition):
+                continue
             with found.lock:
                 try:
                     change(name, found)

@@ -15,7 +15,6 @@ Crash: only the checkpoints are durable, see `CleanerCheckpoints`. States and fa
 from __future__ import annotations
 
 import logging
-import posixpath
 import random
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -490,4 +489,4 @@ def _place_in_line(found: LogToClean) -> tuple[bool, float]:
 
 def log_directory(log: UnifiedLog) -> str:
     """The directory that holds the log now; a move changes it."""
-    return posixpath.dirname(log.local_log.directory)
+    return log.local_log.log_dir

@@ -42,18 +42,22 @@ class Throttler:
             self._owed_bytes = max(self._owed_bytes, -AHEAD_S * max_bytes_per_s)
             self._changed.notify_all()
 
+    def wait_s(self) -> float:
+        """The time after which bytes may be moved; 0: at once."""
+        with self._changed:
+            return self._wait_s()
+
     def take(self, size_bytes: int, check_done: Callable[[], None]) -> None:
         """Wait until `size_bytes` may be moved. Calls `check_done` at least once a second meanwhile and after
         each interruption, and raises its errors. `check_done` must not take a lock under which this class is
         called."""
         with self._changed:
             while True:
-                self._settle()
-                wait_s = self._owed_bytes / self._max_bytes_per_s
-                if wait_s < _LEAST_WAIT_S / 2:
+                wait_s = self._wait_s()
+                if wait_s == 0:
                     break
                 check_done()
-                self._clock.wait(self._changed, min(max(wait_s, _LEAST_WAIT_S), _LONGEST_WAIT_S))
+                self._clock.wait(self._changed, min(wait_s, _LONGEST_WAIT_S))
             self._owed_bytes += size_bytes
 
     def owe(self, size_bytes: int) -> None:
@@ -66,6 +70,11 @@ class Throttler:
         """Make all waiting calls run their `check_done`."""
         with self._changed:
             self._changed.notify_all()
+
+    def _wait_s(self) -> float:
+        self._settle()
+        wait_s = self._owed_bytes / self._max_bytes_per_s
+        return 0.0 if wait_s < _LEAST_WAIT_S / 2 else max(wait_s, _LEAST_WAIT_S)
 
     def _settle(self) -> None:
         now_s = self._clock.monotonic_s()

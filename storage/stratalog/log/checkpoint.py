@@ -75,6 +75,10 @@ class CheckpointEntries:
         self._write = write
         self._unsaved: set[TopicPartition] = set()
 
+    def knows(self, partition: TopicPartition) -> bool:
+        """Whether it has an entry of the partition, or the file may have one. Takes no lock."""
+        return partition in self.offsets or partition in self._unsaved
+
     def set(self, partition: TopicPartition, offset: int | None) -> None:
         """Change an entry, or remove it. The file follows with `save`."""
         if self.offsets.get(partition) == offset:

@@ -10,6 +10,7 @@ a segment has aborted transactions, their index and the seal are durable before 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ class LocalLog:
         segment may have reserved disk space behind its data."""
         assert segments
         self.resources = resources
-        self.directory = directory
+        self._settle_in(directory)
         self.config = config
         """The configuration of the log, replaced as a whole by `UnifiedLog.reconfigure`."""
         self.segments = LogSegments(segments)
@@ -87,14 +88,14 @@ class LocalLog:
     def append(self, parts: Sequence[Buffer], batches: Sequence[AppendedBatch]) -> None:
         """Append batches to the active segment. Raises as LogSegment.append does."""
         self.is_changed = True
-        active = self.segments.active
-        if not self.tail.admits(batches):
+        active, tail = self.segments[-1], self.tail
+        if not tail.admits(sum(map(len, parts)), len(batches)):
             active.append(parts, batches)
-            self.tail.clear()
+            tail.clear()
             return
         position, kept = active.size_bytes, KeptBytes(parts)
         active.append(kept.parts, batches)
-        self.tail.add(active, position, kept, batches)
+        tail.add(active, position, kept, batches)
 
     def roll(
         self,
@@ -384,6 +385,11 @@ class LocalLog:
         self._hints = {}
         self.tail.clear()
 
+    def _settle_in(self, directory: str) -> None:
+        self.directory = directory
+        self.log_dir = posixpath.dirname(directory)
+        """The log directory that has the directory of the log."""
+
     def relocate(self, directory: str, segments: Sequence[LogSegment]) -> None:
         """Use the durable files in that directory, through these segments. Cannot fail."""
         for segment in self.segments:
@@ -393,7 +399,7 @@ class LocalLog:
         self._unsynced_sealed.clear()
         self._unsynced_directories.clear()
         self._may_be_reserved = False
-        self.directory = directory
+        self._settle_in(directory)
         self.segments = LogSegments(segments)
 
     def save_active_indexes(self) -> None:

@@ -228,6 +228,11 @@ class LogConfig:
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
+    def is_uploading(self) -> bool:
+        """New records go to the object store, and uploads are not paused."""
+        return self.is_copied and not self.remote_copy_pause
+
+    @property
     def drops_tier(self) -> bool:
         """The topic's data in the object store is to be deleted."""
         return self.remote_log_delete_on_disable and not self.remote_storage_enable

@@ -84,7 +84,7 @@ class LogOffsets:
         """Exclusive end of the records that have reached the topic's `min.durability`."""
         min_durability = self._local.config.min_durability
         if min_durability is Durability.OS:
-            return self.log_end_offset
+            return self._local.segments[-1].end_offset
         if min_durability is Durability.DISK:
             return self.recovery_point
         return max(self.tiered_end_offset, self.shown_end_offset, self.log_start_offset)
@@ -93,7 +93,12 @@ class LogOffsets:
     def last_stable_offset(self) -> int:
         """Exclusive end for readers of committed records: every transaction that begins below it has
         ended."""
-        return min(self.high_watermark, max(self._state.stable_limit, self.log_start_offset))
+        return self.visible_ends()[1]
+
+    def visible_ends(self) -> tuple[int, int]:
+        """The high watermark and the last stable offset."""
+        high_watermark = self.high_watermark
+        return high_watermark, min(high_watermark, max(self._state.stable_limit, self.log_start_offset))
 
     def end_offset(self, isolation: Isolation) -> int:
         """The end of a read with that isolation."""

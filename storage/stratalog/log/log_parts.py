@@ -6,6 +6,7 @@ import threading
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
+from stratalog.base.patient_lock import PatientLock
 from stratalog.log.local_log import LocalLog
 from stratalog.log.log_availability import LogAvailability
 from stratalog.log.log_offsets import LogOffsets
@@ -15,7 +16,7 @@ from stratalog.log.log_state import LogState
 class LogParts(NamedTuple):
     """Made by UnifiedLog, and passed to each class that works on the log."""
 
-    flush_lock: threading.RLock
+    flush_lock: PatientLock
     """Held during a sync and during changes of sealed segments. Taken before `lock`."""
     lock: threading.RLock
     """`UnifiedLog.lock`. It guards the other parts, unless they say otherwise."""

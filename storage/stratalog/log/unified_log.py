@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from stratalog.base.errors import DataDirectoryError
+from stratalog.base.patient_lock import PatientLock
 from stratalog.base.stepwise_sort import sorted_stepwise
 from stratalog.base.types import TopicPartition
 from stratalog.log.append.log_appender import LogAppender
@@ -66,7 +67,8 @@ class UnifiedLog:
         self.topic_id = topic_id
         self.recovery_report = loaded.report
         self.lock = threading.RLock()
-        self._flush_lock = threading.RLock()
+        self.flush_lock = PatientLock(self._flush_refusal)
+        """Kept during a sync and during changes of sealed segments. Taken before `lock`."""
         self._clock = environment.clock
         self._removals = environment.removals
         self._checkpoint = checkpoint
@@ -82,7 +84,7 @@ class UnifiedLog:
         self.state.publish(self.offsets.high_watermark)
         self.availability = LogAvailability(self.lock, topic_partition, loaded.local_log, health)
         self._parts = LogParts(
-            flush_lock=self._flush_lock,
+            flush_lock=self.flush_lock,
             lock=self.lock,
             clock=environment.clock,
             local_log=self.local_log,
@@ -120,9 +122,9 @@ class UnifiedLog:
         return tuple(sorted_stepwise(entries, key=lambda entry: entry.producer_id))
 
     def set_producer_id_expiration_ms(self, expiration_ms: int) -> None:
-        """Set how long a producer may be idle before the log forgets it."""
-        with self.lock:
-            self.state.producers.expiration_ms = expiration_ms
+        """Set how long a producer may be idle before the log forgets it. Takes no lock, which an append keeps
+        while its disk hangs."""
+        self.state.producers.expiration_ms = expiration_ms
 
     def remove_expired_producers(self) -> None:
         """Forget the producers that have been idle for too long."""
@@ -210,7 +212,7 @@ class UnifiedLog:
         ends first: it may be right for the present start only, and a start of the process would go on with
         it. Raises OffsetOutOfRangeError above the high watermark, DataDirectoryError.
         """
-        with self._flush_lock, self.lock:
+        with self.flush_lock, self.lock:
             self.availability.require_online()
             if offset > self.offsets.high_watermark:
                 raise self.offsets.out_of_range(offset)
@@ -235,7 +237,7 @@ class UnifiedLog:
 
         Raises DataDirectoryError and keeps the former configuration then.
         """
-        with self._flush_lock, self.lock:
+        with self.flush_lock, self.lock:
             if config.min_durability > self.offsets.min_durability and not self.availability.is_offline:
                 self.flusher.flush()
                 self.offsets.shown_end_offset = self.offsets.high_watermark
@@ -261,7 +263,7 @@ class UnifiedLog:
 
         Raises DataDirectoryError; the log is closed all the same, and the next start recovers it.
         """
-        with self._flush_lock, self.lock:
+        with self.flush_lock, self.lock:
             if self.availability.is_closed:
                 return
             try:
@@ -281,10 +283,18 @@ class UnifiedLog:
 
         Raises CorruptRecordError, OSError.
         """
-        with self._flush_lock, self.lock:
+        with self.flush_lock, self.lock:
             self.offsets.check()
             self.local_log.check()
             self.state.check(self.local_log.segments)
+
+    def _flush_refusal(self) -> DataDirectoryError:
+        return DataDirectoryError(
+            "the log is busy with an fsync that takes long, or with a change of its segments; try again, and"
+            " look at the disk if it stays so",
+            path=self.local_log.directory,
+            **self.topic_partition.error_fields,
+        )
 
     def _roll(self, base_offset: int | None = None, on_begun: Callable[[], None] = lambda: None) -> None:
         """Roll at the log's end, or behind it; see `LocalLog.roll`. Raises DataDirectoryError."""

@@ -8,7 +8,8 @@ at the same time.
 When a disk fails, its directory goes offline, and its logs refuse every call. The others go on.
 
 `log_loader` describes what a crash leaves of a log. A clean stop writes a marker into each directory, as the
-last step. The marker is there only if each log of the directory was closed and needs no recovery.
+last step. The marker is there only if each log of the directory was closed and needs no recovery. Directories
+are closed side by side.
 
 Threads: any. One thread at a time opens, deletes or sets aside a partition; the caller sees to that. Lock
 order: a log's locks before those of this package.
@@ -23,6 +24,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from stratalog.base.clock import Clock
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls
 from stratalog.base.errors import (
     DataDirectoryError,
     LogStoreError,
@@ -55,6 +57,11 @@ from stratalog.manager.partitions.stray_partitions import ClaimOf, StrayPartitio
 from stratalog.segment.segment_resources import SegmentResources
 
 R = TypeVar("R")
+
+_SILENT_AT_CLOSE = (
+    "its disk did not answer while its logs were closed, so it has no marker of a clean shutdown, and the"
+    " next start recovers them"
+)
 
 
 class Threads(Protocol):
@@ -117,7 +124,7 @@ class LogManager:
         )
         self._let_cleaner_into(directories)
         self._away.remove_leftovers()
-        self.moves = MoveRegistry(clock, directories, self.cleaner, self._away)
+        self.moves = MoveRegistry(clock, directories, self.cleaner, self._away, self._is_open)
         """Moves of logs between directories, in progress or cut off."""
         self.tasks = LogTasks(directories, self.cleaner, self.logs, self._is_open, self.moves.is_moving)
         """Periodic work, which the caller runs."""
@@ -150,9 +157,10 @@ class LogManager:
         ids: IdGenerator,
         settings: LogManagerSettings,
         on_all_failed: Callable[[], None] = lambda: None,
+        disk_calls: DiskCalls = DIRECT_DISK_CALLS,
     ) -> LogManager:
         """Lock the directories and read their manifests and checkpoints. `on_all_failed` is called, once and
-        under any lock, when the last directory has gone offline.
+        under any lock, when the last directory has gone offline. `disk_calls`: see `DirectorySet.open`.
 
         Raises DataDirectoryInUseError, DataDirectoryError.
         """
@@ -163,6 +171,7 @@ class LogManager:
             settings.cordoned_dirs,
             on_all_failed,
             written_by_broker=settings.written_by_broker,
+            disk_calls=disk_calls,
         )
         try:
             return LogManager(clock, scheduler, ids, directories, settings)
@@ -405,11 +414,16 @@ class LogManager:
             self.moves.forget(partition)
             log = self._logs.get(partition)
             if log is not None:
-                # A log that cannot be closed is offline. Its files stay for an operator.
+                # A log that cannot be closed is offline, or its disk hangs. Its files stay for an operator.
                 with suppress(DataDirectoryError):
-                    log.close(flush=flush)
+                    self.directories.disk_calls.run(log.local_log.log_dir, partial(log.close, flush=flush))
             with self._guard:
                 self._logs.pop(partition, None)
+            # A move may have been accepted since.
+            self.moves.forget(partition)
+            # No thread waits for a disk with the guard in its hands.
+            self.directories.require_answers(partition)
+            with self._guard:
                 directory = self.directories.holder(partition)
                 if directory is None:
                     return None
@@ -423,12 +437,26 @@ class LogManager:
     def _checkpoint_of(self, log: UnifiedLog, log_start_offset: int) -> None:
         self.directories.of(log).checkpoints.write_for(log, log_start_offset)
 
-    def close(self, threads: Threads | None = None) -> None:
+    @property
+    def closed_count(self) -> int:
+        """The logs that `close` has closed so far."""
+        return sum(log.availability.is_closed for log in tuple(self._logs.values()))
+
+    def close(
+        self,
+        threads: Callable[[str], Threads] | None = None,
+        disk_calls: DiskCalls = DIRECT_DISK_CALLS,
+        *,
+        are_tasks_left: bool = False,
+    ) -> None:
         """Flush and close all logs, write the checkpoints and the markers, release the directories. `threads`
-        close logs in parallel.
+        returns those that close the logs of a log directory in parallel. `disk_calls` wait for the disks.
+        `are_tasks_left`: moves and cleans were asked to end, and have not; nothing waits for them.
 
         Raises the first error of a log or a directory; everything else is closed all the same, and the next
-        process recovers. Directories that were offline before raise no error.
+        process recovers. Directories that were offline before raise no error. A directory that does not
+        answer is offline from then on, and an error: it gets no marker, its files stay open, and it stays
+        locked until the process ends, because threads may be at work in it.
         """
         with self._guard:
             if self._is_closed:
@@ -436,43 +464,68 @@ class LogManager:
             self._is_closed = True
         self._expiry.cancel()
         self._idle_producers.close()
-        self.moves.close()
         self._away.close()
-        self.cleaner.stop()
-        self.tasks.give_up_spare_space()
+        if not are_tasks_left:
+            self.moves.close()
+            self.cleaner.stop()
+        closings = {
+            directory.path: _Closing(
+                directory, [log for log in self.logs() if self.directories.of(log) is directory]
+            )
+            for directory in self.directories
+        }
         failures: list[LogStoreError] = []
-        online = self.directories.online()
         try:
-            failed = self._close_logs(threads)
-            failures += failed.values()
-            for directory in online:
-                try:
-                    self._close_directory(
-                        directory, has_failed=any(map(partial(self.tasks.is_in, directory), failed))
-                    )
-                except LogStoreError as failure:
-                    failures.append(failure)
+            answers = disk_calls.run_each(
+                {
+                    path: partial(self._close_directory, closing, threads)
+                    for path, closing in closings.items()
+                },
+                lambda path: closings[path].closed_count,
+                even_alone=True,
+            )
+            for path, closing in closings.items():
+                if path in answers.results:
+                    failures += answers.results[path]
+                elif closing.directory.is_online:
+                    failures.append(answers.silences[path])
         finally:
-            self._resources.files.close()
-            self.directories.release()
+            for directory in self.directories:
+                if disk_calls.is_silent(directory.path):
+                    directory.health.fail(_SILENT_AT_CLOSE)
+                else:
+                    directory.release()
         if failures:
             raise failures[0]
 
-    def _close_logs(self, threads: Threads | None) -> dict[UnifiedLog, LogStoreError]:
-        """Close all logs, and flush those whose directory works; returns the error of each that failed."""
+    def _close_directory(
+        self, closing: _Closing, threads: Callable[[str], Threads] | None
+    ) -> list[LogStoreError]:
+        """Close the logs of a directory, and flush them and mark it if it works; returns the errors."""
+        directory = closing.directory
+        was_online = directory.is_online
+        if was_online:
+            # Nothing is appended any more, and closing may need the space.
+            with suppress(DataDirectoryError, OSError):
+                directory.spare.give_up()
+        logs = closing.logs
+        try:
+            outcomes = (
+                map(closing.close, logs)
+                if threads is None
+                else threads(directory.path).map(closing.close, logs)
+            )
+            failures = [failure for failure in outcomes if failure is not None]
+            if was_online:
+                try:
+                    self._checkpoint_last(directory, has_failed=bool(failures))
+                except LogStoreError as failure:
+                    failures.append(failure)
+        finally:
+            self._resources.files.close_in(directory.path)
+        return failures
 
-        def close(log: UnifiedLog) -> LogStoreError | None:
-            try:
-                log.close(flush=self.directories.of(log).is_online)
-            except LogStoreError as failure:
-                return failure
-            return None
-
-        logs = self.logs()
-        outcomes = map(close, logs) if threads is None else threads.map(close, logs)
-        return {log: failure for log, failure in zip(logs, outcomes, strict=True) if failure is not None}
-
-    def _close_directory(self, directory: LogDirectory, *, has_failed: bool) -> None:
+    def _checkpoint_last(self, directory: LogDirectory, *, has_failed: bool) -> None:
         logs = self.logs()
         is_here = partial(self.tasks.is_in, directory)
         with disk_errors(directory.path):
@@ -488,3 +541,23 @@ class LogManager:
                 log.check()
         self._resources.files.check()
         self._resources.index_pages.check()
+
+
+class _Closing:
+    """A log directory whose logs are being closed. Threads close the logs; any may look at the count."""
+
+    def __init__(self, directory: LogDirectory, logs: Sequence[UnifiedLog]) -> None:
+        self.directory = directory
+        self.logs = logs
+        self.closed_count = 0
+
+    def close(self, log: UnifiedLog) -> LogStoreError | None:
+        """Close a log, and flush it if the directory works; returns its error."""
+        try:
+            log.close(flush=self.directory.is_online)
+        except LogStoreError as failure:
+            return failure
+        finally:
+            # It is looked at for growth alone: an addition that another thread overwrites is no harm.
+            self.closed_count += 1
+        return None

@@ -20,6 +20,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -142,18 +143,20 @@ class LogOpener:
         with self._directories.guard:
             is_new = partition in self._new
             self._new.discard(partition)
-        with disk_errors(directory.partition_path(partition)):
-            if not is_new:
-                self._require_present(directory, partition)
-                self._prepare(directory, sought)
-            return self._load(
-                directory,
-                sought,
-                config,
-                start_offset,
-                self.progress.reporting_to(also_report_to),
-                is_new=is_new,
-            )
+
+        def load() -> UnifiedLog:
+            with disk_errors(directory.partition_path(partition)):
+                if not is_new:
+                    self._require_present(directory, partition)
+                    self._prepare(directory, sought)
+                report = self.progress.reporting_to(also_report_to)
+                return self._load(directory, sought, config, start_offset, report, is_new=is_new)
+
+        if not sought.is_first_opening:
+            # A recovery takes as long as it takes.
+            return load()
+        # Other topics wait for this one. A log that is given up and loaded later is nowhere in use.
+        return self._directories.disk_calls.run(directory.path, load)
 
     def _find(self, wanted: SoughtPartition) -> LogDirectory | None:
         """The directory that has the partition, or None. Sets aside others that list its name. Raises
@@ -162,6 +165,8 @@ class LogOpener:
         with self._directories.guard:
             self._directories.require_not_offline(partition)
             found = self._directories.holders(partition)
+        if wanted.is_first_opening:
+            self._directories.require_answers(partition)
         ours = [directory for directory in found if directory.topic_id(partition) == wanted.topic_id]
         chosen = self._chosen(partition, ours)
         if chosen is not None:
@@ -182,7 +187,7 @@ class LogOpener:
         if chosen is None and not wanted.is_first_opening:
             chosen = self._take_back(wanted)
         if chosen is None:
-            self._require_not_unlisted(partition)
+            self._require_not_unlisted(partition, may_skip=wanted.is_first_opening)
         return chosen
 
     def _chosen(self, partition: TopicPartition, ours: Sequence[LogDirectory]) -> LogDirectory | None:
@@ -228,18 +233,36 @@ class LogOpener:
                 directory_id=entry.moving_to,
             )
 
-    def _require_not_unlisted(self, partition: TopicPartition) -> None:
+    def _require_not_unlisted(self, partition: TopicPartition, *, may_skip: bool = False) -> None:
         """Raise DataDirectoryError if a log directory has records of the partition that its manifest does not
-        list."""
+        list. One that does not answer is left out if it `may_skip` it: the partition is new, so nothing there
+        is of it, and the next start that can read the directory sets it aside."""
         for directory in self._directories.online():
             path = directory.partition_path(partition)
-            if directory.topic_id(partition) is None and self._exists(path) and not self._is_blank(path):
+            if directory.topic_id(partition) is not None:
+                continue
+            try:
+                is_there = self._directories.disk_calls.run(directory.path, partial(self._has_records, path))
+            except DataDirectoryError:
+                if not may_skip or not self._directories.disk_calls.is_silent(directory.path):
+                    raise
+                logger.warning(
+                    "%s is created without a look at its name in a log directory that does not answer,"
+                    " path=`%s`",
+                    partition,
+                    directory.path,
+                )
+                continue
+            if is_there:
                 raise DataDirectoryError(
                     "a log directory has a directory of the partition's name that its manifest does not list;"
                     " move it away, or, if it is the partition, stop the server, write `rebuild` into the"
                     " manifest beside it, and start the server",
                     path=path,
                 )
+
+    def _has_records(self, path: str) -> bool:
+        return self._exists(path) and not self._is_blank(path)
 
     def _exists(self, path: str) -> bool:
         with disk_errors(path):
@@ -322,7 +345,14 @@ class LogOpener:
                     directory.partitions.add(one.partition)
                 placed.setdefault(directory, []).append(one)
             for directory, group in placed.items():
-                self._create_in(directory, group)
+                made = set[TopicPartition]()
+                self._directories.disk_calls.run(
+                    directory.path,
+                    partial(self._create_in, directory, group, made),
+                    made.__len__,
+                )
+                with self._directories.guard:
+                    self._new = (self._new - {one.partition for one in group}) | made
         except BaseException:
             # The next try may use another directory if no manifest lists the partition.
             with self._directories.guard:
@@ -333,11 +363,18 @@ class LogOpener:
             raise
         return {one.partition: directory for directory, group in placed.items() for one in group}
 
-    def _create_in(self, directory: LogDirectory, group: Sequence[SoughtPartition]) -> None:
-        """Create the partitions of a group in one directory. Raises DataDirectoryError."""
-        made = set[TopicPartition]()
+    def _create_in(
+        self, directory: LogDirectory, group: Sequence[SoughtPartition], made: set[TopicPartition]
+    ) -> None:
+        """Create the partitions of a group in one directory; adds those whose directories it makes to `made`.
+        Raises DataDirectoryError. If it is given up and happens later, the manifest lists partitions of a
+        topic that is not there, as after a crash."""
         try:
             for one in group:
+                entry = directory.entry(one.partition)
+                if entry is not None and entry.topic_id != one.topic_id:
+                    # What is withdrawn is no partition, and may wait for its turn.
+                    self._away.discard_copy(directory, one.partition, entry.topic_id)
                 if not self._exists(directory.partition_path(one.partition)):
                     made.add(one.partition)
                 self._make_directory(directory, one)
@@ -354,8 +391,6 @@ class LogOpener:
             directory.manifest.update(
                 partitions={partition: PartitionEntry(topic_id) for partition, topic_id, _ in group}
             )
-        with self._directories.guard:
-            self._new = (self._new - {one.partition for one in group}) | made
 
     def _make_directory(self, directory: LogDirectory, sought: SoughtPartition) -> None:
         """Make the directory of a partition. Raises DataDirectoryError."""

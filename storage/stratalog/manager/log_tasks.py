@@ -90,12 +90,6 @@ class LogTasks:
             lambda directory: directory.checkpoints.write_starts(logs, partial(self.is_in, directory)), path
         )
 
-    def give_up_spare_space(self) -> None:
-        """Release the spare space: the logs are about to be closed, and nothing is appended any more."""
-        for directory in self._directories.online():
-            with suppress(DataDirectoryError, OSError):
-                directory.spare.give_up()
-
     def _write_each(self, write: Callable[[LogDirectory], None], path: str | None) -> None:
         failures: list[DataDirectoryError] = []
         for directory in self._directories.online():

@@ -118,6 +118,21 @@ def head_of_section(
     return _head(header, section)
 
 
+def batch_of_producer(batch: Buffer, header: BatchHeader, producer: BatchProducer) -> bytes:
+    """Make the batch of a producer from a plain batch, which has this header. Offsets begin at 0; the records
+    section stays as it is. Raises InvalidRequestError as `head_of_section` does."""
+    section = memoryview(batch)[HEADER_SIZE:]
+    head = head_of_section(
+        section,
+        codec=header.codec,
+        records_count=header.records_count,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer=producer,
+    )
+    return b"".join((head, section))
+
+
 def rebuild_batch(
     header: BatchHeader,
     payload: Buffer,

@@ -6,7 +6,8 @@ kernels have their twins in ``native/c/keep_rules.h``, which a test compares ove
 
 * Only the newest record of a key stays. Under `compaction.strategy=timestamp` or `header` it is the one with
   the highest *version*, and of several with this version the last. A record without a key is dropped from a
-  local log, as in Kafka, and stays in an object, where no other record can replace it.
+  local log, as in Kafka, and stays in an object, where no other record can replace it. Without a value
+  it is no tombstone there.
 * A tombstone that is the newest record of its key stays until its *delete horizon*, so that each consumer has
   `delete.retention.ms` to read it. The horizon belongs to the batch: KIP-534 sets attribute bit 6 and puts
   the horizon in place of the base timestamp.

@@ -29,7 +29,8 @@ class KeptBytes:
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
         self.size_bytes = sum(map(len, parts))
-        self._parts: Sequence[Buffer] = parts if _may_stay(parts, self.size_bytes) else (b"".join(parts),)
+        stays = self.size_bytes >= MIN_PART_BYTES * len(parts) and _may_stay(parts, self.size_bytes)
+        self._parts: Sequence[Buffer] = parts if stays else (b"".join(parts),)
 
     @property
     def parts(self) -> Sequence[Buffer]:
@@ -47,9 +48,7 @@ class KeptBytes:
 
 
 def _may_stay(parts: Sequence[Buffer], size_bytes: int) -> bool:
-    """Whether these parts may be kept as they are."""
-    if size_bytes < MIN_PART_BYTES * len(parts):
-        return False
+    """Whether these parts, which are large, may be kept as they are."""
     owners: dict[int, bytes] = {}
     for part in parts:
         owner = part.obj if isinstance(part, memoryview) else part

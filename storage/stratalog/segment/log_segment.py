@@ -17,7 +17,6 @@ reader gets FileNotFoundError and looks at the log again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from errno import ENOENT
 from typing import TypeVar
@@ -174,7 +173,8 @@ class LogSegment:
         indexes = self._growing()
         assert batches
         # Checked before the write: no index could be made of a file that holds such a batch.
-        assert self.fits(batches[-1].last_offset)
+        last_offset = batches[-1].last_offset
+        assert self.fits(last_offset)
         with self._resources.files.use(self.path, for_writing=True) as file:
             size_before = file.size()
             if size_before != self.size_bytes:
@@ -184,16 +184,18 @@ class LogSegment:
             except OSError as failure:
                 self._cut_back(failure)
                 raise
-        position, rows = self.size_bytes, list[BatchRow]()
+        position = self.size_bytes
+        rows: list[BatchRow] = []
         for batch in batches:
-            rows.append(BatchRow(position, *batch, is_noted=False))
-            position += batch.size_bytes
+            # By position, because this is done for each small append.
+            rows.append(BatchRow(position, *batch, False))
+            position += batch[0]
         indexes.add_rows(rows, self.index_interval_bytes)
         if self.size_bytes == 0:
             self.first_timestamp_ms = batches[0].max_timestamp_ms
         # Published last, size before offset: a reader that sees the new end also finds the bytes below it.
         self.size_bytes = position
-        self.end_offset = batches[-1].last_offset + 1
+        self.end_offset = last_offset + 1
 
     def add_aborted(self, aborted: AbortedTransaction) -> None:
         """Enter the transaction that the last appended marker aborted."""
@@ -437,10 +439,14 @@ class LogSegment:
     def rows_since(self, timestamp_ms: int) -> Iterator[BatchRow]:
         """Yield batches from a position before which every record is older than `timestamp_ms`. Compares
         checksums: raises CorruptRecordError at the first damaged batch; OSError."""
+        for rows in self._read_since(timestamp_ms):
+            yield from rows
+
+    def _read_since(self, timestamp_ms: int) -> Iterator[list[BatchRow]]:
+        """`rows_since`, with a list for each part of the file that is read."""
         position = self._search(position_since, timestamp_ms)
         with self.lend() as file:
-            for rows in self._extent.rows(file, position, is_search=True):
-                yield from rows
+            yield from self._extent.rows(file, position, is_search=True)
 
     def max_timestamp(self) -> TimestampOffset:
         """The highest timestamp, with the last offset of the first batch that has it. The index file and the
@@ -467,11 +473,12 @@ class LogSegment:
             return False
         return newest == claimed.timestamp_ms
 
-    def prove_max_timestamp(self) -> None:
+    def prove_max_timestamp(self, on_read: Callable[[], None] = lambda: None) -> None:
         """Compare the checksums of the batch with the highest timestamp and of all batches after it. A
-        deletion by time needs this proof; two files that agree are not enough. Raises CorruptRecordError,
-        OSError."""
-        deque(self.rows_since(self.max_timestamp().timestamp_ms + 1), maxlen=0)
+        deletion by time needs this proof; two files that agree are not enough. Calls `on_read` behind each
+        part of the file that was read. Raises CorruptRecordError, OSError."""
+        for _ in self._read_since(self.max_timestamp().timestamp_ms + 1):
+            on_read()
 
     def prove_headers(self, check: Callable[[], None]) -> None:
         """Compare the headers of all batches with the seal, if there is one of these batches.

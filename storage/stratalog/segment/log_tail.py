@@ -83,25 +83,24 @@ class LogTail:
         """From `_first` on; None before it."""
         self._first = 0
 
-    def admits(self, batches: Sequence[AppendedBatch]) -> bool:
-        """Whether these batches are kept."""
-        return self._memory.admits(
-            sum(batch.size_bytes for batch in batches) + _BLOCK_BYTES + _BATCH_BYTES * len(batches)
-        )
+    def admits(self, size_bytes: int, batch_count: int) -> bool:
+        """Whether so many batches of that size together are kept."""
+        return self._memory.admits(size_bytes + _BLOCK_BYTES + _BATCH_BYTES * batch_count)
 
     def add(
         self, segment: LogSegment, position: int, kept: KeptBytes, batches: Sequence[AppendedBatch]
     ) -> None:
         """Keep batches that it admits. They were written to that position of the segment, behind all others
         of the log."""
+        sizes_bytes, base_offsets, last_offsets, *_ = zip(*batches, strict=True)
         block = TailBlock(
             segment=segment,
             position=position,
             kept=kept,
-            base_offset=batches[0].base_offset,
-            last_offset=batches[-1].last_offset,
-            ends=array("q", accumulate(batch.size_bytes for batch in batches)),
-            last_offsets=array("q", [batch.last_offset for batch in batches]),
+            base_offset=base_offsets[0],
+            last_offset=last_offsets[-1],
+            ends=array("q", accumulate(sizes_bytes)),
+            last_offsets=array("q", last_offsets),
         )
         assert block.ends[-1] == kept.size_bytes, "the bytes are those of the batches"
         with self._memory.lock:

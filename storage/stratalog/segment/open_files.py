@@ -9,7 +9,8 @@ name instead of a copy, and a cut or an append would change the broker's file to
 such a file by a copy. The copy is written as `.cleaned`, which a loader of the directory ignores, and takes
 the name once it is durable. After a crash the name has the shared file or the copy, with the same bytes.
 
-A file is opened under a lock of its own. So the disk does not hold up the users of files that are open.
+A file is opened under a lock of its log directory. So a disk holds up neither the users of files that are
+open nor those that open files on another disk.
 """
 
 from __future__ import annotations
@@ -60,15 +61,16 @@ class LentFile:
 
 class OpenFiles:
     """A bounded set of open files, by path. Thread-safe: `guard` guards the set, and is not held while the
-    disk is asked. `_opening` is held from the look at a path until its file is in the set, and taken before
-    `guard`: `forget` waits for a file that is being opened."""
+    disk is asked. The lock in `_opening` of the path's log directory is held from the look at the path until
+    its file is in the set, and taken before `guard`: `forget` waits for a file that is being opened there."""
 
     def __init__(self, filesystem: FileSystem, max_open: int = DEFAULT_MAX_OPEN) -> None:
         assert max_open > 0
         self.filesystem = filesystem
         self._max_open = max_open
         self.guard = threading.Lock()
-        self._opening = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
+        """By log directory."""
         self._files: OrderedDict[str, LentFile] = OrderedDict()
 
     def use(self, path: str, *, for_writing: bool = False) -> LentFile:
@@ -77,13 +79,13 @@ class OpenFiles:
 
         Raises FileNotFoundError for reading, OSError.
         """
-        if for_writing and not self._is_writable(path):
-            # Outside the guard, because it may copy a large file. A path has one writer at a time.
-            self._own(path)
         lent = self.use_open(path, for_writing=for_writing)
         if lent is not None:
             return lent
-        with self._opening:
+        if for_writing:
+            # Outside the guard, because it may copy a large file. A path has one writer at a time.
+            self._own(path)
+        with self._opening_in(_log_directory(path)):
             # Another thread may have opened it meanwhile.
             return self.use_open(path, for_writing=for_writing) or self._open(path, for_writing=for_writing)
 
@@ -107,19 +109,36 @@ class OpenFiles:
 
     def forget(self, path: str) -> None:
         """Close the file, or let its last user close it. Call this before its name changes or goes."""
-        with self._opening, self.guard:
+        with self._opening_in(_log_directory(path)), self.guard:
             self._forget(path)
 
     def forget_below(self, directory: str) -> None:
-        """Forget all files in a directory."""
-        with self._opening, self.guard:
+        """Forget all files in a partition's directory."""
+        with self._opening_in(posixpath.dirname(directory)), self.guard:
             for path in [path for path in self._files if path.startswith(directory + "/")]:
                 self._forget(path)
 
-    def close(self) -> None:
-        with self._opening, self.guard:
-            for path in list(self._files):
+    def close_in(self, log_directory: str) -> None:
+        """Forget all files in a log directory."""
+        with self._opening_in(log_directory), self.guard:
+            for path in [path for path in self._files if _log_directory(path) == log_directory]:
                 self._forget(path)
+
+    def close(self) -> None:
+        """Forget all files."""
+        with self.guard:
+            log_directories = {_log_directory(path) for path in self._files}
+        for log_directory in sorted(log_directories):
+            self.close_in(log_directory)
+
+    def _opening_in(self, log_directory: str) -> threading.Lock:
+        """The lock under which files in the log directory are opened."""
+        # A look-up in a dictionary is one step, and a lock stays.
+        lock = self._opening.get(log_directory)
+        if lock is None:
+            with self.guard:
+                lock = self._opening.setdefault(log_directory, threading.Lock())
+        return lock
 
     @property
     def open_count(self) -> int:
@@ -158,13 +177,8 @@ class OpenFiles:
         filesystem.rename(copy_path, path)
         filesystem.sync_directory(posixpath.dirname(path))
 
-    def _is_writable(self, path: str) -> bool:
-        with self.guard:
-            lent = self._files.get(path)
-            return lent is not None and lent.is_writable
-
     def _open(self, path: str, *, for_writing: bool) -> LentFile:
-        """Open the file, and lend it. The caller holds `_opening`."""
+        """Open the file, and lend it. The caller holds the lock in `_opening`."""
         with self.guard:
             self._forget(path)
         opened = self.filesystem.open_append(path) if for_writing else self.filesystem.open_read(path)
@@ -192,6 +206,11 @@ class OpenFiles:
             lent.is_forgotten = True
             if lent.user_count == 0:
                 _close(lent)
+
+
+def _log_directory(path: str) -> str:
+    """The log directory of a file, which lies in the directory of a partition there."""
+    return posixpath.dirname(posixpath.dirname(path))
 
 
 def _close(lent: LentFile) -> None:

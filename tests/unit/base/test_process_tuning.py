@@ -44,3 +44,18 @@ assert not is_set or abs(here - there[0]) < 16 << 20, (here, there)
 
 def test_threads_share_one_heap() -> None:
     subprocess.run([sys.executable, "-c", ONE_HEAP], check=True)
+
+
+FOR_JOBS = """
+import gc, sys
+from stratalog.base.process_tuning import COLLECTOR_THRESHOLDS_OF_JOBS, SWITCH_INTERVAL_S, tune_for_jobs
+kept = [[number] for number in range(1_000)]
+tune_for_jobs()
+assert gc.get_threshold() == COLLECTOR_THRESHOLDS_OF_JOBS
+assert gc.get_freeze_count() > 1_000
+assert sys.getswitchinterval() == SWITCH_INTERVAL_S
+"""
+
+
+def test_a_process_of_jobs() -> None:
+    subprocess.run([sys.executable, "-c", FOR_JOBS], check=True)

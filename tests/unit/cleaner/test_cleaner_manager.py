@@ -117,9 +117,9 @@ def test_a_checkpoint_that_the_log_does_not_reach_is_corrected_at_once(
     found = taken(manager)
     assert found.first_dirty_offset == expected
     assert checkpoint_on_disk(machine) == {log.topic_partition: expected}
-    assert [(record.levelname, "its log does not have" in record.message) for record in caplog.records] == (
-        [] if told is None else [(told, told == "WARNING")]
-    )
+    assert [
+        (record.levelname, "its log does not have" in record.getMessage()) for record in caplog.records
+    ] == ([] if told is None else [(told, told == "WARNING")])
 
 
 def test_a_damaged_checkpoint_counts_as_empty() -> None:

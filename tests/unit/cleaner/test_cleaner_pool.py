@@ -148,7 +148,7 @@ def test_each_clean_that_came_to_its_end_is_reported(caplog: pytest.LogCaptureFi
     [told] = [record for record in caplog.records if record.levelno == logging.INFO]
     end_offset = first.local_log.segments.active.base_offset
     for text in (f"{first.topic_partition} ", f"end_offset=`{end_offset}`", "duration_ms=`700`"):
-        assert text in told.message
+        assert text in told.getMessage()
 
 
 def test_the_longest_of_the_last_cleans_is_known() -> None:

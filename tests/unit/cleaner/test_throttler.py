@@ -62,3 +62,15 @@ def test_another_rate_holds_at_once() -> None:
         clock.advance(1_000)
         waiting.result(30)
     assert throttler.max_bytes_per_s == 30 * RATE
+
+
+def test_a_caller_that_may_not_wait_learns_the_time() -> None:
+    clock = ManualClock()
+    throttler = Throttler(clock, RATE)
+    assert throttler.wait_s() == 0
+    throttler.owe(RATE)
+    assert throttler.wait_s() == pytest.approx(1)
+    clock.advance(999)
+    assert throttler.wait_s() == pytest.approx(0.001)
+    clock.advance(1)
+    assert throttler.wait_s() == 0

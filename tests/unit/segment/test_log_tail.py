@@ -43,8 +43,8 @@ def test_a_tail_begins_anew_behind_batches_that_it_does_not_admit() -> None:
     memory = TailMemory(10_000)
     tail = LogTail(memory)
     add(tail, 0, 100)
-    assert tail.admits([AppendedBatch(2_000, 1, 1, 0, 1)] * 2)
-    assert not tail.admits([AppendedBatch(2_000, 1, 1, 0, 1)] * 3)
+    assert tail.admits(4_000, 2)
+    assert not tail.admits(6_000, 3)
     tail.clear()
     assert tail.read(0, 10_000, 100, min_one=True) is None
     assert memory.held_bytes == 0

@@ -92,7 +92,7 @@ class AppendGroup:
             raise _behind_a_failure()
         if isinstance(request, LogStoreError):
             raise request
-        if self._refusal is None and self._is_duplicate(request):
+        if request.producer_batches and self._refusal is None and self._is_duplicate(request):
             return
         last_offset = self._place_of(request)
         if self._refusal is not None:
@@ -122,7 +122,7 @@ class AppendGroup:
 
     def _is_duplicate(self, request: ValidatedAppend) -> bool:
         """Whether a client sent the request before; adds its outcome then."""
-        if request.origin is not AppendOrigin.CLIENT or not request.producer_batches:
+        if request.origin is not AppendOrigin.CLIENT:
             return False
         duplicate = self._producers.duplicate_of(request.producer_batches)
         if duplicate is None:
@@ -162,7 +162,7 @@ class AppendGroup:
 
     def _must_roll(self, request: ValidatedAppend, last_offset: int) -> bool:
         return self._roll_rule.must_roll(
-            self._local.segments.active,
+            self._local.segments[-1],
             self._config,
             size_bytes=self._pending_bytes + request.size_bytes,
             last_offset=last_offset,
@@ -173,7 +173,8 @@ class AppendGroup:
     def _last_offset(self, request: ValidatedAppend) -> int:
         if self._leader_epoch is None:
             return request.located[-1][1].last_offset
-        next_offset = self._batches[-1].last_offset + 1 if self._batches else self._local.segments.end_offset
+        segments = self._local.segments
+        next_offset = self._batches[-1].last_offset + 1 if self._batches else segments[-1].end_offset
         return next_offset + request.offset_count - 1
 
     def _take(self, request: ValidatedAppend, last_offset: int) -> None:
@@ -193,7 +194,8 @@ class AppendGroup:
                     log_end_offset=base_offset,
                 )
             append_time_ms = self._now_ms if self._is_append_time else None
-            placed = _placed(request.producer_batches, base_offset, append_time_ms)
+            producer_batches = request.producer_batches
+            placed = _placed(producer_batches, base_offset, append_time_ms) if producer_batches else ()
             self._follow(placed, request.origin, base_offset)
             parts, batches = request.stamp(base_offset, self._leader_epoch, append_time_ms)
         assert batches[-1].last_offset == last_offset

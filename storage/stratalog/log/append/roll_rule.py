@@ -33,6 +33,8 @@ class RollRule:
         self._random = random_source
         self._base_offset: int | None = None
         self._fraction = 0.0
+        self._limit: tuple[LogConfig, int, int] | None = None
+        """The last age limit, with the configuration and the base offset that it holds for."""
         self._idle_base_offset = -1
         self._idle_rolled_ms = 0
 
@@ -54,8 +56,7 @@ class RollRule:
             return size_bytes > config.segment_bytes
         return (
             active.size_bytes + size_bytes > config.segment_bytes
-            or _waited_ms(active, max_timestamp_ms, now_ms)
-            > config.max_segment_ms - self._jitter_ms(active, config)
+            or _waited_ms(active, max_timestamp_ms, now_ms) > self._limit_ms(active, config)
             or active.is_index_full(config.segment_index_bytes)
         )
 
@@ -63,7 +64,7 @@ class RollRule:
         """Whether the log must be rolled now without a request; the caller does so then."""
         if active.size_bytes == 0 or not config.is_compacted or config.max_compaction_lag_ms == LONG_MAX:
             return False
-        limit_ms = config.max_segment_ms - self._jitter_ms(active, config)
+        limit_ms = self._limit_ms(active, config)
         is_new = (
             active.base_offset == self._idle_base_offset and 0 <= now_ms - self._idle_rolled_ms <= limit_ms
         )
@@ -71,6 +72,14 @@ class RollRule:
             return False
         self._idle_base_offset, self._idle_rolled_ms = active.end_offset, now_ms
         return True
+
+    def _limit_ms(self, active: LogSegment, config: LogConfig) -> int:
+        """The age limit of the segment."""
+        limit = self._limit
+        if limit is None or limit[0] is not config or limit[1] != active.base_offset:
+            limit_ms = config.max_segment_ms - self._jitter_ms(active, config)
+            self._limit = limit = (config, active.base_offset, limit_ms)
+        return limit[2]
 
     def _jitter_ms(self, active: LogSegment, config: LogConfig) -> int:
         """A part of the age limit in [0, segment.jitter.ms), the same for the whole life of the segment."""

@@ -92,6 +92,9 @@ class ProducerAppend:
     def commit(self) -> list[CompletedTransaction]:
         """Let the log's state follow all staged batches, which are in the log now; return the transactions
         that they ended, in order."""
+        if not self._staged:
+            # So it is for most groups: their producers have no ids.
+            return []
         completed = [self._state.append(batch) for batch in self._staged]
         self.discard()
         return [transaction for transaction in completed if transaction is not None]

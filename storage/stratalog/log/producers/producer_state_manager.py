@@ -108,7 +108,8 @@ class ProducerStateManager:
     def on_high_watermark_updated(self, high_watermark: int) -> None:
         """Note that markers below `high_watermark` cannot be lost any more."""
         self._high_watermark = max(self._high_watermark, high_watermark)
-        self._note_first_unstable_offset()
+        if self._unreplicated:
+            self._note_first_unstable_offset()
 
     def on_log_start_offset_incremented(self, log_start_offset: int) -> None:
         """Note that the records below `log_start_offset` are deleted. Their producers stay known."""

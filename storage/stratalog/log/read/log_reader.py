@@ -206,19 +206,29 @@ class LogReader:
         return self._availability.reading(find)
 
     def segments(
-        self, proven_end_offset: int = 0, *, begin_offset: int = 0, max_count: int | None = None
+        self,
+        proven_end_offset: int = 0,
+        *,
+        begin_offset: int = 0,
+        max_count: int | None = None,
+        on_segment: Callable[[], None] = lambda: None,
     ) -> tuple[SegmentInfo, ...]:
         """The local segments with base offsets from `begin_offset` on, oldest first, at most `max_count`. For
-        those that begin below `proven_end_offset`, checksums prove the highest timestamp. Raises
+        those that begin below `proven_end_offset`, checksums prove the highest timestamp. Calls `on_segment`
+        before each of them, which may be read, and behind each read that proves one. Raises
         DataDirectoryError."""
+
+        def described(segment: LogSegment) -> SegmentInfo:
+            on_segment()
+            return describe_segment(
+                segment, is_proven=segment.base_offset < proven_end_offset, on_read=on_segment
+            )
 
         def describe() -> tuple[SegmentInfo, ...]:
             segments = self._local.segments
             first = bisect_left(segments, begin_offset, key=attrgetter("base_offset"))
-            return tuple(
-                describe_segment(segment, is_proven=segment.base_offset < proven_end_offset)
-                for segment in islice(segments, first, None if max_count is None else first + max_count)
-            )
+            end = None if max_count is None else first + max_count
+            return tuple(map(described, islice(segments, first, end)))
 
         return self._availability.reading(describe)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from stratalog.base.errors import CorruptRecordError
@@ -39,13 +39,15 @@ class SegmentSource(NamedTuple):
     """Wall time since which its oldest records have waited; see `LogSegment.first_append_ms`."""
 
 
-def describe_segment(segment: LogSegment, *, is_proven: bool) -> SegmentInfo:
-    """Describe a segment. `is_proven`: compare the checksum of the batch with its highest timestamp. Raises
-    OSError."""
+def describe_segment(
+    segment: LogSegment, *, is_proven: bool, on_read: Callable[[], None] = lambda: None
+) -> SegmentInfo:
+    """Describe a segment. `is_proven`: compare the checksum of the batch with its highest timestamp, and call
+    `on_read` as `LogSegment.prove_max_timestamp` does. Raises OSError."""
     max_timestamp_ms, damage = NO_TIMESTAMP, None
     try:
         if is_proven:
-            segment.prove_max_timestamp()
+            segment.prove_max_timestamp(on_read)
         max_timestamp_ms = segment.max_timestamp().timestamp_ms
     except CorruptRecordError as found:
         damage = found

@@ -5,6 +5,9 @@ the others from going. It is tried again, because the operator expects its space
 the removals stop. Files that are left when a process ends are removed by the next one.
 
 Until then they take space. A log directory that is short of it has its waiting removals done at once.
+
+One thread at a time does what is due in a log directory, so a disk that hangs takes one thread of the
+scheduler, however many logs wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import logging
 import posixpath
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from stratalog.base.errors import DataDirectoryError
@@ -38,7 +43,7 @@ class Removal(NamedTuple):
 
 
 class LateRemovals:
-    """The removals of a process that wait. Thread-safe: `_lock` guards the list, and each entry has its own
+    """The removals of a process that wait. Thread-safe: `_lock` guards the lists, and each entry has its own
     lock."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -46,6 +51,8 @@ class LateRemovals:
         self._lock = threading.Lock()
         # In the order in which they came.
         self._waiting: dict[_Waiting, None] = {}
+        # What is due, by directory, and whether it is the first try; a thread is at work at the first one.
+        self._due: dict[str, deque[tuple[_Waiting, bool]]] = {}
 
     def add(
         self,
@@ -65,14 +72,43 @@ class LateRemovals:
             self._waiting[waiting] = None
         self._scheduler.once(name, lambda: self._take_turn(waiting, is_first=True), delay_ms)
 
-    def hurry(self, directory: str) -> int:
+    def hurry(self, directory: str, on_removal: Callable[[], None] = lambda: None) -> int:
         """Do what waits in that log directory now; returns the size of what is gone. What another thread is
-        about to remove is gone, too. What fails keeps its turn."""
+        about to remove is gone, too. What fails keeps its turn. Calls `on_removal` before each removal."""
         with self._lock:
             found = [waiting for waiting in self._waiting if waiting.directory == directory]
-        return sum(waiting.remove().freed_bytes for waiting in found if not waiting.is_over())
+        return sum(waiting.remove(on_removal).freed_bytes for waiting in found if not waiting.is_over())
 
     def _take_turn(self, waiting: _Waiting, *, is_first: bool) -> None:
+        """Do what is due in the directory, unless a thread is at work there, which does this, too, then."""
+        with self._lock:
+            due = self._due.setdefault(waiting.directory, deque())
+            due.append((waiting, is_first))
+            if len(due) > 1:
+                return
+        self._work_off(waiting.directory, due)
+
+    def _work_off(self, directory: str, due: deque[tuple[_Waiting, bool]]) -> None:
+        is_left = True
+        while is_left:
+            waiting, is_first = due[0]
+            try:
+                self._try_once(waiting, is_first=is_first)
+            except BaseException:
+                if self._is_left(directory, due):
+                    self._scheduler.once(due[0][0].name, partial(self._work_off, directory, due))
+                raise
+            is_left = self._is_left(directory, due)
+
+    def _is_left(self, directory: str, due: deque[tuple[_Waiting, bool]]) -> bool:
+        """Take out what was tried; returns whether more is due."""
+        with self._lock:
+            due.popleft()
+            if not due:
+                del self._due[directory]
+            return bool(due)
+
+    def _try_once(self, waiting: _Waiting, *, is_first: bool) -> None:
         is_due = is_first or not waiting.is_over()
         failures: Sequence[OSError | DataDirectoryError] = waiting.remove().failures if is_due else ()
         if not failures or waiting.is_over():
@@ -110,13 +146,14 @@ class _Waiting:
         self._lock = threading.Lock()
         self._left = tuple(removals)
 
-    def remove(self) -> _Removed:
-        """Do what is left."""
+    def remove(self, on_removal: Callable[[], None] = lambda: None) -> _Removed:
+        """Do what is left. Calls `on_removal` before each removal."""
         with self._lock:
             freed_bytes = 0
             failures: list[OSError | DataDirectoryError] = []
             left: list[Removal] = []
             for removal in self._left:
+                on_removal()
                 try:
                     removal.run()
                     freed_bytes += removal.size_bytes

@@ -75,6 +75,8 @@ class LogRetention:
         self._damaged_until_s = 0.0
         # The segment that ended the last look at ages, because it claims to be of the future.
         self._future_base_offset: int | None = None
+        self.look_count = 0
+        """Looks at the ages of segments, and reads of their files: it grows while a call gets on."""
 
     @property
     def future_segment_count(self) -> int:
@@ -94,16 +96,21 @@ class LogRetention:
         rule = retention.all_tiered if ignore_retention else retention.beyond_local_retention
         return self._delete(rule, compacted_upto)
 
-    def drop_for_space(self, wanted_bytes: int, *, may_lose: bool) -> int:
+    def drop_for_space(
+        self, wanted_bytes: int, *, may_lose: bool, is_wanted: Callable[[], bool] = lambda: True
+    ) -> int:
         """Drop the oldest segments of a tiered log until `wanted_bytes` are dropped, and return their size.
         Their files are unlinked at once. Never the active segment, nor one above the high watermark.
 
         Without `may_lose` only those that are in the object store. With it also others, whose records are
         lost: the log begins behind the tiered end then, and `space_drop_end_offset` says why. What an upload
-        is reading or sending stays. Raises DataDirectoryError.
+        is reading or sending stays. Drops nothing if it is no longer wanted once the log is free. Raises
+        DataDirectoryError.
         """
         assert self._local.config.remote_storage_enable, "other logs go by their retention"
         with self._flush_lock, self._lock:
+            if not is_wanted():
+                return 0
             count = dropped_bytes = end_offset = 0
             for segment in self._local.segments:
                 may_go = self._is_tiered(segment) or (may_lose and not self._is_uploading(segment))
@@ -345,6 +352,7 @@ class LogRetention:
 
     def _seems_older(self, segment: LogSegment, before_ms: int) -> bool:
         """Whether the segment is older, by its index and its headers."""
+        self._note_look()
         try:
             return self._newest_ms(segment) < before_ms
         except CorruptRecordError as damage:
@@ -353,12 +361,15 @@ class LogRetention:
             self._report_damage(segment, damage)
             return False
 
+    def _note_look(self) -> None:
+        self.look_count += 1
+
     def _is_sound(self, segment: LogSegment) -> bool:
         seen = segment, self._filesystem.modified_ms(segment.path)
         if self._damaged == seen and self._clock.monotonic_s() < self._damaged_until_s:
             return False
         try:
-            segment.prove_max_timestamp()
+            segment.prove_max_timestamp(self._note_look)
         except CorruptRecordError as damage:
             self._damaged, self._damaged_until_s = seen, self._clock.monotonic_s() + DAMAGED_AGAIN_S
             self._report_damage(segment, damage)

@@ -92,19 +92,13 @@ def utc_text(time_ms: int) -> str:
 def next_expiry(
     kept: KeptUnit, limits: RetentionLimits, now_ms: int | None, exemption: str = ""
 ) -> NextExpiry:
-    """When the unit goes. `now_ms` is None if no clock is trusted. `exemption`: why no limit holds for it."""
+    """When the unit goes. `now_ms` is None if no clock is trusted: then it does not go by time. `exemption`:
+    why no limit holds for it."""
     time_ms = missing_bytes = NEVER
     reasons: list[str] = [exemption] if exemption else []
-    if not exemption and limits.retention_ms != UNLIMITED and kept.newest_ms >= 0:
-        time_ms = kept.newest_ms + limits.retention_ms + 1
-        is_future = now_ms is not None and kept.newest_ms > now_ms
-        reasons.append(
-            f"its newest record is in the future, {utc_text(kept.newest_ms)}"
-            if is_future
-            else f"its newest record is not older than {limits.prefix}retention.ms, {limits.retention_ms}"
-        )
-    if not exemption and limits.retention_ms != UNLIMITED and kept.newest_ms < 0:
-        reasons.append("the age of its records is not known")
+    if not exemption and limits.retention_ms != UNLIMITED:
+        time_ms, reason = _time_of(kept, limits, now_ms)
+        reasons.append(reason)
     if not exemption and limits.retention_bytes != UNLIMITED:
         missing_bytes = max(0, limits.retention_bytes - kept.behind_bytes)
         reasons.append(f"without it less than {limits.prefix}retention.bytes would be left")
@@ -117,6 +111,24 @@ def next_expiry(
         missing_bytes=missing_bytes,
         reason="; ".join(reasons) or unlimited,
     )
+
+
+def _time_of(kept: KeptUnit, limits: RetentionLimits, now_ms: int | None) -> tuple[int, str]:
+    """When the unit is too old, and why it stays until then."""
+    key = f"{limits.prefix}retention.ms"
+    if now_ms is None:
+        return NEVER, (
+            f"nothing goes by {key}, {limits.retention_ms}, while the clocks of this server and of the store"
+            " differ too much"
+        )
+    if kept.newest_ms < 0:
+        return NEVER, "the age of its records is not known"
+    reason = (
+        f"its newest record is in the future, {utc_text(kept.newest_ms)}"
+        if kept.newest_ms > now_ms
+        else f"its newest record is not older than {key}, {limits.retention_ms}"
+    )
+    return kept.newest_ms + limits.retention_ms + 1, reason
 
 
 def rules_of_counts(

@@ -112,5 +112,14 @@ class DirectoryCheckpoints:
         """Remove the recovery point, so that no later partition of the name gets it. Durable when it returns.
         Raises OSError; no other log may take the name before a later call has succeeded."""
         with self._lock:
-            self._recovery_points.set(partition, None)
-            self._spare.writing(lambda: self._recovery_points.save_for(partition))
+            self._forget(partition)
+
+    def forget_unlisted(self, partition: TopicPartition) -> None:
+        """Remove the recovery point as `forget` does, unless the manifest lists the partition by now."""
+        with self._lock, self._manifest.lock:
+            if self._manifest.entry(partition) is None:
+                self._forget(partition)
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._recovery_points.set(partition, None)
+        self._spare.writing(lambda: self._recovery_points.save_for(partition))

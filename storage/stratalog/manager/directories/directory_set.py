@@ -4,7 +4,7 @@ A directory is known by its path, by the place that the path leads to, and by th
 A start is refused if two paths lead to one directory, if one directory lies in another, or if one is a copy
 of another that lacks a part. It is also refused if a directory belongs to another process or another store,
 or has unreadable properties: the operator has named the wrong directory. A directory that the operating
-system refuses is offline, and the start goes on while another one works.
+system refuses, or whose disk does not answer, is offline, and the start goes on while another one works.
 
 A partition has one directory: the one that has it, or else the one with the fewest partitions among those
 that take new ones. A partition that is found nowhere may be in a directory that could not be read, or that is
@@ -16,8 +16,11 @@ from __future__ import annotations
 import logging
 import posixpath
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS, DiskCalls, Result
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.randomness import IdGenerator
@@ -43,6 +46,8 @@ class DirectorySet:
     ) -> None:
         """Use `open`."""
         self.guard = threading.RLock()
+        self._altering = threading.Lock()
+        """Held by an alteration of cordons, which waits for disks."""
         self._on_all_failed = on_all_failed
         self._failure_lock = threading.Lock()
         self._has_told = True
@@ -50,6 +55,8 @@ class DirectorySet:
         self._healths = [DirectoryHealth(path, self._tell_failed) for path in paths]
         self.filesystem: FileSystem = WatchedFileSystem(filesystem, self._healths)
         """The file system for the logs: it notices when a disk fails."""
+        self.disk_calls: DiskCalls = DIRECT_DISK_CALLS
+        """Waits for their disks. The owner of the threads sets it before the first call."""
         self._directories: tuple[LogDirectory, ...] = ()
         self._missing = MissingDirectories(())
 
@@ -62,23 +69,28 @@ class DirectorySet:
         on_all_failed: Callable[[], None],
         *,
         written_by_broker: bool = False,
+        disk_calls: DiskCalls = DIRECT_DISK_CALLS,
     ) -> DirectorySet:
         """Lock all, and read their files. `cordoned`: those of `paths` that take no new partitions, unless
         their manifests say otherwise.
         `on_all_failed` is called once, when the last directory goes offline later on. `written_by_broker`:
-        see `LogManagerSettings`.
+        see `LogManagerSettings`. `disk_calls` waits for the disks, here alone: a directory that does not
+        answer is offline.
 
-        Raises DataDirectoryInUseError, DataDirectoryError, with no directory locked.
+        Raises DataDirectoryInUseError, DataDirectoryError, with no directory locked but one that does not
+        answer.
         """
         assert set(cordoned) <= set(paths)
-        _require_apart(filesystem, paths)
         directories = DirectorySet(filesystem, paths, on_all_failed)
+        _require_apart(directories._find_each(filesystem, disk_calls))
         try:
-            first_failure = directories._open_each(ids, cordoned, written_by_broker=written_by_broker)
+            first_failure = directories._open_each(
+                ids, cordoned, disk_calls, written_by_broker=written_by_broker
+            )
             directories._require_one_store()
             directories._missing = MissingDirectories(directories._directories)
             # Last, because a start that was refused must not count as a crash.
-            begin_failure = directories._begin_each()
+            begin_failure = directories._begin_each(disk_calls)
             if not directories.online():
                 failure = first_failure or begin_failure
                 assert failure is not None
@@ -91,8 +103,35 @@ class DirectorySet:
         log_missing(directories.missing())
         return directories
 
+    def _find_each(self, filesystem: FileSystem, disk_calls: DiskCalls) -> Mapping[str, str]:
+        """The place that each path leads to, of those directories whose disks answer; the others are offline
+        from here on. Side by side, so that one waits for no other."""
+        paths = [health.path for health in self._healths]
+        answers = disk_calls.run_each({path: partial(_place_of, filesystem, path) for path in paths})
+        for path, silence in answers.silences.items():
+            self._note_silence(path, silence)
+        return {path: place for path in paths if (place := answers.results.get(path)) is not None}
+
+    def _note_silence(self, path: str, silence: DataDirectoryError) -> None:
+        [health] = [one for one in self._healths if one.path == path]
+        waited_s = silence.fields["waited_s"]
+        health.fail(
+            f"its disk did not answer for {waited_s} s when the server started; find out why, and start the"
+            " server again"
+        )
+
+    def _on_disk(self, disk_calls: DiskCalls, path: str, work: Callable[[], Result]) -> Result:
+        """The result of work on a directory, which goes offline if its disk does not answer. Raises what the
+        work raises, OSError."""
+        [health] = [one for one in self._healths if one.path == path]
+        answers = disk_calls.run_each({path: work}, lambda _: health.answer_count)
+        for silence in answers.silences.values():
+            self._note_silence(path, silence)
+            raise health.os_error(path)
+        return answers.results[path]
+
     def _open_each(
-        self, ids: IdGenerator, cordoned: Sequence[str], *, written_by_broker: bool
+        self, ids: IdGenerator, cordoned: Sequence[str], disk_calls: DiskCalls, *, written_by_broker: bool
     ) -> DataDirectoryError | None:
         """Open the directories that can be used; returns the first failure of the others."""
         first_failure: DataDirectoryError | None = None
@@ -102,7 +141,8 @@ class DirectorySet:
             self._directories = (*self._directories, directory)
             try:
                 # Before the lock: a second name of a directory must not look like another process.
-                found_id = read_properties(self.filesystem, health.path).get(DIRECTORY_ID, "")
+                read = partial(read_properties, self.filesystem, health.path)
+                found_id = self._on_disk(disk_calls, health.path, read).get(DIRECTORY_ID, "")
                 if found_id in paths_by_id:
                     raise DataDirectoryError(
                         "two log directories have the same directory.id, so they are one directory under two"
@@ -111,7 +151,10 @@ class DirectorySet:
                         other_path=paths_by_id[found_id],
                         directory_id=found_id,
                     )
-                directory.open(self.filesystem, ids.uuid(), written_by_broker=written_by_broker)
+                open_it = partial(
+                    directory.open, self.filesystem, ids.uuid(), written_by_broker=written_by_broker
+                )
+                self._on_disk(disk_calls, health.path, open_it)
                 paths_by_id[directory.directory_id] = health.path
             except (OSError, ManifestError) as failure:
                 error = failure if isinstance(failure, ManifestError) else unusable(health.path, failure)
@@ -122,12 +165,12 @@ class DirectorySet:
                 health.fail(str(failure))
         return first_failure
 
-    def _begin_each(self) -> DataDirectoryError | None:
+    def _begin_each(self, disk_calls: DiskCalls) -> DataDirectoryError | None:
         """Begin each directory that could be opened; returns the first failure."""
         first_failure: DataDirectoryError | None = None
         for directory in self.online():
             try:
-                directory.begin()
+                self._on_disk(disk_calls, directory.path, directory.begin)
             except OSError as failure:
                 first_failure = first_failure or unusable(directory.path, failure)
                 directory.health.fail(str(failure))
@@ -158,7 +201,7 @@ class DirectorySet:
 
     def of(self, log: UnifiedLog) -> LogDirectory:
         """The directory that the log is in."""
-        return self.at(posixpath.dirname(log.local_log.directory))
+        return self.at(log.local_log.log_dir)
 
     def holders(self, partition: TopicPartition) -> list[LogDirectory]:
         """The directories that list the partition, online or not. There are several if an older topic had the
@@ -173,6 +216,13 @@ class DirectorySet:
     def holder(self, partition: TopicPartition) -> LogDirectory | None:
         """The directory that has the partition, online or not; None if none is known to have it."""
         return next(iter(self.holders(partition)), None)
+
+    def require_answers(self, partition: TopicPartition) -> None:
+        """Raise DataDirectoryError if a directory that lists the partition does not answer: what an older
+        topic has left there cannot be put away."""
+        for directory in self.holders(partition):
+            if directory.is_online:
+                self.disk_calls.run(directory.path, partial(self.filesystem.exists, directory.path))
 
     def require_not_offline(self, partition: TopicPartition) -> None:
         """Raise DataDirectoryError if the partition is in a directory that is offline."""
@@ -237,6 +287,9 @@ class DirectorySet:
         open_ones = [directory for directory in online if not directory.is_cordoned]
         if not online:
             self._directories[0].require_online()
+        # If none answers, the creation in the first one says so.
+        answering = [one for one in open_ones if not self.disk_calls.is_silent(one.path)]
+        open_ones = answering or open_ones
         if not open_ones:
             raise DataDirectoryError(
                 "no log directory takes new partitions, all that work are cordoned; uncordon one",
@@ -256,9 +309,10 @@ class DirectorySet:
 
         Raises InvalidRequestError if a path is not that of a log directory, DataDirectoryError if a directory
         that would change is offline: then nothing has changed. If a disk refuses the change, it holds for the
-        directories before that one, and the error names them. A crash may leave the same.
+        directories before that one, and the error names them. A crash may leave the same. If a disk does not
+        answer the change, it may hold for its directory later.
         """
-        with self.guard:
+        with self._altering:
             chosen = None if paths is None else {self.at(path) for path in paths}
             wanted = {one: None if chosen is None else one in chosen for one in self._directories}
             for directory, is_cordoned in wanted.items():
@@ -268,7 +322,7 @@ class DirectorySet:
             altered: list[str] = []
             for directory, is_cordoned in wanted.items():
                 try:
-                    directory.cordon(is_cordoned)
+                    self._cordon(directory, is_cordoned)
                 except DataDirectoryError as failure:
                     raise DataDirectoryError(
                         "a log directory refuses its cordon; the directories in `altered` have theirs by now,"
@@ -278,6 +332,22 @@ class DirectorySet:
                         reason=str(failure),
                     ) from failure.__cause__
                 altered.append(directory.path)
+
+    def _cordon(self, directory: LogDirectory, is_cordoned: bool | None) -> None:
+        """Write the cordon of a directory. One that does not answer is left out, as one that is offline, if
+        it has that cordon by the settings. Raises DataDirectoryError; if the disk does not answer, it may get
+        the cordon later."""
+        try:
+            self.disk_calls.run(directory.path, partial(directory.cordon, is_cordoned))
+        except DataDirectoryError:
+            is_left_out = directory.is_cordoned_under(is_cordoned) == directory.is_cordoned
+            if not is_left_out or not self.disk_calls.is_silent(directory.path):
+                raise
+            logger.warning(
+                "a log directory does not answer, so its manifest does not say that its cordon stays as it"
+                " is, path=`%s`",
+                directory.path,
+            )
 
     @property
     def bound_store_id(self) -> str | None:
@@ -333,16 +403,22 @@ class DirectorySet:
         self._on_all_failed()
 
 
-def _require_apart(filesystem: FileSystem, paths: Sequence[str]) -> None:
+def _place_of(filesystem: FileSystem, path: str) -> str | None:
+    """The place that the path leads to, once its disk has answered; None if the system refuses that, which
+    opening the directory reports."""
+    # What was read before is in memory, and says nothing of the disk.
+    with suppress(OSError):
+        filesystem.sync_directory(path)
+    try:
+        return filesystem.real_path(path)
+    except OSError:
+        return None
+
+
+def _require_apart(real_paths: Mapping[str, str]) -> None:
     """Raise DataDirectoryError if two paths lead to one directory, or one leads into another directory."""
-    assert paths, "there is at least one log directory"
     known: dict[str, str] = {}
-    for path in paths:
-        try:
-            real_path = filesystem.real_path(path)
-        except OSError:
-            # Opening the directory reports it.
-            continue
+    for path, real_path in real_paths.items():
         for other_real_path, other_path in known.items():
             if other_real_path == real_path:
                 raise DataDirectoryError(

@@ -38,11 +38,14 @@ class FoundPartitions:
     def set_aside(self) -> dict[str, list[str]]:
         """By log directory, the paths for an operator to look at; see `LogDirectory.set_aside`. Leaves out a
         directory that cannot be read now."""
-        found: dict[str, list[str]] = {}
-        for directory in self._directories.online():
-            with suppress(OSError, DataDirectoryError), self._directories.guard:
-                found[directory.path] = directory.set_aside()
-        return found
+        paths = [directory.path for directory in self._directories.online()]
+        return {path: found for path in paths if (found := self.set_aside_in(path)) is not None}
+
+    def set_aside_in(self, path: str) -> list[str] | None:
+        """Those in the log directory of this path; None if it cannot be read now."""
+        with suppress(OSError, DataDirectoryError):
+            return self._directories.at(path).set_aside(self._directories.guard)
+        return None
 
     def epochs(self) -> Iterator[tuple[TopicIdPartition, int]]:
         """The newest leader epoch of each partition, as far as it can be read."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 from uuid import UUID
 
@@ -152,6 +153,9 @@ class LogDirectory:
                     " them, or remove them, path=`%s`",
                     staged,
                 )
+            if self.health.reason is not None:
+                # The disk has answered too late: the process goes on without the directory.
+                raise self.health.os_error(self.path)
         except BaseException:
             locked.release()
             raise
@@ -250,8 +254,7 @@ class LogDirectory:
     @property
     def is_cordoned(self) -> bool:
         """The directory takes no new partitions."""
-        altered = self.altered_cordon
-        return self._is_cordoned_by_default if altered is None else altered
+        return self.is_cordoned_under(self.altered_cordon)
 
     def cordon(self, is_cordoned: bool | None) -> None:
         """Take no new partitions from now on, or take them again; None: as the settings say. Durable when it
@@ -263,10 +266,13 @@ class LogDirectory:
             with disk_errors(self.path):
                 self.spare.writing(lambda: self.manifest.set_cordoned(is_cordoned))
 
+    def is_cordoned_under(self, altered: bool | None) -> bool:
+        """Whether the directory takes no new partitions if the manifest has this cordon."""
+        return self._is_cordoned_by_default if altered is None else altered
+
     def cordon_refusal(self, is_cordoned: bool | None) -> DataDirectoryError | None:
         """The error of a change that `cordon` cannot write because the directory is offline."""
-        wanted = self._is_cordoned_by_default if is_cordoned is None else is_cordoned
-        if self.is_online or wanted == self.is_cordoned:
+        if self.is_online or self.is_cordoned_under(is_cordoned) == self.is_cordoned:
             return None
         return DataDirectoryError(
             "the log directory is offline, so its cordon cannot be altered; repair its disk, restart the"
@@ -322,13 +328,21 @@ class LogDirectory:
         """Partitions that are not open, in order."""
         return sorted(self._clean | self._unclean)
 
-    def set_aside(self) -> list[str]:
+    def set_aside(self, guard: AbstractContextManager[object]) -> list[str]:
         """Paths for an operator to look at: of no topic, set aside, or left by an import. Raises
-        DataDirectoryError, OSError."""
-        present = self.files.partition_names()
-        self.strays &= present
-        self.unlisted &= present
-        return [*map(self.partition_path, sorted(self.strays | self.unlisted)), *self.files.set_aside()]
+        DataDirectoryError, OSError.
+
+        `guard` is that of all directories. It is not held while the disk is read: one that hangs would hold
+        up the others.
+        """
+        with guard:
+            noted = self.strays | self.unlisted
+        gone = noted - self.files.partition_names()
+        paths = self.files.set_aside()
+        with guard:
+            self.strays -= gone
+            self.unlisted -= gone
+            return [*map(self.partition_path, sorted(self.strays | self.unlisted)), *paths]
 
     def note_start_over(self) -> None:
         """Note the end of the start: logs that are not open by now belong to no topic."""

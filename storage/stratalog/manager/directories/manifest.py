@@ -17,7 +17,8 @@ that it is moving to, the epoch under which an import took it over, and the time
 for kept tombstones (`-`: none). The states::
 
     live        the partition's log
-    incoming    a copy on its way from another directory; `log_move` says how it becomes live
+    incoming    a move from another directory was accepted, and its copy may be on its way; `log_move` says
+                how it becomes live
     stray       no topic wants it, and it keeps its name; see `stray_partitions`
 
 `cordoned` is the part of `cordoned.log.dirs` that concerns this directory, if the key was altered at run
@@ -296,7 +297,8 @@ class ManifestFile:
     ) -> None:
         """Change these entries, all or none of them; None removes one. Durable when it returns. Nothing is
         written if nothing changes. Raises OSError: `now` stays as it was, and the next update writes the
-        file again."""
+        file again. `now` has the very objects that were given last, so a caller that noted an entry can tell
+        whether another one has noted an equal one since."""
         with self.lock:
             now = self._manifest
             changed = now._replace(
@@ -316,11 +318,10 @@ class ManifestFile:
             self._write(self._manifest._replace(cordoned=cordoned), self._lines)
 
     def _write(self, changed: Manifest, lines: dict[TopicPartition, str]) -> None:
-        if changed == self._manifest and not self._is_outdated:
-            return
-        data = _sealed(changed, lines.values())
-        replace_file(self._filesystem, self._path, data, before_rename=self._note_outdated)
-        self._is_outdated = False
+        if changed != self._manifest or self._is_outdated:
+            data = _sealed(changed, lines.values())
+            replace_file(self._filesystem, self._path, data, before_rename=self._note_outdated)
+            self._is_outdated = False
         self._manifest, self._lines = changed, lines
 
     def _note_outdated(self) -> None:

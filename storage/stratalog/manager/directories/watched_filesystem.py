@@ -40,16 +40,18 @@ class WatchedFileSystem(WrappedFileSystem):
         if target is not None and self._health_of(target) is not self._health_of(path):
             # An error between two directories does not say which of them has failed.
             return operation()
-        for health in self._healths:
-            if health.reason is not None and self._health_of(path) is health:
-                raise health.os_error(path)
+        health = self._health_of(path)
+        if health is None:
+            return operation()
+        if health.reason is not None:
+            raise health.os_error(path)
         try:
             return operation()
         except OSError as error:
-            failed = self._health_of(path)
-            if failed is not None:
-                failed.observe(error)
+            health.observe(error)
             raise
+        finally:
+            health.answer_count += 1
 
     def _opened(self, path: str, file: AppendFile) -> AppendFile:
         health = self._health_of(path)

@@ -82,7 +82,7 @@ def _settle(
     if holders or not directories.is_all_known:
         return [WantedMove(partition, one.path) for one in copies]
     for one in copies:
-        away.discard_copy(one, partition)
+        away.discard_copy(one, partition, entries[one].topic_id)
     return []
 
 

@@ -15,7 +15,8 @@ deletion or a close of the log ends the move first.
 
 The manifests of both directories say where the partition is. Each step is durable before the next::
 
-    1. target: incoming                 the move is wanted; a start removes the copy and may begin again
+    1. target: incoming                 the move is accepted and wanted, also before it begins; a start
+                                        removes the copy and may begin again
        ... copy, without a lock ...
     2. source: moving_to TARGET         the target may be newer: no start without it serves the source
        ... copy the rest, under the log's locks ...
@@ -39,6 +40,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from stratalog.base.clock import Clock
+from stratalog.base.disk_calls import DIRECT_DISK_CALLS
 from stratalog.base.errors import LogStoreError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.types import TopicPartition
@@ -143,13 +145,30 @@ class LogMove:
             reason=self._reason,
         )
 
+    def record(self) -> None:
+        """Make the next process begin the move, should this one not come to it. Durable when it returns.
+        Raises DataDirectoryError, UnknownTopicOrPartitionError if the partition has lost the log."""
+        self._target.record()
+
+    @property
+    def is_of_open_log(self) -> bool:
+        """Whether the partition still has the log. Takes no lock."""
+        return self._target.is_open
+
+    def withdraw(self) -> None:
+        """Take back what `record` has noted: the move was not accepted after all. Called by the thread that
+        has waited for the disk to note it."""
+        self._target.withdraw(self._away, DIRECT_DISK_CALLS)
+
     def ask_to_end(self, reason: str, *, is_still_wanted: bool = False) -> None:
-        """End the move before its next step, unless it is complete by then. `is_still_wanted`: the next
-        process shall begin it again."""
+        """End the move before its next step, unless it is complete by then; at once if it has not begun.
+        `is_still_wanted`: the next process shall begin it again."""
         with self._changed:
             if not self._state.is_final and self._ending is None:
                 self._ending, self._is_still_wanted = reason, is_still_wanted
             if self._state is MoveState.WAITING:
+                if not is_still_wanted:
+                    self._target.withdraw(self._away)
                 self._end(MoveState.CANCELLED, reason)
         self._throttler.interrupt()
 

@@ -7,7 +7,9 @@ that closes, deletes or truncates a log ends its move first.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import DataDirectoryError, InvalidRequestError
@@ -20,7 +22,7 @@ from stratalog.manager.directories.log_directory import LogDirectory
 from stratalog.manager.directories.manifest import PartitionState
 from stratalog.manager.moves.cut_off_moves import WantedMove, settle_moves
 from stratalog.manager.moves.log_move import LogMove, MoveProgress, MoveState
-from stratalog.manager.moves.move_target import MovePlan
+from stratalog.manager.moves.move_target import MovePlan, log_is_gone
 from stratalog.manager.partitions.put_away import PutAway
 
 
@@ -34,28 +36,33 @@ class MoveRegistry:
         directories: DirectorySet,
         cleaner: CleanerManager,
         away: PutAway,
+        is_open: Callable[[UnifiedLog], bool],
     ) -> None:
         """Settle the moves that the former process did not finish; no log may be opened before. `cleaner` is
-        paused for logs that move. `away` removes copies that are not needed any more."""
+        paused for logs that move. `away` removes copies that are not needed any more. `is_open`: see
+        `MovePlan`."""
         self.throttler = Throttler(clock)
         """Limits the rate of all moves together; unlimited at first."""
         self._clock = clock
         self._directories = directories
         self._cleaner = cleaner
         self._away = away
+        self._is_open = is_open
         self._lock = threading.Lock()
         self._moves: dict[TopicPartition, LogMove] = {}
+        # Moves that are being accepted.
+        self._beginning: dict[TopicPartition, LogMove] = {}
         # The reasons why wanted moves do not begin again.
         self._refusals: dict[TopicPartition, str] = {}
         self._wanted = settle_moves(directories, away)
 
     @property
     def wanted(self) -> tuple[WantedMove, ...]:
-        """Moves that the former process began and did not finish, for the caller to begin again."""
+        """Moves that the former process accepted and did not finish, for the caller to begin again."""
         return self._wanted
 
     def is_wanted(self, partition: TopicPartition) -> bool:
-        """Whether the former process began to move the partition."""
+        """Whether the former process accepted a move of the partition."""
         return any(wanted.partition == partition for wanted in self._wanted)
 
     def running(self, partition: TopicPartition) -> LogMove | None:
@@ -99,44 +106,77 @@ class MoveRegistry:
     def give_up(self, partition: TopicPartition) -> bool:
         """Give up the partition's move that the former process began, and remove its copy; False if there is
         no such move."""
-        with self._lock:
-            is_wanted = self.is_wanted(partition)
-            self._discard(partition)
-            return is_wanted
+        is_wanted = self.is_wanted(partition)
+        self._discard(partition)
+        return is_wanted
 
     def begin(self, log: UnifiedLog, target_path: str) -> LogMove:
         """A move of the log to that log directory; the caller calls `run`. Removes copies of earlier moves.
 
-        Raises InvalidRequestError if the move is impossible, or there is no such directory;
-        DataDirectoryError if a directory is offline or full.
+        The move is durably accepted when this returns: the next process begins it again if this one does not
+        end it. Raises InvalidRequestError if the move is impossible, or there is no such directory;
+        DataDirectoryError if a directory is offline, full or silent; UnknownTopicOrPartitionError if the log
+        is deleted or closed meanwhile.
         """
         partition = log.topic_partition
         target = self._directories.at(target_path)
         with self._lock:
             source = self._directories.of(log)
-            former = self.running(partition)
-            if former is not None:
+            if self.running(partition) is not None or partition in self._beginning:
                 raise InvalidRequestError(
                     "the partition is moving already; wait for that move or cancel it",
                     **partition.error_fields,
                 )
-            self._require_possible(log, source, target)
-            self._discard(partition, but_in=target.path)
-            plan = MovePlan(log, source, target, self._directories.guard)
+            for directory in (source, target):
+                directory.require_online()
             move = LogMove(
                 filesystem=self._directories.filesystem,
                 clock=self._clock,
-                plan=plan,
+                plan=MovePlan(log, source, target, self._directories.guard, self._is_open),
                 cleaner=self._cleaner,
                 throttler=self.throttler,
                 away=self._away,
             )
-            self._moves[partition] = move
-            return move
+            self._beginning[partition] = move
+        # Not under the lock, because a disk may hang.
+        try:
+            self._on_disk(target, partial(self._require_possible, log, source, target))
+            self._discard(partition, but_in=target.path)
+            self._on_disk(target, partial(self._accept, move))
+        except DataDirectoryError:
+            if not self._end_acceptance(move):
+                raise
+        finally:
+            self._end_acceptance(move)
+        return move
+
+    def _end_acceptance(self, move: LogMove) -> bool:
+        """Accept a late answer of the disk no more; returns whether the move is accepted."""
+        with self._lock:
+            self._beginning.pop(move.partition, None)
+            return self._moves.get(move.partition) is move
+
+    def _on_disk(self, directory: LogDirectory, work: Callable[[], None]) -> None:
+        """Do work in a log directory. Also raises DataDirectoryError if its disk does not answer."""
+        self._directories.disk_calls.run(directory.path, work)
+
+    def _accept(self, move: LogMove) -> None:
+        """Make the move durable, and one of those that run or wait. Raises DataDirectoryError,
+        UnknownTopicOrPartitionError."""
+        move.record()
+        with self._lock:
+            # A log that is taken out later takes the move along, see `forget`.
+            is_accepted = self._beginning.get(move.partition) is move and move.is_of_open_log
+            if is_accepted:
+                self._moves[move.partition] = move
+                self._forget_wanted(move.partition)
+            is_left = not is_accepted and not self.is_wanted(move.partition)
+        if is_left:
+            move.withdraw()
+        if not is_accepted:
+            raise log_is_gone(move.partition)
 
     def _require_possible(self, log: UnifiedLog, source: LogDirectory, target: LogDirectory) -> None:
-        for directory in (source, target):
-            directory.require_online()
         partition = log.topic_partition
         if source is target:
             raise InvalidRequestError(
@@ -166,8 +206,8 @@ class MoveRegistry:
         # Space that other moves still have to write is not free.
         promised_bytes = sum(
             move.progress.remaining_bytes
-            for move in self._moves.values()
-            if move.target_path == target.path and not move.state.is_final
+            for move in (*tuple(self._moves.values()), *tuple(self._beginning.values()))
+            if move.target_path == target.path and not move.state.is_final and move.partition != partition
         )
         if free_bytes < promised_bytes + log.local_log.segments.size_bytes:
             raise DataDirectoryError(
@@ -180,13 +220,22 @@ class MoveRegistry:
             )
 
     def _discard(self, partition: TopicPartition, but_in: str = "") -> None:
-        """Forget the partition's moves that were cut off, and remove their copies, except one in the log
+        """Forget the partition's moves that were cut off, and remove their copies, except one to the log
         directory `but_in`, which a new move replaces."""
-        for wanted in self._wanted:
-            if wanted.partition == partition and wanted.target_path != but_in:
-                with suppress(DataDirectoryError):
-                    self._away.discard_copy(self._directories.at(wanted.target_path), partition)
-        self._wanted = tuple(wanted for wanted in self._wanted if wanted.partition != partition)
+        with self._lock:
+            found = [one for one in self._wanted if one.partition == partition and one.target_path != but_in]
+            self._wanted = tuple(one for one in self._wanted if one not in found)
+            if found:
+                self._refusals.pop(partition, None)
+            targets = [self._directories.at(wanted.target_path) for wanted in found]
+            noted = [(target, target.entry(partition)) for target in targets]
+        for target, entry in noted:
+            if entry is not None and entry.state is PartitionState.INCOMING:
+                self._away.withdraw_copy(target, partition, entry)
+
+    def _forget_wanted(self, partition: TopicPartition) -> None:
+        """Forget the wishes for moves of the partition. Under the lock."""
+        self._wanted = tuple(one for one in self._wanted if one.partition != partition)
         self._refusals.pop(partition, None)
 
     def end(self, partition: TopicPartition) -> None:
@@ -197,11 +246,14 @@ class MoveRegistry:
             move.cancel("the log was truncated, closed or deleted")
 
     def forget(self, partition: TopicPartition) -> None:
-        """End and forget the moves of a partition that is about to be deleted."""
+        """End and forget the moves of a partition that is about to be deleted, also one that is being
+        accepted. A move can be accepted until the partition has lost its log, so call it again then."""
+        with self._lock:
+            self._beginning.pop(partition, None)
         self.end(partition)
         with self._lock:
             self._moves.pop(partition, None)
-            self._discard(partition)
+        self._discard(partition)
 
     def close(self) -> None:
         """End all moves, so that the next process begins them again."""

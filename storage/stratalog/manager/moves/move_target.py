@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from stratalog.base.errors import DataDirectoryError
+from stratalog.base.disk_calls import DiskCalls
+from stratalog.base.errors import DataDirectoryError, UnknownTopicOrPartitionError
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.types import TopicPartition
 from stratalog.log.disk_error import disk_errors
 from stratalog.log.exchange.log_copy import LogCopy, LogPlace
 from stratalog.log.unified_log import UnifiedLog
@@ -22,12 +24,22 @@ from stratalog.manager.partitions.put_away import PutAway
 
 
 class MovePlan(NamedTuple):
-    """The log to move, its directory and the target. `guard`: DirectorySet.guard."""
+    """The log to move, its directory and the target. `guard`: DirectorySet.guard. `is_open` returns whether
+    the partition still has this log; it takes no lock."""
 
     log: UnifiedLog
     source: LogDirectory
     target: LogDirectory
     guard: threading.RLock
+    is_open: Callable[[UnifiedLog], bool]
+
+
+def log_is_gone(partition: TopicPartition) -> UnknownTopicOrPartitionError:
+    """The error for a move of a log that its partition has lost."""
+    return UnknownTopicOrPartitionError(
+        "the partition was deleted or closed before its move began; move it again if it is still there",
+        **partition.error_fields,
+    )
 
 
 class MoveTarget:
@@ -44,16 +56,33 @@ class MoveTarget:
         self._partition = plan.log.topic_partition
         self._target = plan.target
         self._guard = plan.guard
+        self._is_open = plan.is_open
         self._path = plan.target.partition_path(self._partition)
         self._move_number = plan.source.move_number(self._partition) + 1
         self._noted_end_offset = -1
+        # The entry that `record` has written last.
+        self._noted: PartitionEntry | None = None
+
+    def record(self) -> None:
+        """Note in the target that the move is wanted. Durable when it returns. Raises DataDirectoryError,
+        UnknownTopicOrPartitionError if the partition has lost the log."""
+        manifest = self._target.manifest
+        # One step: a topic that gets the name later, perhaps in this directory, replaces the entry.
+        with self._target_errors(), manifest.lock:
+            entry = self._entry(PartitionState.INCOMING)
+            manifest.update(partitions={self._partition: entry})
+            self._noted = entry
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the partition still has the log."""
+        return self._is_open(self._log)
 
     def begin(self) -> LogCopy:
         """Make the copy's directory, with the files that do not belong to the log. Durable except for the
-        names in it. Raises DataDirectoryError, UnsupportedOperationError if the source contains a
-        directory."""
+        names in it. Raises as `record`, UnsupportedOperationError if the source contains a directory."""
+        self.record()
         with self._target_errors():
-            self._target.manifest.update(partitions={self._partition: self._entry(PartitionState.INCOMING)})
             # A former process may have begun a move.
             if self._filesystem.exists(self._path):
                 self._filesystem.remove_tree(self._path)
@@ -65,8 +94,11 @@ class MoveTarget:
         return copy
 
     def _entry(self, state: PartitionState) -> PartitionEntry:
-        """The source's entry as the target has it."""
+        """The source's entry as the target has it. Raises UnknownTopicOrPartitionError."""
         entry = self.source.entry(self._partition)
+        # In this order: the source has an entry of the log's topic for as long as the log is open.
+        if not self.is_open:
+            raise log_is_gone(self._partition)
         assert entry is not None
         return entry._replace(
             state=state,
@@ -74,6 +106,12 @@ class MoveTarget:
             move_number=self._move_number,
             moving_to="",
         )
+
+    def withdraw(self, away: PutAway, disk_calls: DiskCalls | None = None) -> None:
+        """Take back what `record` has noted, before the move has begun. `disk_calls`: see
+        `PutAway.withdraw_copy`."""
+        if self._noted is not None:
+            away.withdraw_copy(self._target, self._partition, self._noted, disk_calls)
 
     def prepare(self, durable_end_offset: int) -> None:
         """Give the target the recovery point, and note in the source where the partition may be; the commit
@@ -97,18 +135,19 @@ class MoveTarget:
     def commit(self) -> LogPlace:
         """Make the copy, all of which is durable, the partition. The caller holds the log's locks.
 
-        Raises DataDirectoryError with the source still the partition; OSError if the outcome is unknown.
+        Raises DataDirectoryError, UnknownTopicOrPartitionError with the source still the partition; OSError
+        if the outcome is unknown.
         """
         # A recovery takes a hole between segments above the recovery point for lost data, and cuts off the
         # rest.
         if self._noted_end_offset < self._log.local_log.segments.active.base_offset:
             self._note_end(self._log.offsets.log_end_offset)
-        manifest = self._target.manifest
+        manifest, entry = self._target.manifest, self._entry(PartitionState.LIVE)
         try:
             with self._guard:
                 # A retry that removes an older copy of the target must see that the name is taken.
                 self._target.partitions.add(self._partition)
-            manifest.update(partitions={self._partition: self._entry(PartitionState.LIVE)})
+            manifest.update(partitions={self._partition: entry})
         except OSError as failure:
             with self._guard:
                 self._target.note_gone(self._partition)
@@ -129,7 +168,7 @@ class MoveTarget:
         with suppress(OSError, DataDirectoryError):
             self._change_source(moving_to="")
             if not is_wanted:
-                away.discard_copy(self._target, self._partition)
+                away.discard_copy(self._target, self._partition, self._log.topic_id)
 
     @contextmanager
     def _target_errors(self) -> Generator[None]:

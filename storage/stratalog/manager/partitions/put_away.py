@@ -15,7 +15,9 @@ import logging
 import posixpath
 from collections.abc import Callable
 from functools import partial
+from uuid import UUID
 
+from stratalog.base.disk_calls import DiskCalls
 from stratalog.base.errors import DataDirectoryError
 from stratalog.base.filesystem import NO_SPACE, FileSystem
 from stratalog.base.randomness import IdGenerator
@@ -25,7 +27,7 @@ from stratalog.log.retention.late_removal import LateRemovals, Removal
 from stratalog.manager.directories.directory_set import DirectorySet
 from stratalog.manager.directories.locked_directory import DELETE_REASON
 from stratalog.manager.directories.log_directory import LogDirectory
-from stratalog.manager.directories.manifest import AsideEntry
+from stratalog.manager.directories.manifest import AsideEntry, PartitionEntry, PartitionState
 from stratalog.manager.directories.spare_space import SHORT_BYTES
 
 logger = logging.getLogger(__name__)
@@ -146,12 +148,51 @@ class PutAway:
         except DataDirectoryError:
             self._later(f"put away the older copy of {partition} in {source.path}", put_away, 0, source)
 
-    def discard_copy(self, target: LogDirectory, partition: TopicPartition) -> None:
-        """Remove the copy of a move that was given up. Raises DataDirectoryError."""
-        with self._directories.guard:
-            path = self.put_away(target, partition, DELETE_REASON)
-        if path is not None:
-            self._remove_now(path)
+    def discard_copy(self, target: LogDirectory, partition: TopicPartition, topic_id: UUID) -> None:
+        """Remove the copy of a move that was given up, unless another topic has the name by now. Raises
+        DataDirectoryError."""
+        self._discard(
+            target,
+            partition,
+            lambda entry: (entry.topic_id, entry.state) == (topic_id, PartitionState.INCOMING),
+        )
+
+    def _discard(
+        self, target: LogDirectory, partition: TopicPartition, is_copy: Callable[[PartitionEntry], bool]
+    ) -> None:
+        """Remove the partition's copy if the entry that the manifest has by now is that of the copy. Raises
+        DataDirectoryError."""
+        path = target.partition_path(partition)
+        manifest = target.manifest
+        # Not under the guard, because the disk may hang: it is one step for all that name the partition here.
+        with disk_errors(path), manifest.lock:
+            entry = manifest.entry(partition)
+            if entry is None or not is_copy(entry):
+                return
+            self._forget_files_below(path)
+            moved_to = self._put_aside(target, partition, DELETE_REASON)
+        self.forgetting(partition, lambda: target.checkpoints.forget_unlisted(partition))
+        if moved_to is not None:
+            self._remove_now(moved_to)
+
+    def withdraw_copy(
+        self,
+        target: LogDirectory,
+        partition: TopicPartition,
+        noted: PartitionEntry,
+        disk_calls: DiskCalls | None = None,
+    ) -> None:
+        """Remove the entry `noted` of a move that does not begin, and the copy of a former process. What
+        fails, or does not answer, is tried again every minute, unless another move has noted an entry since,
+        be it an equal one. `disk_calls` waits for the disk instead of that of the directories."""
+
+        def withdraw() -> None:
+            self._discard(target, partition, lambda entry: entry is noted)
+
+        try:
+            (disk_calls or self._directories.disk_calls).run(target.path, withdraw)
+        except DataDirectoryError:
+            self._later(f"withdraw the move of {partition} to {target.path}", withdraw, 0, target)
 
     def forgetting(self, partition: TopicPartition, forget: Callable[[], None]) -> None:
         """Take the partition, which was put away, out of a checkpoint; log a refusal of the disk."""

@@ -151,7 +151,7 @@ def copy_records(
     for ordinal, frame in enumerate(record_frames(data, records_count), first_ordinal):
         if not first_offset_delta <= frame.offset_delta < end_offset_delta:
             continue
-        is_tombstone = frame.value_size < 0
+        is_tombstone = _is_tombstone(frame)
         fate = record_fate(
             has_key=True,
             is_newest=bits[ordinal >> 3] >> (ordinal & 7) & 1 == 1,
@@ -193,8 +193,13 @@ def clear_dropped(
         )
     for ordinal, frame in enumerate(record_frames(bytes(payload), records_count), first_ordinal):
         is_outside = not first_offset_delta <= frame.offset_delta < end_offset_delta
-        if is_outside or (drop_tombstones and frame.value_size < 0):
+        if is_outside or (drop_tombstones and _is_tombstone(frame)):
             survivors[ordinal >> 3] &= ~(1 << (ordinal & 7)) & 0xFF
+
+
+def _is_tombstone(frame: RecordFrame) -> bool:
+    """Whether the record deletes its key. One without a key deletes none, and stays."""
+    return frame.value_size < 0 <= frame.key_size
 
 
 def decode_columns(

@@ -132,7 +132,8 @@ class AbstractIndex(ABC, Generic[Entry]):
     @property
     def size_bytes(self) -> int:
         """Size of the file once all entries are written."""
-        return len(self) * self.ENTRY_SIZE
+        extent = self._extent
+        return extent.stored_count * self.ENTRY_SIZE + len(extent.tail)
 
     @property
     def memory_bytes(self) -> int:

@@ -191,9 +191,12 @@ class SegmentIndexes:
         progress = IndexProgress(self.bytes_since_entry, *self.max_timestamp, entered_ms, self.headers.crc)
         base_offset = self.offset_index.base_offset
         offset_entries, time_entries, progress = index_rows(rows, interval_bytes, base_offset, progress)
-        self.offset_index.extend(offset_entries)
-        self.time_index.extend(time_entries)
-        self.max_timestamp = TimestampOffset(progress.newest_ms, progress.newest_offset)
+        if offset_entries:
+            self.offset_index.extend(offset_entries)
+        if time_entries:
+            self.time_index.extend(time_entries)
+        if progress.newest_ms != self.max_timestamp.timestamp_ms:
+            self.max_timestamp = TimestampOffset(progress.newest_ms, progress.newest_offset)
         self.bytes_since_entry = progress.bytes_since_entry
         self.headers.follow(rows, progress.headers_crc)
 

@@ -154,10 +154,10 @@ class NotedLock:
     def __enter__(self) -> None:
         if threading.get_ident() != self._owner:
             self._asked.set()
-        self._inner.acquire()
+        self._inner.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._inner.release()
+        self._inner.__exit__()
 
 
 def test_a_deletion_waits_for_an_exchange_that_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_deletion_waits_for_an_exchange_that_has_begun(monkeypatch: pytest.Mon
     exchange = Exchange()
     log, start_offset = exchange.log, exchange.log.offsets.log_start_offset
     asked = threading.Event()
-    monkeypatch.setattr(log, "_flush_lock", NotedLock(vars(log)["_flush_lock"], asked))
+    monkeypatch.setattr(log, "flush_lock", NotedLock(log.flush_lock, asked))
     deleting: list[threading.Thread] = []
     starts: list[int] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stratalog.base.errors import CorruptRecordError
@@ -61,9 +63,9 @@ def test_a_damaged_segment_is_read_again_only_where_its_file_has_changed(
     log = started_with_damage(config, 1, HEADER_SIZE + 20, ages_h=(5, 4), machine=machine)
     prove, proven = LogSegment.prove_max_timestamp, list[int]()
 
-    def noting(segment: LogSegment) -> None:
+    def noting(segment: LogSegment, on_read: Callable[[], None]) -> None:
         proven.append(segment.base_offset)
-        prove(segment)
+        prove(segment, on_read)
 
     monkeypatch.setattr(LogSegment, "prove_max_timestamp", noting)
     for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,10 +13,12 @@ from stratalog.log.log_config import LogConfig
 from stratalog.log.retention.late_removal import RETRY_MS, LateRemovals, Removal, unlink_leftover
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
+from stratalog.server.background.thread_scheduler import ThreadScheduler
 from stratalog.testing.faulty_filesystem import FaultyFileSystem
 from stratalog.testing.manual_clock import ManualClock
 from stratalog.testing.manual_scheduler import ManualScheduler
 from stratalog.testing.sequential_ids import SequentialIds
+from tests.support.gate import Gate
 from tests.support.logs.log_machine import LogMachine
 
 DELAY_MS = 1000
@@ -107,6 +110,41 @@ def test_what_waits_in_a_directory_that_is_short_of_space_goes_at_once(
     assert removals.removals.hurry("/d") == SIZE_BYTES
     removals.clock.advance(RETRY_MS)
     assert (removals.left, removals.try_count, removals.scheduler.pending()) == (set(), 8, [])
+
+
+def test_removals_on_a_disk_that_hangs_take_one_thread() -> None:
+    """Each log with a deleted segment took one, until no background task had a thread."""
+    scheduler, gate, removed = ThreadScheduler(2), Gate(), list[str]()
+    removals = LateRemovals(scheduler)
+
+    def add(directory: str, name: str, gate: Gate | None = None) -> None:
+        def remove() -> None:
+            if gate is not None:
+                gate.pass_through()
+            if name == "defect":
+                raise ZeroDivisionError
+            removed.append(name)
+
+        removals.add(directory, name, [Removal(remove)], 0, is_over=lambda: False)
+
+    try:
+        gate.close()
+        add("/hung", "first", gate)
+        assert gate.is_reached.wait(30)
+        for name in ("second", "defect", "third"):
+            add("/hung", name)
+        other = threading.Event()
+        removals.add("/other", "other", [Removal(other.set)], 0, is_over=lambda: False)
+        assert other.wait(30)
+        assert removed == []
+        gate.open()
+        last = threading.Event()
+        removals.add("/hung", "last", [Removal(last.set)], 0, is_over=lambda: False)
+        assert last.wait(30)
+        assert removed == ["first", "second", "third"]
+    finally:
+        gate.open()
+        scheduler.close()
 
 
 def test_what_is_over_is_not_hurried() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -347,12 +348,12 @@ def test_segments_are_proven_beside_appends(monkeypatch: pytest.MonkeyPatch) -> 
     fill(log, 3)
     prove, proven = LogSegment.prove_max_timestamp, list[int]()
 
-    def prove_beside_an_append(segment: LogSegment) -> None:
+    def prove_beside_an_append(segment: LogSegment, on_read: Callable[[], None]) -> None:
         batch = encode_batch([Record(0, DEFAULT_NOW_MS, b"k", b"v")])
         with ThreadPoolExecutor(1) as threads:
             threads.submit(log.appender.append_as_leader, batch, 1).result(10)
         proven.append(segment.base_offset)
-        prove(segment)
+        prove(segment, on_read)
 
     monkeypatch.setattr(LogSegment, "prove_max_timestamp", prove_beside_an_append)
 
@@ -361,12 +362,38 @@ def test_segments_are_proven_beside_appends(monkeypatch: pytest.MonkeyPatch) -> 
     log.check()
 
 
+def test_each_read_of_a_proof_is_progress() -> None:
+    """A large segment takes long on a slow disk, and its disk was said not to answer meanwhile."""
+    looks: list[int] = []
+    log: UnifiedLog | None = None
+
+    def before(name: str, _: str) -> None:
+        if name == "read_at" and log is not None:
+            looks.append(log.retention.look_count)
+
+    machine = LogMachine(
+        config=LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS), disk=HookedDisk(before)
+    )
+    log = machine.start()
+    timestamp = DEFAULT_NOW_MS - 2 * HOUR_MS
+    for _ in range(8):
+        batch = encode_batch([Record(0, timestamp, b"k", bytes(500_000))])
+        log.appender.append_as_leader(batch, 1)
+    log.roll()
+    steps: list[None] = []
+    log.reader.segments(log.offsets.log_end_offset, on_segment=lambda: steps.append(None))
+    assert len(steps) > 4
+    looks.clear()
+    assert log.retention.delete_old_segments() == 1
+    assert len({*looks}) > 3, looks
+
+
 def test_what_was_appended_behind_a_proof_is_proven_by_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
     _, log = started(LogConfig(remote_storage_enable=False, retention_ms=HOUR_MS))
     prove = LogSegment.prove_max_timestamp
 
-    def append(segment: LogSegment) -> None:
-        prove(segment)
+    def append(segment: LogSegment, on_read: Callable[[], None] = lambda: None) -> None:
+        prove(segment, on_read)
         log.appender.append_as_leader(encode_batch([Record(0, DEFAULT_NOW_MS - 5 * HOUR_MS, b"k", b"v")]), 1)
 
     append(log.local_log.segments.active)

@@ -472,7 +472,7 @@ def test_closing_waits_for_every_thread_and_marks_last() -> None:
         append(manager, partition, 3)
     before = disk.operation_count
     with ThreadPoolExecutor(4) as pool:
-        manager.close(pool)
+        manager.close(lambda _: pool)
     closing = disk.trace[before:]
     for path in (A, B):
         of_directory = [one.split(" ", 1) for one in closing if f" {path}/" in one or one.endswith(path)]

@@ -29,8 +29,8 @@ def test_a_directory_in_the_partitions_directory_is_for_a_human(caplog: pytest.L
     assert move.run() is MoveState.FAILED
     assert "move that away" in move.progress.reason
     assert moving.left_over() == []
-    [told] = [one for one in caplog.records if "has ended: failed" in one.message]
-    assert (told.levelname, "move that away" in told.message) == ("WARNING", True)
+    [told] = [one for one in caplog.records if "has ended: failed" in one.getMessage()]
+    assert (told.levelname, "move that away" in told.getMessage()) == ("WARNING", True)
 
 
 @pytest.mark.parametrize("part", [0.0, 1.0])
@@ -175,7 +175,7 @@ def test_what_cannot_be_put_away_is_logged_and_tried_again(
     assert moving.begin().run() is MoveState.DONE
     go_on(moving)
     moving.machine.clock.advance(0)
-    [told] = [one.message for one in caplog.records if "tried again" in one.message]
+    [told] = [one.getMessage() for one in caplog.records if "tried again" in one.getMessage()]
     assert DATA_DIR in told
     assert "orders-0" in told
     assert os.strerror(number) in told

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
 
 import pytest
 
@@ -18,14 +21,24 @@ from stratalog.cleaner.cleaner_checkpoints import CLEANER_OFFSET_FILE
 from stratalog.cleaner.throttler import Throttler
 from stratalog.log.checkpoint import OffsetCheckpoint
 from stratalog.log.log_config import LogConfig
-from stratalog.manager.directories.manifest import PartitionEntry, PartitionState, read_manifest
-from stratalog.manager.moves.log_move import MoveProgress, MoveState
+from stratalog.log.retention.late_removal import RETRY_MS
+from stratalog.manager.directories.manifest import (
+    MANIFEST_FILE,
+    PartitionEntry,
+    PartitionState,
+    read_manifest,
+)
+from stratalog.manager.moves.log_move import LogMove, MoveProgress, MoveState
+from stratalog.manager.partitions.put_away import PutAway
 from stratalog.record.builder import encode_batch
 from stratalog.record.record import Record
 from stratalog.testing.memory_filesystem import MemoryFileSystem
+from stratalog.testing.sequential_ids import SequentialIds
 from tests.support.cleaner.compacted_log import CompactedLog
 from tests.support.cleaner.stepped_throttler import SteppedThrottler
+from tests.support.logs.crash_moments import NOTHING_KEPT
 from tests.support.logs.edited_manifest import edit_manifest
+from tests.support.logs.hooked_disk import HookedDisk
 from tests.support.logs.log_ledger import read_local
 from tests.support.logs.log_machine import (
     DATA_DIR,
@@ -38,6 +51,8 @@ from tests.support.logs.log_machine import (
     machine_on,
 )
 from tests.support.logs.moving_log import OTHER_PARTITION_DIR, MovingLog
+
+NEXT_TOPIC_ID = UUID(int=8)
 
 
 def test_everything_comes_along_byte_for_byte() -> None:
@@ -214,6 +229,61 @@ def test_a_move_is_cancelled_before_it_begins() -> None:
     assert moving.begin().run() is MoveState.DONE
 
 
+def test_a_move_is_durable_once_it_is_accepted() -> None:
+    """One that had not begun was lost by a stop or a kill: it waits for a thread behind many others."""
+    for is_killed in (True, False):
+        moving = MovingLog()
+        assert moving.begin().state is MoveState.WAITING
+        if not is_killed:
+            moving.machine.stop()
+        machine = machine_on(moving.disk.reopened(NOTHING_KEPT), SMALL_SEGMENTS, 2)
+        log = machine.start()
+        assert log.local_log.directory == PARTITION_DIR
+        manager = machine.manager
+        assert [(one.partition, one.target_path) for one in manager.moves.wanted] == [(PARTITION, OTHER_DIR)]
+        [shown] = manager.moves.progress()
+        assert (shown.state, shown.source_path, shown.copied_bytes) == (MoveState.WAITING, DATA_DIR, 0)
+        assert manager.begin_move(PARTITION, OTHER_DIR).run() is MoveState.DONE
+        assert log.local_log.directory == OTHER_PARTITION_DIR
+        assert manager.moves.wanted == ()
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_move_that_is_cancelled_before_it_begins_is_not_wanted_any_more(is_resumed: bool) -> None:
+    moving = MovingLog()
+    move = moving.begin()
+    if is_resumed:
+        moving.restart()
+        move = moving.begin()
+    move.ask_to_end("not wanted")
+    moving.begin(target=OTHER_DIR).cancel("not wanted either")
+    machine = machine_on(moving.disk.reopened(NOTHING_KEPT), SMALL_SEGMENTS, 2)
+    machine.start()
+    assert machine.manager.moves.progress() == () == machine.manager.moves.wanted
+    assert PARTITION not in read_manifest(machine.disk, OTHER_DIR).partitions
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_move_that_cannot_be_recorded_is_refused(error: int) -> None:
+    disk = HookedDisk()
+    moving = MovingLog(disk)
+
+    def refuse(name: str, path: str) -> None:
+        if name == "append" and path.startswith(f"{OTHER_DIR}/{MANIFEST_FILE}"):
+            raise OSError(error, os.strerror(error), path)
+
+    disk.before = refuse
+    with pytest.raises(DataDirectoryError) as refused:
+        moving.begin()
+    assert refused.value.fields["path"] == OTHER_DIR
+    assert moving.manager.moves.progress() == ()
+    moving.append()
+    disk.before = None
+    if error == errno.ENOSPC:
+        assert moving.begin().run() is MoveState.DONE
+    moving.ledger.verify(moving.log, after_crash=False)
+
+
 class Interrupting:
     """After so many steps another thread does something that ends the move. Used by the mover's thread."""
 
@@ -333,3 +403,133 @@ def test_a_partition_that_goes_takes_the_wish_for_its_move_along() -> None:
     assert not manager.moves.wanted
     moving.machine.clock.advance(60_000)
     assert moving.left_over() == []
+
+
+def delete_at(disk: HookedDisk, moving: MovingLog, operation: str, path: str) -> None:
+    """Delete the log in the middle of the next such operation."""
+
+    def before(name: str, at: str) -> None:
+        if name == operation and at.startswith(path):
+            disk.before = None
+            moving.manager.delete_log(PARTITION)
+
+    disk.before = before
+
+
+def require_no_move(moving: MovingLog) -> None:
+    """No trace of a move is left, and a topic of that name begins anew in the target and stays."""
+    manager = moving.manager
+    assert manager.moves.progress() == ()
+    assert PARTITION not in read_manifest(moving.disk, OTHER_DIR).partitions
+    manager.directories.alter_cordons([DATA_DIR])
+    log = manager.open_log(PARTITION, NEXT_TOPIC_ID, SMALL_SEGMENTS, is_first_opening=True)
+    assert log.local_log.directory == OTHER_PARTITION_DIR
+    moving.machine.clock.advance(10 * RETRY_MS)
+    assert not moving.machine.scheduler.failures
+    entry = read_manifest(moving.disk, OTHER_DIR).partitions[PARTITION]
+    assert (entry.topic_id, entry.state) == (NEXT_TOPIC_ID, PartitionState.LIVE)
+    assert moving.disk.exists(OTHER_PARTITION_DIR)
+    log.check()
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [("free_bytes", OTHER_DIR), ("append", f"{OTHER_DIR}/{MANIFEST_FILE}")],
+    ids=["before it is noted", "while it is noted"],
+)
+def test_a_partition_that_is_deleted_while_its_move_is_accepted_does_not_move(
+    operation: str, path: str
+) -> None:
+    disk = HookedDisk()
+    moving = MovingLog(disk)
+    delete_at(disk, moving, operation, path)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        moving.begin()
+    assert disk.before is None
+    require_no_move(moving)
+
+
+def test_a_partition_that_is_let_go_while_its_move_is_accepted_does_not_move() -> None:
+    disk = HookedDisk()
+    moving = MovingLog(disk)
+
+    def before(name: str, path: str) -> None:
+        if name == "append" and path.startswith(f"{OTHER_DIR}/{MANIFEST_FILE}"):
+            disk.before = None
+            moving.manager.let_go(PARTITION)
+
+    disk.before = before
+    with pytest.raises(UnknownTopicOrPartitionError):
+        moving.begin()
+    assert moving.manager.moves.progress() == ()
+    assert PARTITION not in read_manifest(disk, OTHER_DIR).partitions
+
+
+def test_a_move_that_is_accepted_while_its_log_is_deleted_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = MovingLog()
+    close, moves = moving.log.close, list[LogMove]()
+
+    def begin_and_close(*, flush: bool = True) -> None:
+        moves.append(moving.begin())
+        close(flush=flush)
+
+    monkeypatch.setattr(moving.log, "close", begin_and_close)
+    moving.manager.delete_log(PARTITION)
+    [move] = moves
+    assert move.run() is MoveState.CANCELLED
+    require_no_move(moving)
+
+
+def test_a_move_of_a_log_that_was_deleted_leaves_the_next_topic_alone() -> None:
+    moving = MovingLog()
+    manager, log = moving.manager, moving.log
+    manager.delete_log(PARTITION)
+    manager.open_log(PARTITION, NEXT_TOPIC_ID, SMALL_SEGMENTS, is_first_opening=True)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        manager.moves.begin(log, OTHER_DIR)
+    manager.delete_log(PARTITION)
+    require_no_move(moving)
+
+
+def test_a_topic_gets_no_records_of_a_copy_that_could_not_be_withdrawn_yet() -> None:
+    disk = HookedDisk()
+    moving = MovingLog(disk)
+    with ThreadPoolExecutor(1) as pool:
+        moving.begin(Interrupting(pool, moving, moving.machine.stop)).run()
+    manager = moving.machine.open()
+    assert disk.exists(OTHER_PARTITION_DIR)
+
+    def refuse(name: str, path: str) -> None:
+        if name == "append" and path.startswith(f"{OTHER_DIR}/{MANIFEST_FILE}"):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    disk.before = refuse
+    manager.delete_log(PARTITION)
+    disk.before = None
+    assert PARTITION in read_manifest(disk, OTHER_DIR).partitions
+    manager.directories.alter_cordons([DATA_DIR])
+    log = manager.open_log(PARTITION, NEXT_TOPIC_ID, SMALL_SEGMENTS, is_first_opening=True)
+    assert (log.local_log.directory, log.offsets.log_end_offset) == (OTHER_PARTITION_DIR, 0)
+    moving.machine.clock.advance(10 * RETRY_MS)
+    assert not moving.machine.scheduler.failures
+    assert read_manifest(disk, OTHER_DIR).partitions == {PARTITION: PartitionEntry(NEXT_TOPIC_ID)}
+    assert disk.exists(OTHER_PARTITION_DIR)
+    log.check()
+
+
+def test_only_a_copy_of_that_topic_is_discarded() -> None:
+    moving = MovingLog()
+    manager = moving.manager
+    moving.begin()
+    source, target = (manager.directories.at(path) for path in (DATA_DIR, OTHER_DIR))
+    away = PutAway(manager.removals, SequentialIds(9), manager.directories, lambda: 0, lambda _: None)
+    source.checkpoints.put_recovery_point(PARTITION, 3)
+    away.discard_copy(source, PARTITION, TOPIC_ID)
+    away.discard_copy(target, PARTITION, NEXT_TOPIC_ID)
+    assert (source.topic_id(PARTITION), target.topic_id(PARTITION)) == (TOPIC_ID, TOPIC_ID)
+    target.checkpoints.put_recovery_point(PARTITION, 3)
+    away.discard_copy(target, PARTITION, TOPIC_ID)
+    assert target.topic_id(PARTITION) is None
+    # A recovery point goes with its entry, and not with that of another one.
+    source.checkpoints.forget_unlisted(PARTITION)
+    assert [one.checkpoints.recovery_point(PARTITION) for one in (source, target)] == [3, 0]

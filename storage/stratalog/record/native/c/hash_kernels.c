@@ -1,9 +1,11 @@
-/* Hashes of keys: SipHash-2-4 with a 128-bit result for key streams, murmur2 for partitions.
+/* Hashes of keys: SipHash-2-4 with a 128-bit result for key streams, murmur2 for partitions, words that are multiplied
+ * for the columns of tables.
  *
  * A hash is a chain of steps that wait for each other. A processor that works on four words at once hashes eight keys
  * side by side: four in a register, and two registers in turns. The keys must have the same number of whole words; keys
  * of a topic mostly do. */
 #include "kernels.h"
+#include "key_column_hashes.h"
 #include "record_frame.h"
 #include "versions.h"
 
@@ -339,4 +341,73 @@ uint32_t kernel_murmur2(const uint8_t *key, size_t size)
         state = (state ^ last) * multiplier;
     state = (state ^ state >> 13) * multiplier;
     return state ^ state >> 15;
+}
+
+/* A key of a column costs a few multiplications for each word. Those of different keys do not wait for each other. */
+static const uint64_t PARTITION_MULTIPLIER = 0x9e3779b97f4a7c15u;
+
+/* Another number, each of whose bits depends on all bits. */
+static inline uint64_t spread(uint64_t number)
+{
+    number = (number ^ number >> 30) * 0xbf58476d1ce4e5b9u;
+    number = (number ^ number >> 27) * 0x94d049bb133111ebu;
+    return number ^ number >> 32;
+}
+
+static inline uint64_t hash_of(const uint8_t *key, size_t size)
+{
+    uint64_t hash = spread(size), word;
+    const size_t left = size % sizeof word;
+    for (const uint8_t *const end = key + size - left; key < end; key += sizeof word) {
+        memcpy(&word, key, sizeof word);
+        hash = spread(hash ^ word);
+    }
+    if (left == 0)
+        return hash;
+    /* The last bytes are the upper ones of the word. */
+    if (size > sizeof word) {
+        const unsigned unused_bits = 8 * (unsigned)(sizeof word - left);
+        memcpy(&word, key + left - sizeof word, sizeof word);
+        word = word >> unused_bits << unused_bits;
+    } else {
+        word = 0;
+        for (size_t index = 0; index < left; index++)
+            word |= (uint64_t)key[index] << 8 * (sizeof word - left + index);
+    }
+    return spread(hash ^ word);
+}
+
+static inline int64_t bound_at(const uint8_t *bounds, bool is_wide, size_t index)
+{
+    int32_t narrow;
+    int64_t wide;
+    if (is_wide) {
+        memcpy(&wide, bounds + index * sizeof wide, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, bounds + index * sizeof narrow, sizeof narrow);
+    return narrow;
+}
+
+bool kernel_hash_key_column(const uint8_t *bounds, bool is_wide, const uint8_t *data, size_t size,
+                            const int32_t *partitions, size_t count, size_t max_size, uint64_t *hashes,
+                            size_t *long_count)
+{
+    int64_t start = bound_at(bounds, is_wide, 0);
+    *long_count = 0;
+    if (start < 0)
+        return false;
+    for (size_t index = 0; index < count; index++) {
+        const int64_t end = bound_at(bounds, is_wide, index + 1);
+        if (end < start || (uint64_t)end > size)
+            return false;
+        const size_t key_size = (size_t)(end - start);
+        const bool is_long = key_size > max_size;
+        const uint64_t hash = is_long ? 0 : hash_of(data + start, key_size);
+        *long_count += is_long;
+        /* Distinct for each partition, because the multiplier is odd. */
+        hashes[index] = hash ^ (uint64_t)(int64_t)partitions[index] * PARTITION_MULTIPLIER;
+        start = end;
+    }
+    return true;
 }

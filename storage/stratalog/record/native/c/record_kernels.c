@@ -66,6 +66,12 @@ static inline bool is_survivor(const uint8_t *survivors, uint64_t ordinal)
     return survivors[ordinal >> 3] >> (ordinal & 7) & 1;
 }
 
+/* A record without a key deletes none: no other record can replace it, and it stays. */
+static inline bool is_tombstone(const record_frame *frame)
+{
+    return frame->value_size < 0 && frame->key_size >= 0;
+}
+
 /* Counts a kept record; false if its shifted timestamp is out of range. */
 static inline bool count_kept(const record_frame *frame, const copy_rule *rule, copy_result *result,
                               int64_t *timestamp_delta)
@@ -80,7 +86,7 @@ static inline bool count_kept(const record_frame *frame, const copy_rule *rule, 
     }
     result->last_delta = frame->offset_delta;
     result->count++;
-    result->tombstone_count += frame->value_size < 0;
+    result->tombstone_count += is_tombstone(frame);
     return true;
 }
 
@@ -103,7 +109,7 @@ kernel_status kernel_copy(const uint8_t *payload, size_t size, int64_t records_c
             return KERNEL_BAD_FRAME;
         if (frame.offset_delta < rule->first_offset_delta || frame.offset_delta >= rule->end_offset_delta)
             continue;
-        fate = fate_of_record(true, is_survivor(survivors, ordinal), frame.value_size < 0, rule->drop_tombstones);
+        fate = fate_of_record(true, is_survivor(survivors, ordinal), is_tombstone(&frame), rule->drop_tombstones);
         result->dropped_tombstone_count += fate == RECORD_TOMBSTONE_DUE;
         if (fate != RECORD_STAYS)
             continue;
@@ -141,7 +147,7 @@ kernel_status kernel_clear_dropped(const uint8_t *payload, size_t size, int64_t 
         if (UNLIKELY(!walk_next(&walk, &frame)))
             return KERNEL_BAD_FRAME;
         if (frame.offset_delta < rule->first_offset_delta || frame.offset_delta >= rule->end_offset_delta ||
-            (rule->drop_tombstones && frame.value_size < 0))
+            (rule->drop_tombstones && is_tombstone(&frame)))
             survivors[ordinal >> 3] &= (uint8_t)~(1u << (ordinal & 7));
     }
     return walk_end(&walk) ? KERNEL_OK : KERNEL_BAD_FRAME;
